@@ -669,4 +669,5 @@ def is_not_implemented(value: Variable) -> bool:
     return value.constant is NotImplemented
 
 
+TRUE, FALSE = ConstantVariable(True), ConstantVariable(False)
 NONE = ConstantVariable(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from engine.ir.annotations import is_disallowed_in_graph, substitute_of
 from engine.torch_private.global_state import disable_dynamo
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Variable, realize
 
 CallRule = Callable[["Tracer", list[Variable], dict[str, Variable]], Variable]
 
@@ -72,6 +73,29 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
     def register(rule: CallRule) -> CallRule:
         for fn in callables:
             RULES_BY_ID[id(fn)] = (fn, rule)
+        return rule
+
+    return register
+
+
+def register_bound_rule(*callables: Any) -> Callable[[Callable[..., Variable]], Callable[..., Variable]]:
+    """Register a tracing rule whose parameters after ``tx`` are those of the callables.
+
+    It gets realized variables. Arguments that do not fit the parameters break the graph: Python words the error.
+    """
+
+    def register(rule: Callable[..., Variable]) -> Callable[..., Variable]:
+        signature = inspect.signature(rule)
+
+        def bind(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+            try:
+                signature.bind(tx, *args, **kwargs)
+            except TypeError as error:
+                what = getattr(callables[0], "__qualname__", callables[0])
+                raise Unsupported("builtin-arguments", f"{what} is called: {error}") from None
+            return rule(tx, *(realize(tx, a) for a in args), **{k: realize(tx, v) for k, v in kwargs.items()})
+
+        register_rule(*callables)(bind)
         return rule
 
     return register

@@ -27,7 +27,7 @@ from engine.trace.variables.base import (
     raise_missing_method,
     realize,
 )
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.itertools_module import item_or_end, make_iterator
@@ -36,9 +36,9 @@ from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 
-@register_rule(len)
-def _len(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return realize(tx, args[0]).length(tx)
+@register_bound_rule(len)
+def _len(tx: Tracer, of: Variable) -> Variable:
+    return of.length(tx)
 
 
 @register_rule(operator.length_hint)
@@ -60,28 +60,24 @@ def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return realize(tx, args[0]).get_iterator(tx)
 
 
-@register_rule(next)
-def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
+@register_bound_rule(next)
+def _next(tx: Tracer, of: Variable, *default: Variable) -> Variable:
     if of.is_user_object and of.lookup_special_method(tx, "__next__") is None:
         raise_missing_method(tx, of.python_type(), "__next__")
-    if len(args) == 1 and not of.lacks_methods("__next__"):
+    if not default and not of.lacks_methods("__next__"):
         return of.call_method(tx, "__next__", [], {})
     found = of.next_item(tx)
-    if found is not None:
-        return found
-    if len(args) > 1:
-        return args[1]
-    raise tx.make_stop_iteration()
+    if found is None and not default:
+        raise tx.make_stop_iteration()
+    return default[0] if found is None else found
 
 
 def _length_as_int(tx: Tracer, of: Variable) -> int:
     return int(of.length(tx).as_python_constant(tx))
 
 
-@register_rule(reversed)
-def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
+@register_bound_rule(reversed)
+def _reversed(tx: Tracer, of: Variable) -> Variable:
     own = find_in_class(of.python_type(), "__reversed__")
     if own is not None and own[1] is None:
         raise_missing_method(tx, of.python_type(), "__reversed__")
@@ -223,13 +219,12 @@ def _sorted(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, args[0])), kwargs))
 
 
-@register_rule(functools.reduce)
-def _reduce(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    items = list(sequence_items(tx, args[1]))
-    given = [*args[2:], *kwargs.values()]
-    if not given and not items:
+@register_bound_rule(functools.reduce)
+def _reduce(tx: Tracer, function: Variable, iterable: Variable, initial: Variable | None = None) -> Variable:
+    items = list(sequence_items(tx, iterable))
+    if initial is None and not items:
         tx.raise_type_error("reduce() of empty iterable with no initial value")
-    total = given[0] if given else items.pop(0)
+    total = items.pop(0) if initial is None else initial
     for item in items:
-        total = realize(tx, args[0]).call(tx, [total, item], {})
+        total = function.call(tx, [total, item], {})
     return total

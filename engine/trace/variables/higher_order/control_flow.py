@@ -16,8 +16,8 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_bound_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import LEAF, TreeSpec, flatten_variable, unflatten_variable
 from engine.trace.variables.higher_order.subgraph import (
@@ -32,11 +32,6 @@ from engine.trace.variables.higher_order.subgraph import (
 )
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-
-def _bind_arguments(tx: Tracer, args: Args, kwargs: Kwargs, *names: str) -> list[Variable]:
-    given = dict(zip(names, args, strict=False)) | kwargs
-    return [realize(tx, given.get(name, TupleVariable([]))) for name in names]
 
 
 def _is_int(leaf: Variable) -> bool:
@@ -90,10 +85,11 @@ def _metadata(fake: torch.Tensor) -> tuple[Any, ...]:
     return fake.dtype, fake.device, fake.shape, fake.stride()
 
 
-@register_rule(cond_op)
-def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    pred, true_fn, false_fn, operands = _bind_arguments(tx, args, kwargs, "pred", "true_fn", "false_fn", "operands")
-    items = list(sequence_items(tx, operands))
+@register_bound_rule(cond_op)
+def _cond(
+    tx: Tracer, pred: Variable, true_fn: Variable, false_fn: Variable, operands: Variable | None = None
+) -> Variable:
+    items = _optional_items(tx, operands)
     if pred.is_constant:
         return (true_fn if pred.is_truthy(tx) else false_fn).call(tx, items, {})
     if not pred.is_graph_value:
@@ -231,13 +227,15 @@ def _result_like(tx: Tracer, fake: torch.Tensor, *, requires_grad: bool) -> torc
     return fake_result_like(tx, fake, requires_grad=torch.is_grad_enabled() and requires_grad)
 
 
-@register_rule(while_loop_op)
-def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    cond_fn, body_fn, carried, additional = _bind_arguments(
-        tx, args, kwargs, "cond_fn", "body_fn", "carried_inputs", "additional_inputs"
-    )
-    carried_items = [realize(tx, v) for v in sequence_items(tx, carried)]
-    more: list[Variable] = [realize(tx, v) for v in sequence_items(tx, additional)]
+@register_bound_rule(while_loop_op)
+def _while_loop(
+    tx: Tracer,
+    cond_fn: Variable,
+    body_fn: Variable,
+    carried_inputs: Variable,
+    additional_inputs: Variable | None = None,
+) -> Variable:
+    carried_items, more = _optional_items(tx, carried_inputs), _optional_items(tx, additional_inputs)
     is_carried = all(v.fake is not None or _is_int_variable(v) for v in carried_items)
     if not is_carried or not all(v.is_graph_value for v in more):
         raise Unsupported(
@@ -327,28 +325,32 @@ def _trace_step(
     return trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
 
 
-def _tensors(tx: Tracer, of: Variable, what: str, *, or_ints: bool = False) -> list[Variable]:
-    items = [realize(tx, v) for v in sequence_items(tx, of)]
+def _optional_items(tx: Tracer, of: Variable | None) -> list[Variable]:
+    return [] if of is None else [realize(tx, v) for v in sequence_items(tx, of)]
+
+
+def _tensors(tx: Tracer, of: Variable | None, what: str, *, or_ints: bool = False) -> list[Variable]:
+    items = _optional_items(tx, of)
     if not all(v.is_graph_value or (or_ints and _is_int(v)) for v in items):
         raise Unsupported("higher-order-argument", f"{what} gets a value that is not a tensor")
     return items
 
 
-@register_rule(map_impl)
-def _map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function, xs, rest = _bind_arguments(tx, args, kwargs, "f", "xs", "pos_args")
-    mapped, others = _tensors(tx, xs, "map"), _tensors(tx, rest, "map", or_ints=True)
-    body = _trace_step(tx, function, [], mapped, others)
+@register_bound_rule(map_impl)
+def _map(tx: Tracer, f: Variable, xs: Variable, pos_args: Variable | None = None) -> Variable:
+    mapped, others = _tensors(tx, xs, "map"), _tensors(tx, pos_args, "map", or_ints=True)
+    body = _trace_step(tx, f, [], mapped, others)
     results = [_stacked_result(tx, mapped[0].fake.shape[0], v) for v in body.outputs]
     return _emit_higher_order_node(tx, map_impl, [], {"map_body": body}, [mapped, others], results)
 
 
-@register_rule(scan_op)
-def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function, init, xs, rest = _bind_arguments(tx, args, kwargs, "combine_fn", "init", "xs", "additional_inputs")
+@register_bound_rule(scan_op)
+def _scan(
+    tx: Tracer, combine_fn: Variable, init: Variable, xs: Variable, additional_inputs: Variable | None = None
+) -> Variable:
     carried, scanned = _tensors(tx, init, "scan"), _tensors(tx, xs, "scan")
-    others = _tensors(tx, rest, "scan", or_ints=True)
-    body = _trace_step(tx, function, carried, scanned, others)
+    others = _tensors(tx, additional_inputs, "scan", or_ints=True)
+    body = _trace_step(tx, combine_fn, carried, scanned, others)
     if len(body.output_tree.children) != 2:
         raise Unsupported("higher-order-result", "the function passed to scan does not return a carry and an output")
     made = body.outputs[: len(carried)]
@@ -363,10 +365,12 @@ def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return _emit_higher_order_node(tx, scan_op, [], {"scan_combine": body}, [carried, scanned, others], results)
 
 
-@register_rule(associative_scan_op)
-def _associative_scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function, xs, rest = _bind_arguments(tx, args, kwargs, "combine_fn", "xs", "additional_inputs")
-    scanned, others = _tensors(tx, xs, "associative_scan"), _tensors(tx, rest, "associative_scan", or_ints=True)
-    body = _trace_step(tx, function, [], [*scanned, *scanned], others)
+@register_bound_rule(associative_scan_op)
+def _associative_scan(
+    tx: Tracer, combine_fn: Variable, xs: Variable, additional_inputs: Variable | None = None
+) -> Variable:
+    scanned = _tensors(tx, xs, "associative_scan")
+    others = _tensors(tx, additional_inputs, "associative_scan", or_ints=True)
+    body = _trace_step(tx, combine_fn, [], [*scanned, *scanned], others)
     results = [_stacked_result(tx, v.fake.shape[0], made) for v, made in zip(scanned, body.outputs, strict=True)]
     return _emit_higher_order_node(tx, associative_scan_op, [], {"scan_combine": body}, [scanned, others], results)

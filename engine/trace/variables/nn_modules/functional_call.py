@@ -13,8 +13,8 @@ from engine.ir.sources.containers import GetItemSource
 from engine.torch_private.modules import weights_have_changed
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.base import FALSE, NONE, TRUE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.callable_registry import register_bound_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import items_or_value, sequence_items
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 
-@register_rule(torch.func.functional_call)
-def _functional_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("module", "parameter_and_buffer_dicts", "args", "kwargs"), args, strict=False)) | kwargs
-
-    module = realize(tx, given["module"])
-    table = realize(tx, given["parameter_and_buffer_dicts"])
+@register_bound_rule(torch.func.functional_call)
+def _functional_call(
+    tx: Tracer,
+    module: Variable,
+    parameter_and_buffer_dicts: Variable,
+    args: Variable = NONE,
+    kwargs: Variable = NONE,
+    *,
+    tie_weights: Variable = TRUE,
+    strict: Variable = FALSE,
+) -> Variable:
+    table = parameter_and_buffer_dicts
     if table.sequence_contents is not None:
         merged = DictVariable({})
         for part in sequence_items(tx, table):
             merged.update(tx, part)
         table = merged
     called, tensors = module.as_module(), table.dict_contents
-    ties, strict = (
-        realize(tx, given.get(word, ConstantVariable(word == "tie_weights"))) for word in ("tie_weights", "strict")
-    )
-    if called is None or tensors is None or not ties.is_constant or not strict.is_constant:
+    if called is None or tensors is None or not tie_weights.is_constant or not strict.is_constant:
         raise Unsupported("functional-call", "torch.func.functional_call is called")
     wanted = {str(k): v for k, (_, v) in tensors.entries.items()}
-    wanted = _expand_tied_weights(called.real_object, wanted) if ties.constant else wanted
+    wanted = _expand_tied_weights(called.real_object, wanted) if tie_weights.constant else wanted
     if strict.constant and wanted.keys() != _tensor_names(called.real_object):
         raise Unsupported("functional-call", "torch.func.functional_call needs one tensor per name")
-    inner = realize(tx, given["args"]) if "args" in given else NONE
-    words = realize(tx, given["kwargs"]) if "kwargs" in given else NONE
-    positional = [] if is_none(inner) else items_or_value(tx, inner)
-    named: dict[str, Variable] = {}
-    if words.dict_contents is not None:
-        named = {str(k): v for k, (_, v) in words.dict_contents.entries.items()}
+    positional = [] if is_none(args) else items_or_value(tx, args)
+    words = {} if kwargs.dict_contents is None else kwargs.dict_contents.entries
+    named = {str(k): v for k, (_, v) in words.items()}
     replaced: list[tuple[NNModuleVariable, str]] = []
     try:
         for path, value in wanted.items():
@@ -95,13 +95,13 @@ def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) ->
     return spread
 
 
-@register_rule(weights_have_changed)
-def _weights_have_changed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(weights_have_changed)
+def _weights_have_changed(tx: Tracer, of: Variable) -> Variable:
     """Return False for ``RNNBase._weights_have_changed``.
 
     Guards ensure that the flat weight list and the parameters hold the same tensors.
     """
-    module = realize(tx, args[0]).as_module()
+    module = of.as_module()
     if module is None or module.source is None or module.attr_writes or module.functional_call_overrides:
         raise Unsupported("recurrent-weights", "the weights of a recurrent module may have changed")
     if module.real_object._weights_have_changed():

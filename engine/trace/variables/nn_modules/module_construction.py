@@ -13,9 +13,9 @@ from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import NONE, TRUE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
@@ -226,19 +226,16 @@ def _new_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Paramete
 _NEW_PARAMETER = GraphCallable("parameter", _new_parameter, changes_state=True)
 
 
-@register_rule(torch.nn.Parameter)
-def _parameter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
-    data = realize(tx, given.get("data", NONE))
-    wanted = realize(tx, given.get("requires_grad", ConstantVariable(True)))
+@register_bound_rule(torch.nn.Parameter)
+def _parameter(tx: Tracer, data: Variable = NONE, requires_grad: Variable = TRUE) -> Variable:
     if (
         type(data) is not TensorVariable
-        or not wanted.is_constant
+        or not requires_grad.is_constant
         or data.python_type() not in (torch.Tensor, torch.nn.Parameter)
         or tx.in_subgraph()
     ):
         raise Unsupported("module-creation", "torch.nn.parameter.Parameter is created")
-    return _emit_parameter(tx, data, bool(wanted.constant))
+    return _emit_parameter(tx, data, bool(requires_grad.constant))
 
 
 def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Variable:

@@ -8,7 +8,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, sequence_items
 
@@ -20,32 +20,27 @@ def _attribute_name(tx: Tracer, value: Variable) -> str:
     return str(name.as_python_constant(tx))
 
 
-@register_rule(getattr)
-def _getattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    name = _attribute_name(tx, args[1])
-    if len(args) == 2:
-        return realize(tx, args[0]).get_attr(tx, name)
-    return _getattr_with_default(tx, realize(tx, args[0]), name, args[2])
-
-
-def _getattr_with_default(tx: Tracer, of: Variable, name: str, default: Variable) -> Variable:
+def _attribute_or(tx: Tracer, of: Variable, name: Variable, default: Variable) -> Variable:
+    """Return an attribute, or the default without it."""
     try:
-        return of.get_attr(tx, name)
+        return of.get_attr(tx, _attribute_name(tx, name))
     except UserException as error:
         if not issubclass(error.exception.python_type(), AttributeError):
             raise
         return default
 
 
-@register_rule(hasattr)
-def _hasattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    try:
-        realize(tx, args[0]).get_attr(tx, _attribute_name(tx, args[1]))
-    except UserException as error:
-        if not issubclass(error.exception.python_type(), AttributeError):
-            raise
-        return ConstantVariable(False)
-    return ConstantVariable(True)
+@register_rule(getattr)
+def _getattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) == 2:
+        return realize(tx, args[0]).get_attr(tx, _attribute_name(tx, args[1]))
+    return _attribute_or(tx, realize(tx, args[0]), *args[1:])
+
+
+@register_bound_rule(hasattr)
+def _hasattr(tx: Tracer, of: Variable, name: Variable) -> Variable:
+    missing = ConstantVariable(None)
+    return ConstantVariable(_attribute_or(tx, of, name, missing) is not missing)
 
 
 @register_rule(setattr)
@@ -54,9 +49,9 @@ def _setattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return NONE
 
 
-@register_rule(delattr)
-def _delattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    realize(tx, args[0]).del_attr(tx, _attribute_name(tx, args[1]))
+@register_bound_rule(delattr)
+def _delattr(tx: Tracer, of: Variable, name: Variable) -> Variable:
+    of.del_attr(tx, _attribute_name(tx, name))
     return NONE
 
 

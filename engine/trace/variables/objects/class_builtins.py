@@ -10,7 +10,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.nn_modules.module_construction import allocate_module
 from engine.trace.variables.objects.class_creation import create_class_by_type_call
@@ -22,10 +22,9 @@ from engine.trace.variables.tensors import tensor_attributes
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 
-@register_rule(isinstance)
-def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    return ConstantVariable(is_instance(tx, of, realize(tx, args[1])))
+@register_bound_rule(isinstance)
+def _isinstance(tx: Tracer, of: Variable, classes: Variable) -> Variable:
+    return ConstantVariable(is_instance(tx, of, classes))
 
 
 def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
@@ -67,16 +66,15 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     return issubclass(of.python_type(), cls)
 
 
-@register_rule(torch.jit.isinstance)
-def _isinstance_of_jit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(torch.jit.isinstance)
+def _isinstance_of_jit(tx: Tracer, obj: Variable, target_type: Variable) -> Variable:
     """Implement ``torch.jit.isinstance`` as ``isinstance``, except for list, tuple and dict.
 
     TorchScript checks the element types of those three.
     """
-    cls = realize(tx, args[1]).as_class() if len(args) == 2 else None
-    if cls is None or cls in (list, tuple, dict):
+    if target_type.as_class() in (None, list, tuple, dict):
         raise Unsupported("builtin-arguments", "torch.jit.isinstance is called without a plain class")
-    return _isinstance(tx, args, kwargs)
+    return _isinstance(tx, obj, target_type)
 
 
 _SUBCLASS_INSTANCECHECK_MODULES = ("abc", "torch._C", "torch", "typing", "enum", "torch.nn.parameter")
@@ -107,9 +105,8 @@ def _issubclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return tx.fold_constant(issubclass, *tx.as_python_constants(args))
 
 
-@register_rule(callable)
-def _callable(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
+@register_bound_rule(callable)
+def _callable(tx: Tracer, of: Variable) -> Variable:
     return ConstantVariable(any("__call__" in base.__dict__ for base in of.python_type().__mro__))
 
 

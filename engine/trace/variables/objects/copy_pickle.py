@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers.builtin_subclasses import (
     BuiltinSubclassVariable,
     builtin_base_of,
@@ -348,15 +348,13 @@ class DeepcopyMemoVariable(DictVariable):
         self.copier = copier
 
 
-@register_rule(copy.deepcopy)
-def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("x", "memo"), args, strict=False)) | kwargs
-    memo = realize(tx, given.get("memo", NONE))
+@register_bound_rule(copy.deepcopy)
+def _deepcopy(tx: Tracer, x: Variable, memo: Variable = NONE) -> Variable:
     if isinstance(memo, DeepcopyMemoVariable):
-        return memo.copier(given["x"])
+        return memo.copier(x)
     if not is_none(memo) and (not issubclass(memo.python_type(), dict) or memo.is_truthy(tx)):
         raise Unsupported("copy", "copy.deepcopy() with a user-defined memo")
-    return _DeepCopier(tx)(given["x"])
+    return _DeepCopier(tx)(x)
 
 
 @register_rule(pickle.dumps, pickle.loads)

@@ -17,9 +17,9 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal, is_same_object
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable
 from engine.trace.variables.builder import is_literal
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +190,8 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
         raise Unsupported("dict-key", f"rebuilding a {what} with keys that have the same hash")
 
 
-@register_rule(id)
-def _id(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
+@register_bound_rule(id)
+def _id(tx: Tracer, of: Variable) -> Variable:
     has_identity = of.is_mutable or of.is_singleton or issubclass(of.python_type(), torch.Tensor)
     if of.is_constant or (not has_identity and of.as_python_object() is NotImplemented):
         raise Unsupported("object-address", f"id() of {of.describe()}")

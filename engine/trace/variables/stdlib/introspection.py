@@ -21,7 +21,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable, UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
@@ -102,33 +102,25 @@ def _list_result(found: list[Any], tx: Tracer) -> Variable:
     return ListVariable([_introspection_result(item, tx) for item in found])
 
 
-@register_rule(dataclasses.fields)
-def _fields(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    cls = of.as_class() or of.python_type()
+@register_bound_rule(dataclasses.fields)
+def _fields(tx: Tracer, class_or_instance: Variable) -> Variable:
+    cls = class_or_instance.as_class() or class_or_instance.python_type()
     return TupleVariable([tx.wrap_static(f, f.name) for f in dataclasses.fields(cls)])
 
 
-@register_rule(unwrap_optional)
-def _unwrap_optional(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if is_none(realize(tx, args[0])):
-        tx.raise_error(AssertionError, "Unwrapping null optional")
-    return args[0]
+@register_bound_rule(unwrap_optional)
+def _unwrap_optional(tx: Tracer, x: Variable) -> Variable:
+    return tx.raise_error(AssertionError, "Unwrapping null optional") if is_none(x) else x
 
 
-@register_rule(torch.fx.node.map_aggregate)
-def _map_aggregate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("a", "fn"), args, strict=False)) | kwargs
-    return _map_aggregate_variable(tx, realize(tx, given["a"]), realize(tx, given["fn"]))
-
-
-def _map_aggregate_variable(tx: Tracer, of: Variable, fn: Variable) -> Variable:
+@register_bound_rule(torch.fx.node.map_aggregate)
+def _map_aggregate(tx: Tracer, a: Variable, fn: Variable) -> Variable:
     def map_inside(items: Iterable[Variable]) -> list[Variable]:
-        return [_map_aggregate_variable(tx, realize(tx, item), fn) for item in items]
+        return [_map_aggregate(tx, realize(tx, item), fn) for item in items]
 
     immutable = torch.fx.immutable_collections
-    cls, sequence, mapping = of.python_type(), of.sequence_contents, of.dict_contents
-    if sequence is not None and sequence is of and issubclass(cls, tuple):
+    cls, sequence, mapping = a.python_type(), a.sequence_contents, a.dict_contents
+    if sequence is not None and sequence is a and issubclass(cls, tuple):
         return TupleVariable(map_inside(sequence.items), cls if hasattr(cls, "_fields") else tuple)
     if sequence is not None and cls is list:
         return realize(
@@ -137,7 +129,7 @@ def _map_aggregate_variable(tx: Tracer, of: Variable, fn: Variable) -> Variable:
     if mapping is not None and cls is dict:
         mapped = dict(zip(mapping.entries, zip(mapping.keys(), map_inside(mapping.values()), strict=True), strict=True))
         return realize(tx, tx.wrap_static(immutable.immutable_dict).call(tx, [DictVariable(mapped)], {}))
-    return realize(tx, fn.call(tx, [of], {}))
+    return realize(tx, fn.call(tx, [a], {}))
 
 
 @register_rule(torch.overrides.get_default_nowrap_functions)

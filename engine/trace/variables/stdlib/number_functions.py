@@ -21,6 +21,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import (
+    FALSE,
     NONE,
     Args,
     ConstantVariable,
@@ -30,7 +31,7 @@ from engine.trace.variables.base import (
     realize,
     type_name,
 )
-from engine.trace.variables.callable_registry import RULES_BY_ID, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_ID, register_bound_rule, register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.id_and_hash import HashVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -96,17 +97,15 @@ def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name:
     return made
 
 
-@register_rule(torch.sym_not)
-def _sym_not(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0] if args else kwargs["a"])
-    if of.sym is not None and of.python_type() is bool:
-        return emit_node(tx, "call_function", torch.sym_not, [of])
-    return ConstantVariable(not of.is_truthy(tx))
+@register_bound_rule(torch.sym_not)
+def _sym_not(tx: Tracer, a: Variable) -> Variable:
+    if a.sym is not None and a.python_type() is bool:
+        return emit_node(tx, "call_function", torch.sym_not, [a])
+    return ConstantVariable(not a.is_truthy(tx))
 
 
-@register_rule(bool)
-def _bool(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0]) if args else ConstantVariable(False)
+@register_bound_rule(bool)
+def _bool(tx: Tracer, of: Variable = FALSE) -> Variable:
     if of.fake is not None and config.capture_scalar_outputs and of.fake.numel() == 1:
         whole = (
             of if of.fake.dtype is torch.bool else realize(tx, arithmetic.compare_op(tx, "!=", of, ConstantVariable(0)))
@@ -164,9 +163,8 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return arithmetic.fold_constant_call(tx, round, args, kwargs, f"round() of {of.describe()}")
 
 
-@register_rule(hash)
-def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
+@register_bound_rule(hash)
+def _hash(tx: Tracer, of: Variable) -> Variable:
     if (made := of.call_user_method(tx, "__hash__", [])) is not None:
         return made
     if of.python_type().__hash__ is None:
@@ -285,4 +283,4 @@ def _bool_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     if of.as_class() is not bool or kwargs or len(args) > 2:
         return arithmetic.fold_constant_call(tx, bool.__new__, args, kwargs, "bool.__new__ is called")
-    return _bool(tx, args[1:], {})
+    return _bool(tx, *(realize(tx, a) for a in args[1:]))

@@ -11,7 +11,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 
 
@@ -52,14 +52,13 @@ class OsEnvironVariable(RealObjectVariable):
 register_builder(type(os.environ))(lambda tx, real, source: OsEnvironVariable(real, source))
 
 
-@register_rule(os.fspath)
-def _fspath(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    if of.is_constant:
-        return tx.fold_constant(os.fspath, of.constant)
-    if not hasattr(of.python_type(), "__fspath__"):
-        tx.raise_type_error(f"expected str, bytes or os.PathLike object, not {of.python_type().__name__}")
-    return realize(tx, of.get_attr(tx, "__fspath__")).call(tx, [], {})
+@register_bound_rule(os.fspath)
+def _fspath(tx: Tracer, path: Variable) -> Variable:
+    if path.is_constant:
+        return tx.fold_constant(os.fspath, path.constant)
+    if not hasattr(path.python_type(), "__fspath__"):
+        tx.raise_type_error(f"expected str, bytes or os.PathLike object, not {path.python_type().__name__}")
+    return realize(tx, path.get_attr(tx, "__fspath__")).call(tx, [], {})
 
 
 @register_rule(os.getenv)

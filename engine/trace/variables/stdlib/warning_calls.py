@@ -16,8 +16,8 @@ from engine.ir.register_once import register_each
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 
@@ -42,26 +42,26 @@ class _FrameGlobalsVariable(Variable):
         cg.load_namespace(self.namespace)
 
 
-@register_rule(warnings.warn)
-def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    names = ("message", "category", "stacklevel", "source")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if set(given) - set(names) or "message" not in given:
-        raise Unsupported("warning", "warnings.warn is called with unsupported arguments")
-    message = realize(tx, given["message"])
-    category = realize(tx, given["category"]).as_python_constant(tx) if "category" in given else None
+@register_bound_rule(warnings.warn)
+def _warn(
+    tx: Tracer,
+    message: Variable,
+    category: Variable = NONE,
+    stacklevel: Variable | None = None,
+    source: Variable = NONE,
+) -> Variable:
+    cls = category.as_python_constant(tx) or UserWarning
     if message.as_exception() is not None:
-        category = message.python_type()
+        cls = message.python_type()
     elif not message.is_constant:
         raise Unsupported("warning", f"warnings.warn({message.describe()}) is called")
-    level = int(realize(tx, given["stacklevel"]).as_python_constant(tx)) if "stacklevel" in given else 1
+    level = 1 if stacklevel is None else int(stacklevel.as_python_constant(tx))
     _guard_warnings_do_not_raise(tx)
-    category = category or UserWarning
-    words = f"a {category.__name__} is issued: {message.describe()}"
+    words = f"a {cls.__name__} is issued: {message.describe()}"
     if level > len(tx.call_stack.frames):
         tx.side_effects.record_side_effect(
             CallExpressionVariable(
-                warn_at_caller, [message, tx.wrap_static(category), ConstantVariable(level - len(tx.call_stack.frames))]
+                warn_at_caller, [message, tx.wrap_static(cls), ConstantVariable(level - len(tx.call_stack.frames))]
             ),
             words,
         )
@@ -70,7 +70,7 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     line = span_of(frame.code, frame.op.offset).line
     where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), _FrameGlobalsVariable(frame.globals)]
     tx.side_effects.record_side_effect(
-        CallExpressionVariable(warn_at_line, [message, tx.wrap_static(category), *where]), words
+        CallExpressionVariable(warn_at_line, [message, tx.wrap_static(cls), *where]), words
     )
     return NONE
 

@@ -24,7 +24,7 @@ from engine.trace.variables.base import (
     reachable_variables,
     realize,
 )
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, NumpyNdarrayVariable
 
@@ -173,18 +173,14 @@ def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return realize(tx, tx.wrap_static(torch.tensor).call(tx, [sizes], {"dtype": ConstantVariable(torch.int64)}))
 
 
-@register_rule(torch.Tensor.new_tensor)
-def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
+@register_bound_rule(torch.Tensor.new_tensor)
+def _new_tensor(tx: Tracer, of: Variable, data: Variable, **options: Variable) -> Variable:
     if _contains_numpy_scalar(tx, data):
         raise Unsupported("tensor-creation", "new_tensor of numpy scalars")
     if of.fake is None or of.python_type() not in _PLAIN_TENSOR_TYPES or not data.argument_items():
-        return emit_node(tx, "call_method", "new_tensor", args, kwargs)
-    words = {k: v for k, v in kwargs.items() if k != "data"}
-    words.setdefault("dtype", ConstantVariable(of.fake.dtype))
-    words.setdefault("device", ConstantVariable(of.fake.device))
-    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [data], words))
+        return emit_node(tx, "call_method", "new_tensor", [of, data], options)
+    like = {"dtype": ConstantVariable(of.fake.dtype), "device": ConstantVariable(of.fake.device)}
+    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [data], like | options))
 
 
 _LEGACY_TENSOR_TYPES = {

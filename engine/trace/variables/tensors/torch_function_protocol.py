@@ -45,6 +45,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.state.torch_state import TorchState
 from engine.trace.variables.base import (
+    FALSE,
     NONE,
     Args,
     ConstantVariable,
@@ -55,7 +56,7 @@ from engine.trace.variables.base import (
     is_not_implemented,
     realize,
 )
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_NAME, register_bound_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
@@ -346,35 +347,36 @@ def _torch_function_disabled(tx: Tracer) -> Iterator[None]:
         tx.torch_state.torch_function_disabled_depth -= 1
 
 
-@register_rule(_DEFAULT_TORCH_FUNCTION)
-def _default_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(_DEFAULT_TORCH_FUNCTION)
+def _default_torch_function(
+    tx: Tracer, cls: Variable, func: Variable, types: Variable, args: Variable | None = None, kwargs: Variable = NONE
+) -> Variable:
     """Trace ``torch.Tensor.__torch_function__``.
 
     Run the operation with the protocol disabled, then wrap tensor results in the subclass.
     """
-    cls, *rest = args
-    function, positional, named = _protocol_arguments(tx, rest, kwargs)
-    with _torch_function_disabled(tx):
-        result = realize(tx, call_intercepted_function(tx, function, positional, named))
-    if function.as_python_object() in torch.overrides.get_default_nowrap_functions():
+    result = realize(tx, _call_without_protocol(tx, func, types, args, kwargs))
+    if func.as_python_object() in torch.overrides.get_default_nowrap_functions():
         return result
-    return _wrap_in_subclass(tx, result, realize(tx, cls).as_python_object())
+    return _wrap_in_subclass(tx, result, cls.as_python_object())
 
 
-def _protocol_arguments(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Variable, Args, Kwargs]:
-    """Return function, arguments and keyword arguments of a call of ``__torch_function__``."""
-    given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
-    words = realize(tx, given.get("kwargs", NONE))
-    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
-    return realize(tx, given["func"]), positional, {} if is_none(words) else tx.unpack_string_mapping(words)
+def _call_without_protocol(
+    tx: Tracer, func: Variable, types: Variable, args: Variable | None = None, kwargs: Variable = NONE
+) -> Variable:
+    """Call the function that ``__torch_function__`` received, with the protocol disabled."""
+    positional = [] if args is None else list(sequence_items(tx, args))
+    with _torch_function_disabled(tx):
+        return call_intercepted_function(
+            tx, func, positional, {} if is_none(kwargs) else tx.unpack_string_mapping(kwargs)
+        )
 
 
 @register_rule(disabled_torch_function_impl)
 def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace the disabled ``__torch_function__`` of ``nn.Parameter``; it wraps no results."""
-    function, positional, named = _protocol_arguments(tx, args[-4:] if len(args) != 5 else args[1:], kwargs)
-    with _torch_function_disabled(tx):
-        return call_intercepted_function(tx, function, positional, named)
+    given = [realize(tx, a) for a in (args[-4:] if len(args) != 5 else args[1:])]
+    return _call_without_protocol(tx, *given, **{k: realize(tx, v) for k, v in kwargs.items()})
 
 
 def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs: Kwargs) -> Variable:
@@ -467,27 +469,25 @@ def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
 
 
-@register_rule(make_subclass)
-def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(make_subclass)
+def _make_subclass(tx: Tracer, cls: Variable, data: Variable, require_grad: Variable = FALSE) -> Variable:
     """Trace ``torch.Tensor._make_subclass``: a detached alias with another class."""
-    given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
-    cls, data = _tensor_class(realize(tx, given["cls"])), realize(tx, given["data"])
-    wanted = realize(tx, given.get("require_grad", ConstantVariable(value=False)))
-    if cls is None or data.fake is None or set(given) - {"cls", "data", "require_grad"}:
+    real = _tensor_class(cls)
+    if real is None or data.fake is None:
         raise Unsupported("tensor-subclass", "TensorBase._make_subclass is called")
     with _torch_function_disabled(tx):
         plain = emit_node(tx, "call_method", "detach", [data])
-    if wanted.is_truthy(tx):
+    if require_grad.is_truthy(tx):
         plain = TensorVariable(*plain.as_node_arg(tx)).call_method(tx, "requires_grad_", [], {})
-    return as_subclass_variable(tx, TensorVariable(*plain.as_node_arg(tx)), cls)
+    return as_subclass_variable(tx, TensorVariable(*plain.as_node_arg(tx)), real)
 
 
-@register_rule(torch.Tensor.as_subclass)
-def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of, cls = realize(tx, args[0]), _tensor_class(realize(tx, args[1] if len(args) > 1 else kwargs["cls"]))
-    if of.fake is None or cls is None:
+@register_bound_rule(torch.Tensor.as_subclass)
+def _as_subclass(tx: Tracer, of: Variable, cls: Variable) -> Variable:
+    real = _tensor_class(cls)
+    if of.fake is None or real is None:
         raise Unsupported("tensor-subclass", "as_subclass is called")
-    return as_subclass_variable(tx, of, cls)
+    return as_subclass_variable(tx, of, real)
 
 
 @register_rule(
@@ -511,15 +511,15 @@ def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 # Modes.
 
 
-@register_rule(push_on_torch_function_stack)
-def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(push_on_torch_function_stack)
+def _push_mode(tx: Tracer, mode: Variable) -> Variable:
     tx.side_effects.mutation_count += 1
-    tx.torch_state.function_modes.append(realize(tx, args[0]))
+    tx.torch_state.function_modes.append(mode)
     return NONE
 
 
-@register_rule(pop_torch_function_stack)
-def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(pop_torch_function_stack)
+def _pop_mode(tx: Tracer) -> Variable:
     if not tx.torch_state.function_modes:
         raise Unsupported(
             "torch-function-mode", "a torch-function mode is exited that was entered outside the function"
@@ -528,18 +528,16 @@ def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return tx.torch_state.function_modes.pop()
 
 
-@register_rule(torch.device.__enter__)
-def _enter_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(torch.device.__enter__)
+def _enter_device(tx: Tracer, device: Variable) -> Variable:
     """Trace ``with torch.device("meta")``: a mode that sets the device of factory functions."""
-    context = tx.wrap_static(DeviceContext).call(tx, [args[0]], {})
-    tx.side_effects.mutation_count += 1
-    tx.torch_state.function_modes.append(realize(tx, context))
-    return args[0]
+    _push_mode(tx, realize(tx, tx.wrap_static(DeviceContext).call(tx, [device], {})))
+    return device
 
 
 @register_rule(torch.device.__exit__)
 def _leave_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    _pop_mode(tx, [], {})
+    _pop_mode(tx)
     return NONE
 
 
@@ -618,9 +616,9 @@ _register_mode_query(
 _register_mode_query(len_torch_dispatch_stack, "dispatch_modes", lambda now, entry: len(entry))
 
 
-@register_rule(get_function_stack_at)
-def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    index = int(realize(tx, args[0]).as_python_constant(tx))
+@register_bound_rule(get_function_stack_at)
+def _mode_at(tx: Tracer, at: Variable) -> Variable:
+    index = int(at.as_python_constant(tx))
     if len(tx.torch_state.entry_function_modes) != len(
         tx.torch_state.entry_global_state["torch_function_modes"]
     ) or not 0 <= index < len(tx.torch_state.function_modes):

@@ -28,7 +28,12 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, NotPythonConstant, Variable, is_none, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
+from engine.trace.variables.callable_registry import (
+    RULES_BY_NAME,
+    register_bound_rule,
+    register_marked_function_rule,
+    register_rule,
+)
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import (
@@ -50,32 +55,30 @@ def _wrap(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return realize(tx, args[0]).call(tx, args[1:], kwargs)
 
 
-@register_rule(dynamo_bypassing_wrapper)
-def _bypassing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    wrapper = realize(tx, args[0])
+@register_bound_rule(dynamo_bypassing_wrapper)
+def _bypassing(tx: Tracer, wrapper: Variable, function: Variable, *args: Variable, **kwargs: Variable) -> Variable:
     if wrapper.is_constant:
         raise Unsupported("compiler-api", "dynamo_bypassing_wrapper is called with the name of a wrapper")
-    return realize(tx, wrapper.call(tx, [args[1]], {})).call(tx, args[2:], kwargs)
+    return realize(tx, wrapper.call(tx, [function], {})).call(tx, list(args), kwargs)
 
 
-@register_rule(hints_wrapper)
-def _hints(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("body_fn", "args", "kwargs"), args, strict=False)) | kwargs
-    words, hints = realize(tx, given.get("kwargs", NONE)), realize(tx, given.get("hints", NONE))
-    named = {} if is_none(words) else tx.unpack_string_mapping(words)
-    positional = [realize(tx, a) for a in sequence_items(tx, given["args"])] if "args" in given else []
+@register_bound_rule(hints_wrapper)
+def _hints(
+    tx: Tracer, body_fn: Variable, args: Variable | None = None, kwargs: Variable = NONE, hints: Variable = NONE
+) -> Variable:
+    named = {} if is_none(kwargs) else tx.unpack_string_mapping(kwargs)
+    positional = [] if args is None else [realize(tx, a) for a in sequence_items(tx, args)]
     shown = [] if is_none(hints) else [realize(tx, h) for h in tx.unpack_string_mapping(hints).values()]
     if not all(a.is_graph_value or a.is_constant for a in positional) or not (
         shown and all(isinstance(h.constant, (int, float, str)) for h in shown)
     ):
         raise Unsupported("compiler-api", "hints_wrapper has unsupported arguments")
-    return realize(tx, given["body_fn"]).call(tx, positional, named)
+    return body_fn.call(tx, positional, named)
 
 
-@register_rule(strict_mode_op)
-def _strict_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("callable", "operands"), args, strict=False)) | kwargs
-    return realize(tx, given["callable"]).call(tx, list(sequence_items(tx, given["operands"])), {})
+@register_bound_rule(strict_mode_op)
+def _strict_mode(tx: Tracer, function: Variable, operands: Variable) -> Variable:
+    return function.call(tx, list(sequence_items(tx, operands)), {})
 
 
 @register_rule(BaseHOP.__call__)

@@ -28,9 +28,9 @@ from engine.torch_private.global_state import get_deterministic_algorithms_warn_
 from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import register_builder
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
@@ -68,10 +68,9 @@ for _ask, _state in _QUERIES.items():
     register_state_query(_ask, _state)
 
 
-@register_rule(dispatch_keys)
-def _dispatch_keys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+@register_bound_rule(dispatch_keys)
+def _dispatch_keys(tx: Tracer, of: Variable) -> Variable:
     """Return the dispatch keys of a plain tensor; they follow from dtype and device."""
-    of = realize(tx, args[0])
     fake = of.fake if of.python_type() in (torch.Tensor, torch.nn.Parameter) else None
     if (
         fake is None

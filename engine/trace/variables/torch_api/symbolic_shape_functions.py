@@ -40,7 +40,7 @@ from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.arithmetic import binary_op
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 
 
 @register_rule(
@@ -66,27 +66,25 @@ def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
     raise Unsupported("torch-check", "torch._check or torch._assert of a condition that is not known while tracing")
 
 
-@register_rule(torch_check_tensor_all)
-def _check_tensor_all(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+@register_bound_rule(torch_check_tensor_all)
+def _check_tensor_all(tx: Tracer, cond: Variable = NONE, message: Variable = NONE) -> Variable:
     """Assume that all elements are true; code after the graph checks it."""
-    condition = realize(tx, args[0] if args else kwargs.get("cond", NONE))
-    if condition.fake is None or condition.fake.dtype is not torch.bool or tx.in_subgraph():
+    if cond.fake is None or cond.fake.dtype is not torch.bool or tx.in_subgraph():
         raise Unsupported("torch-check", "torch._check_tensor_all is called")
-    holds = emit_node(tx, "call_method", "all", [condition])
+    holds = emit_node(tx, "call_method", "all", [cond])
     tx.fallback.assume_condition(holds.as_node_arg(tx)[0], truth=True)
     return NONE
 
 
-@register_each(register_rule, guard_or_false, guard_or_true)
-def _guard_or(ask: Callable[[Any], bool], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+@register_each(register_bound_rule, guard_or_false, guard_or_true)
+def _guard_or(ask: Callable[[Any], bool], tx: Tracer, a: Variable) -> Variable:
     """Register ``guard_or_true`` or ``guard_or_false``.
 
     For an unbacked condition it returns the static answer, else the default in its name. Callers accept either.
     """
-    condition = realize(tx, args[0] if args else kwargs["a"])
-    if condition.sym is not None and has_unbacked_symbols(condition.sym):
-        return ConstantVariable(ask(condition.sym))
-    return ConstantVariable(condition.is_truthy(tx))
+    if a.sym is not None and has_unbacked_symbols(a.sym):
+        return ConstantVariable(ask(a.sym))
+    return ConstantVariable(a.is_truthy(tx))
 
 
 @register_each(
@@ -98,35 +96,29 @@ def _query_symbol(ask: Callable[[Any], Any], tx: Tracer, args: list[Variable], k
     return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
 
 
-@register_rule(guard_size_oblivious)
-def _guard_size_oblivious(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    condition = realize(tx, [*args, *kwargs.values()][0])
-    return ConstantVariable(condition.is_truthy(tx))
+@register_bound_rule(guard_size_oblivious)
+def _guard_size_oblivious(tx: Tracer, expr: Variable) -> Variable:
+    return ConstantVariable(expr.is_truthy(tx))
 
 
-@register_table(register_rule, {sym_and: "&", sym_or: "|"})
-def _chain_operator(
-    function: Any, symbol: str, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable:
-    found, *rest = (realize(tx, a) for a in args)
-    for other in rest:
+@register_table(register_bound_rule, {sym_and: "&", sym_or: "|"})
+def _chain_operator(function: Any, symbol: str, tx: Tracer, found: Variable, *others: Variable) -> Variable:
+    for other in others:
         found = realize(tx, binary_op(tx, symbol, found, other))
     return found
 
 
-@register_rule(has_free_unbacked_symbols)
-def _has_unbacked_symbols(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    found = realize(tx, args[0])
-    if found.fake is not None:
-        return ConstantVariable(any(has_unbacked_symbols(s) for s in found.fake.shape))
-    if found.sym is not None:
-        return ConstantVariable(has_unbacked_symbols(found.sym))
+@register_bound_rule(has_free_unbacked_symbols)
+def _has_unbacked_symbols(tx: Tracer, x: Variable) -> Variable:
+    if x.fake is not None:
+        return ConstantVariable(any(has_unbacked_symbols(s) for s in x.fake.shape))
+    if x.sym is not None:
+        return ConstantVariable(has_unbacked_symbols(x.sym))
     raise Unsupported("torch-check", "has_free_unbacked_symbols of an object other than a tensor or a number")
 
 
-@register_each(register_rule, advise_is_size, advise_is_bounded)
-def _advise_size(tell: Callable[..., None], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    size, *bounds = (realize(tx, a) for a in args)
+@register_each(register_bound_rule, advise_is_size, advise_is_bounded)
+def _advise_size(tell: Callable[..., None], tx: Tracer, size: Variable, *bounds: Variable) -> Variable:
     if size.sym is not None:
         known = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]
         evaluate_on_fakes(tx, "call_function", tell, [size.sym, *known], {})

@@ -23,9 +23,9 @@ from engine.torch_private.dispatch import DisableTorchDispatch
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.inline import inline_call
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
+from engine.trace.variables.base import NONE, TRUE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if
-from engine.trace.variables.callable_registry import RULES_BY_CODE, RULES_BY_NAME, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_CODE, RULES_BY_NAME, register_bound_rule, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.functions import (
     FunctionVariable,
@@ -50,9 +50,8 @@ from engine.trace.variables.torch_api.context_managers import (
 )
 
 
-@register_rule(torch.inference_mode)
-def _inference_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    mode = realize(tx, args[0] if args else kwargs.get("mode", ConstantVariable(True)))
+@register_bound_rule(torch.inference_mode)
+def _inference_mode(tx: Tracer, mode: Variable = TRUE) -> Variable:
     if not isinstance(mode.as_python_object(), bool):
         return ContextDecoratedFunctionVariable(mode, GraphContextVariable(torch.inference_mode, {"mode": True}))
     return GraphContextVariable(torch.inference_mode, {"mode": mode.as_python_object()})
@@ -93,13 +92,11 @@ class BackendFlagsContextVariable(GraphContextVariable):
         return super().enter(tx)
 
 
-@register_rule(torch.autograd.graph.saved_tensors_hooks)
-def _saved_tensors_hooks(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("pack_hook", "unpack_hook"), args, strict=False)) | kwargs
-    return SavedTensorsContextVariable(
-        torch.autograd.graph.saved_tensors_hooks,
-        {n: real_hook_function(tx, f, "for saved tensors") for n, f in given.items()},
-    )
+@register_bound_rule(torch.autograd.graph.saved_tensors_hooks)
+def _saved_tensors_hooks(tx: Tracer, pack_hook: Variable, unpack_hook: Variable) -> Variable:
+    given = {"pack_hook": pack_hook, "unpack_hook": unpack_hook}
+    hooks = {n: real_hook_function(tx, f, "for saved tensors") for n, f in given.items()}
+    return SavedTensorsContextVariable(torch.autograd.graph.saved_tensors_hooks, hooks)
 
 
 def real_hook_function(tx: Tracer, hook: Variable, when: str) -> Any:

@@ -25,8 +25,8 @@ from engine.torch_private.operators import (
 )
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
+from engine.trace.variables.base import FALSE, NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_bound_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module
@@ -45,22 +45,20 @@ def _is_compiling(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
 
 
-@register_rule(torch.jit.annotate)
-def _jit_annotate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return args[1] if len(args) > 1 else kwargs["the_value"]
+@register_bound_rule(torch.jit.annotate)
+def _jit_annotate(tx: Tracer, the_type: Variable, the_value: Variable) -> Variable:
+    return the_value
 
 
 if hasattr(torch.compiler, "nested_compile_region"):
 
-    @register_rule(torch.compiler.nested_compile_region)
-    def _nested_region(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    @register_bound_rule(torch.compiler.nested_compile_region)
+    def _nested_region(tx: Tracer, fn: Variable) -> Variable:
         """Inline the region like any call; others compile it once and reuse it.
 
         Equal kernels are shared by their source text anyway.
         """
-        if len(args) != 1 or kwargs:
-            raise Unsupported("compiler-api", "nested_compile_region is called with options")
-        return args[0]
+        return fn
 
 
 @register_rule(infer_size)
@@ -79,9 +77,8 @@ def _graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     raise Unsupported("explicit-break", message[0] if message else "graph_break() is called")
 
 
-@register_rule(while_tracing)
-def _while_tracing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    look = realize(tx, args[0] if args else kwargs.get("look", NONE))
+@register_bound_rule(while_tracing)
+def _while_tracing(tx: Tracer, look: Variable = NONE) -> Variable:
     call = print if is_none(look) else look.as_python_object()
     if not callable(call):
         raise Unsupported(
@@ -149,15 +146,15 @@ def _fold_function(function: Callable[..., Any], tx: Tracer, args: Args, kwargs:
     return tx.fold_constant(function, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
 
 
-@register_rule(torch.overrides.is_tensor_like)
-def _is_tensor_like(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    kind = realize(tx, args[0]).python_type()
+@register_bound_rule(torch.overrides.is_tensor_like)
+def _is_tensor_like(tx: Tracer, inp: Variable) -> Variable:
+    kind = inp.python_type()
     return ConstantVariable(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
 
 
-@register_rule(torch.is_tensor)
-def _is_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(issubclass(realize(tx, args[0]).python_type(), torch.Tensor))
+@register_bound_rule(torch.is_tensor)
+def _is_tensor(tx: Tracer, obj: Variable) -> Variable:
+    return ConstantVariable(issubclass(obj.python_type(), torch.Tensor))
 
 
 @register_rule(torch.finfo, torch.iinfo)
@@ -184,12 +181,10 @@ def guard_global_state(tx: Tracer, state: str, value: Any) -> None:
     )
 
 
-@register_rule(group_tensors_by_device_and_dtype)
-def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+@register_bound_rule(group_tensors_by_device_and_dtype)
+def _group_by_device_and_dtype(tx: Tracer, tensorlistlist: Variable, with_indices: Variable = FALSE) -> Variable:
     """Group the fake tensors with torch's own function and apply the groups to the variables."""
-    words = dict(zip(("tensorlistlist", "with_indices"), args, strict=False)) | kwargs
-    lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, words["tensorlistlist"])]
-    with_indices = realize(tx, words.get("with_indices", ConstantVariable(False))).is_truthy(tx)
+    lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, tensorlistlist)]
     if not all(t.fake is not None or t.python_type() is type(None) for row in lists for t in row):
         raise Unsupported("torch-internals", "tensors are grouped together with other objects")
     fakes = [[t.fake for t in row] for row in lists]
@@ -201,6 +196,6 @@ def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[st
     for (device, dtype), (_, places) in groups.items():
         key = TupleVariable([ConstantVariable(device), ConstantVariable(dtype)])
         rows = ListVariable([ListVariable([row[n] for n in places] if row else []) for row in lists])
-        indices = ListVariable([ConstantVariable(n) for n in places] if with_indices else [])
+        indices = ListVariable([ConstantVariable(n) for n in places] if with_indices.is_truthy(tx) else [])
         entries[key.hash_key(tx)] = (key, TupleVariable([rows, indices]))
     return DictVariable(entries)

@@ -17,7 +17,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import guarded_builder, register_builder
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -105,9 +105,8 @@ def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return TorchGeneratorVariable(None, None, _emit_state_effect(tx, "Generator", torch.Generator, []))
 
 
-@register_rule(torch.manual_seed)
-def _manual_seed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    seed = args[0] if args else kwargs["seed"]
+@register_bound_rule(torch.manual_seed)
+def _manual_seed(tx: Tracer, seed: Variable) -> Variable:
     _emit_state_effect(tx, "manual_seed", torch.manual_seed, [seed])
     default = torch.default_generator
     return TorchGeneratorVariable(default, ConstantSource(default, "torch.default_generator"))
@@ -118,7 +117,7 @@ def _get_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return _state_tensor(tx, _emit_state_effect(tx, "get_rng_state", torch.get_rng_state, []), torch.get_rng_state())
 
 
-@register_rule(torch.set_rng_state)
-def _set_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    _emit_state_effect(tx, "set_rng_state", torch.set_rng_state, [args[0] if args else kwargs["new_state"]])
+@register_bound_rule(torch.set_rng_state)
+def _set_rng_state(tx: Tracer, new_state: Variable) -> Variable:
+    _emit_state_effect(tx, "set_rng_state", torch.set_rng_state, [new_state])
     return NONE

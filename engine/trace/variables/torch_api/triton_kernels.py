@@ -19,7 +19,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import guarded_builder, register_builder_if
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_bound_rule
 from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
@@ -78,16 +78,14 @@ class TritonHostFunctionVariable(OpaqueObjectVariable):
 register_builder_if(41, _is_host_function)(guarded_builder(TritonHostFunctionVariable, "the function was called"))
 
 
-@register_rule(torch.library.wrap_triton)
-def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    kernel = realize(tx, args[0] if args else kwargs["triton_kernel"])
-    if not isinstance(kernel, TritonKernelVariable) or type(kernel.real_object).__name__ not in (
-        "JITFunction",
-        "Autotuner",
-        "InterpretedFunction",
-    ):
+_WRAPPABLE_KERNELS = ("JITFunction", "Autotuner", "InterpretedFunction")
+
+
+@register_bound_rule(torch.library.wrap_triton)
+def _wrap_triton(tx: Tracer, triton_kernel: Variable) -> Variable:
+    if triton_kernel.python_type().__name__ not in _WRAPPABLE_KERNELS:
         raise Unsupported("triton-kernel", "torch.library.wrap_triton is called without a kernel")
-    return kernel
+    return triton_kernel
 
 
 class TritonLaunchResultVariable(Variable):
