@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.torch_private.entries import Entry, Feature, Kind, load
 
@@ -17,85 +17,7 @@ if TYPE_CHECKING:
     from torch.utils._sympy.symbol import SymT, symbol_is_type
     from torch.utils._sympy.value_ranges import ValueRanges
 
-    sym_sqrt: Any
-    sym_sin: Any
-    sym_cos: Any
-    sym_tan: Any
-    sym_sinh: Any
-    sym_cosh: Any
-    sym_tanh: Any
-    sym_asin: Any
-    sym_acos: Any
-    sym_atan: Any
-    sym_log2: Any
-
 ENTRIES = (
-    Entry(
-        "torch:_sym_sqrt",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.sqrt``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_sin",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.sin``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_cos",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.cos``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_tan",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.tan``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_sinh",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.sinh``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_cosh",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.cosh``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_tanh",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.tanh``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_asin",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.asin``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_acos",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.acos``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_atan",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.atan``.",
-        without="calls of it on symbols break the graph",
-    ),
-    Entry(
-        "torch:_sym_log2",
-        Kind.FUNCTION,
-        "Symbolic version of ``math.log2``.",
-        without="calls of it on symbols break the graph",
-    ),
     Entry(
         "torch.utils._sympy:functions",
         Kind.MODULE,

@@ -185,7 +185,6 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
         sympy_functions.PythonPrinter().doprint(sympy_functions.FloorDiv(7, 2)) == "3"
     ),
     "torch.utils._sympy.value_ranges:ValueRanges": lambda: sympy_functions.ValueRanges(1, 4).upper == 4,
-    "torch:_sym_sqrt": lambda: sympy_functions.sym_sqrt(4.0) == 2.0,
     "torch.fx.experimental.proxy_tensor:make_fx": lambda: (
         [n.target for n in traced().graph.nodes][1] is torch.ops.aten.sin.default
     ),

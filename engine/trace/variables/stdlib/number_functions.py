@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from engine.ir.introspection.python_operators import DIVMOD
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each, register_table
 from engine.options import config
-from engine.torch_private import sympy_functions
 from engine.trace.annotations import Tracer
 from engine.trace.computed_conditions import compute_before_graph
 from engine.trace.emit_node import emit_node
@@ -35,7 +33,7 @@ from engine.trace.variables.callable_registry import RULES_BY_ID, register_bound
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.id_and_hash import HashVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 
@@ -195,40 +193,6 @@ def _call_special_method(function: Any, name: str, tx: Tracer, args: Args, kwarg
         return emit_node(tx, "call_function", function, [of])
     return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(
         tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}"
-    )
-
-
-_TOTAL_FUNCTIONS = (math.tan, math.tanh, math.atan, math.cos, math.sin)
-_FUNCTION_DOMAINS: Mapping[Any, tuple[tuple[str, float], ...]] = {
-    **dict.fromkeys(_TOTAL_FUNCTIONS, ()),
-    math.sqrt: ((">=", 0),),
-    math.log2: ((">", 0),),
-    math.asin: ((">=", -1), ("<=", 1)),
-    math.acos: ((">=", -1), ("<=", 1)),
-    math.sinh: ((">=", -700), ("<=", 700)),
-    math.cosh: ((">=", -700), ("<=", 700)),
-}
-"""Functions with a symbolic version, and their domains.
-
-Outside its domain a function raises, which a graph must not do.
-"""
-
-
-@register_table(register_rule, _FUNCTION_DOMAINS)
-def _symbolic_function(
-    function: Any, domain: tuple[tuple[str, float], ...], tx: Tracer, args: Args, kwargs: Kwargs
-) -> Variable:
-    in_graph = getattr(sympy_functions, f"sym_{function.__name__}")
-    of = realize(tx, args[0]) if len(args) == 1 else NONE
-    if of.is_symbolic and of.python_type() is not bool and has_hint(of.sym) and not kwargs:
-        bounds = [
-            realize(tx, arithmetic.compare_op(tx, sign, of, ConstantVariable(bound)))
-            for sign, bound in _FUNCTION_DOMAINS[function]
-        ]
-        if all(found.is_truthy(tx) for found in bounds):
-            return emit_node(tx, "call_function", in_graph, [of])
-    return arithmetic.fold_constant_call(
-        tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
     )
 
 
