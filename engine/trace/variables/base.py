@@ -8,7 +8,7 @@ import inspect
 import math
 import types
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.frame_code.codegen_runtime.f_strings import format_value, join_f_string
 from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
@@ -151,9 +151,12 @@ class ObjectFacts:
         """Return the Python object that this variable is by identity, else ``NotImplemented``."""
         return NotImplemented
 
+    child_fields: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields that hold a variable, or None."""
+
     def child_variables(self) -> list[Variable]:
         """Return the variables inside this one, for codegen's traversal."""
-        return []
+        return [child for name in self.child_fields if (child := getattr(self, name)) is not None]
 
 
 class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):

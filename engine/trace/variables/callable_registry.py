@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.ir.annotations import is_disallowed_in_graph, substitute_of
+from engine.ir.register_once import register_once
 from engine.torch_private.global_state import disable_dynamo
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
@@ -76,6 +77,11 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
         return rule
 
     return register
+
+
+def register_rule_by_name(*places: tuple[str, str]) -> Callable[[CallRule], CallRule]:
+    """Register the tracing rule of functions in modules that may not be loaded."""
+    return register_once(RULES_BY_NAME, places, "a rule")
 
 
 def register_bound_rule(*callables: Any) -> Callable[[Callable[..., Variable]], Callable[..., Variable]]:

@@ -54,8 +54,7 @@ class CellVariable(Variable):
             return self.content
         return super().get_attr(tx, name)
 
-    def child_variables(self) -> list[Variable]:
-        return [] if self.content is None else [self.content]
+    child_fields = ("content",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.root_frame_name:

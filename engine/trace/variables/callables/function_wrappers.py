@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, Kwargs, Variable
 
@@ -14,8 +16,7 @@ class FunctionWrapperVariable(Variable):
     def python_type(self) -> type:
         return self.function.python_type()
 
-    def child_variables(self) -> list[Variable]:
-        return [self.function]
+    child_fields: ClassVar[tuple[str, ...]] = ("function",)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return self.function.call(tx, args, kwargs)

@@ -47,8 +47,7 @@ class BoundMethodVariable(Variable):
             return self.function
         return self.function.get_attr(tx, name)
 
-    def child_variables(self) -> list[Variable]:
-        return [self.obj, self.function]
+    child_fields = ("obj", "function")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(types.MethodType, self.function, self.obj)
@@ -76,8 +75,7 @@ class BuiltinMethodVariable(Variable):
             return ConstantVariable(self.name)
         return super().get_attr(tx, name)
 
-    def child_variables(self) -> list[Variable]:
-        return [self.obj]
+    child_fields = ("obj",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load(self.obj)

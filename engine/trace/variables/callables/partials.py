@@ -84,8 +84,7 @@ class FunctoolsPartialVariable(Variable):
         given = _fill_placeholders(self.positional.items, args)
         return function.call(tx, given, {**self.keyword_arguments, **kwargs})
 
-    def child_variables(self) -> list[Variable]:
-        return [self.function, self.positional, self.keywords]
+    child_fields = ("function", "positional", "keywords")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.is_cyclic(self):

@@ -7,7 +7,7 @@ import collections
 from engine.trace.annotations import Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule, register_rule_by_name
 from engine.trace.variables.containers.builtin_subclasses import new_builtin_subclass
 from engine.trace.variables.containers.dict_subclasses import subclass_fromkeys
 from engine.trace.variables.containers.dicts import DictVariable
@@ -122,6 +122,7 @@ def _dict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return _new_dict(tx, dict, args, kwargs)
 
 
+@register_rule_by_name(("dict", "fromkeys"))
 def _fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> DictVariable:
     if not 1 <= len(args) <= 2 or kwargs:
         tx.fold_constant(dict.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
@@ -131,11 +132,10 @@ def _fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> DictVariable:
     return made
 
 
-RULES_BY_NAME["dict", "fromkeys"] = _fromkeys
-
-
+@register_rule_by_name(("defaultdict", "fromkeys"))
 def _default_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    made = _fromkeys(tx, args, kwargs)
+    made = _fromkeys(tx, args, kwargs).dict_contents
+    assert made is not None
     made.cls, made.default_factory = collections.defaultdict, NONE
     return made
 
@@ -144,7 +144,6 @@ def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return subclass_fromkeys(tx, collections.OrderedDict, args, kwargs)
 
 
-RULES_BY_NAME["defaultdict", "fromkeys"] = _default_fromkeys
 RULES_BY_NAME["OrderedDict", "fromkeys"] = _ordered_fromkeys
 
 

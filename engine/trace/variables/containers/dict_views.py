@@ -118,8 +118,7 @@ class DictViewVariable(Variable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return VIEW_METHODS.call(self, tx, name, args, kwargs)
 
-    def child_variables(self) -> list[Variable]:
-        return [self.dict_variable]
+    child_fields = ("dict_variable",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         of = self.dict_variable

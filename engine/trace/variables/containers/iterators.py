@@ -137,8 +137,7 @@ class ReversedIteratorVariable(IteratorVariable):
     def length_hint(self, tx: Tracer) -> int:
         return self.index + 1 if self.index < self.read_length(tx) else 0
 
-    def child_variables(self) -> list[Variable]:
-        return [self.sequence]
+    child_fields = ("sequence",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.sequence.is_user_object or not issubclass(self.sequence.python_type(), _REVERSIBLE_TYPES):
@@ -265,8 +264,7 @@ class RangeIteratorVariable(IteratorVariable):
             self.position += 1
         return number
 
-    def child_variables(self) -> list[Variable]:
-        return [self.over]
+    child_fields = ("over",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(make_advanced_iterator, self.over, self.position)

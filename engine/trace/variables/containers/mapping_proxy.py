@@ -41,8 +41,7 @@ class MappingProxyVariable(DictVariable):
         if entries:
             raise self.unsupported("replacing its contents", "attribute-write")
 
-    def child_variables(self) -> list[Variable]:
-        return [self.mapping]
+    child_fields = ("mapping",)
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         tx.raise_type_error("'mappingproxy' object does not support item assignment")

@@ -64,8 +64,7 @@ class ExcInfoVariable(Variable):
     def handled_exception(self) -> Variable:  # type: ignore[override]
         return self.exception
 
-    def child_variables(self) -> list[Variable]:
-        return [self.exception]
+    child_fields = ("exception",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load(self.exception)
@@ -82,8 +81,7 @@ class TracebackVariable(Variable):
     cls = types.TracebackType
     exception: Variable
 
-    def child_variables(self) -> list[Variable]:
-        return [self.exception]
+    child_fields = ("exception",)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         # Inlined calls have no frames; only the uncompiled function has the full traceback.

@@ -36,8 +36,7 @@ class NewClassVariable(ClassVariable):
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         raise self.unsupported_attribute("setting", name)
 
-    def child_variables(self) -> list[Variable]:
-        return [self.construction_call]
+    child_fields = ("construction_call",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         self.construction_call.reconstruct(cg)

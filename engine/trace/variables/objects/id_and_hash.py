@@ -51,8 +51,7 @@ class IdVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return IdKey(tx, self.obj)
 
-    def child_variables(self) -> list[Variable]:
-        return [self.obj]
+    child_fields = ("obj",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(id, self.obj)
@@ -99,8 +98,7 @@ class HashVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return self.hash_value
 
-    def child_variables(self) -> list[Variable]:
-        return [self.obj]
+    child_fields = ("obj",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(hash, self.obj)

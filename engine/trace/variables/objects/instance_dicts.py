@@ -37,8 +37,7 @@ class InstanceDictVariable(DictVariable):
     def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
         return self.owner is other.owner if isinstance(other, InstanceDictVariable) else None
 
-    def child_variables(self) -> list[Variable]:
-        return [self.owner]
+    child_fields = ("owner",)
 
     def set_hashed_item(self, tx: Tracer, hash_key: Any, key: Variable, value: Variable) -> None:
         is_name = key.python_type() is str

@@ -40,10 +40,6 @@ def _init(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Varia
     return NONE
 
 
-def _init_subclass(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return NONE
-
-
 def _eq(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
     return ConstantVariable(True) if is_same_object(tx, of, args[0]) else NOT_IMPLEMENTED
 
@@ -56,10 +52,6 @@ def _ne(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variabl
     if equal is None or is_not_implemented(equal):
         return NOT_IMPLEMENTED
     return ConstantVariable(not equal.is_truthy(tx))
-
-
-def _order(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return NOT_IMPLEMENTED
 
 
 def _str(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
@@ -77,10 +69,10 @@ OBJECT_METHODS: dict[str, ObjectMethod] = {
     "__delattr__": _delattr,
     "__getattribute__": _getattribute,
     "__init__": _init,
-    "__init_subclass__": _init_subclass,
+    "__init_subclass__": lambda tx, of, args, kwargs: NONE,
     "__eq__": _eq,
     "__ne__": _ne,
-    **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), _order),
+    **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), lambda tx, of, args, kwargs: NOT_IMPLEMENTED),
     "__str__": _str,
     "__format__": _format,
 }

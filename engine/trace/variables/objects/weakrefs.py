@@ -60,8 +60,7 @@ class WeakRefVariable(Variable):
             )
         return self.referent
 
-    def child_variables(self) -> list[Variable]:
-        return [self.referent] if self.callback is None else [self.referent, self.callback]
+    child_fields = ("referent", "callback")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):

@@ -19,7 +19,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME
+from engine.trace.variables.callable_registry import register_rule_by_name
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import SUBCLASS_MEMBER_RULES, SubclassMemberRule
 from engine.trace.variables.torch_api.collectives import constant_or_group
@@ -77,6 +77,7 @@ SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "placements")] = SubclassMember
 SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "_local_tensor")] = SubclassMemberRule(_local_tensor, is_method=False)
 
 
+@register_rule_by_name((_API_MODULE, "from_local"))
 def _from_local(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     from torch.distributed.tensor import DTensor
 
@@ -85,9 +86,7 @@ def _from_local(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return _emit_with_constants(tx, "from_local", DTensor.from_local, tensor, args[1:], given)
 
 
-RULES_BY_NAME[(_API_MODULE, "from_local")] = _from_local
-
-
+@register_rule_by_name(("torch.distributed.tensor.experimental", "local_map"))
 def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``local_map(func, ...)``: the returned function is inlined with these placements."""
     module: Any = lazily_loaded.local_map_module
@@ -102,6 +101,3 @@ def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported("distributed", "local_map is called without a function")
     taken = [given[n] if n in given else tx.from_python(parameters[n].default) for n in wanted]
     return tx.wrap_static(functools.partial).call(tx, [tx.wrap_static(module._local_map_wrapped), *taken], {})
-
-
-RULES_BY_NAME[("torch.distributed.tensor.experimental", "local_map")] = _local_map

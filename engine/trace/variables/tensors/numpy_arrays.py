@@ -118,8 +118,7 @@ class NumpyNdarrayVariable(Variable):
     def as_python_object(self) -> Any:
         return self.real_object
 
-    def child_variables(self) -> list[Variable]:
-        return [self.tensor]
+    child_fields = ("tensor",)
 
     def is_truthy(self, tx: Tracer) -> bool:
         raise Unsupported("data-dependent", f"bool() of an {self.describe()}")

@@ -132,8 +132,7 @@ class UntypedStorageVariable(Variable):
         tx.inputs.graph_sets_data |= bool(self.input_tensors)
         return self
 
-    def child_variables(self) -> list[Variable]:
-        return [self.tensor]
+    child_fields = ("tensor",)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call_method(self.current_tensor(), "untyped_storage")

@@ -17,6 +17,7 @@ import torch.overrides
 
 from engine.frame_code.codegen_runtime.tensors import as_subclass
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.register_once import register_table
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import disabled_torch_dispatch_impl, len_torch_dispatch_stack
 from engine.torch_private.tensors import TensorBase, make_subclass
@@ -56,7 +57,7 @@ from engine.trace.variables.base import (
     is_not_implemented,
     realize,
 )
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_bound_rule, register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_rule, register_rule_by_name
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
@@ -166,8 +167,7 @@ class _BaseTensorMethodVariable(Variable):
     name: str
     cls = types.MethodType
 
-    def child_variables(self) -> list[Variable]:
-        return [self.tensor]
+    child_fields = ("tensor",)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         result = dispatch_torch_function(tx, "call_method", self.name, [self.tensor, *args], kwargs)
@@ -457,6 +457,7 @@ def _tensor_class(value: Variable) -> Any:
     return cls if isinstance(cls, type) and issubclass(cls, torch.Tensor) else None
 
 
+@register_rule_by_name(("TensorBase", "__new__"))
 def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``super().__new__(cls, tensor)`` in a subclass."""
     of, *given = (realize(tx, a) for a in args)
@@ -464,9 +465,6 @@ def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if kwargs or cls in (None, torch.Tensor) or len(given) != 1 or given[0].fake is None:
         raise Unsupported("tensor-subclass", "TensorBase.__new__ is called")
     return _alias_as_subclass(tx, cls, given[0])
-
-
-RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
 
 
 @register_bound_rule(make_subclass)
@@ -579,41 +577,36 @@ _register_disabling_context(DisableTorchFunctionSubclassVariable, DisableTorchFu
 _register_disabling_context(DisableTorchFunctionVariable, DisableTorchFunction)
 
 
-def _register_mode_query(ask: Any, state: str, answer: Callable[[TorchState, Any], Any]) -> None:
-    """Register a question about modes.
-
-    ``answer`` gets the state now, and the guarded one at frame entry.
-    """
-
-    @register_rule(ask)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        entry = tx.torch_state.entry_global_state[state]
-        guard_global_state(tx, state, entry)
-        return ConstantVariable(answer(tx.torch_state, entry))
-
-
 def _number_of_modes(now: TorchState, entry: Any) -> int:
     traced = sum(map(len, now.suspended_function_modes), len(now.function_modes))
     return len(entry) - len(now.entry_function_modes) + traced
 
 
-_register_mode_query(
-    is_torch_function_all_disabled,
-    "torch_function_enabled",
-    lambda now, entry: entry is None or bool(now.suspended_function_modes),
-)
-_register_mode_query(
-    is_torch_function_enabled,
-    "torch_function_enabled",
-    lambda now, entry: bool(entry) and not now.torch_function_disabled_depth,
-)
-_register_mode_query(len_torch_function_stack, "torch_function_modes", _number_of_modes)
-_register_mode_query(
-    is_torch_function_mode_enabled,
-    "torch_function_modes",
-    lambda now, entry: bool(_number_of_modes(now, entry)) and not now.suspended_function_modes,
-)
-_register_mode_query(len_torch_dispatch_stack, "dispatch_modes", lambda now, entry: len(entry))
+_MODE_QUERIES: dict[Any, tuple[str, Callable[[TorchState, Any], Any]]] = {
+    is_torch_function_all_disabled: (
+        "torch_function_enabled",
+        lambda now, entry: entry is None or bool(now.suspended_function_modes),
+    ),
+    is_torch_function_enabled: (
+        "torch_function_enabled",
+        lambda now, entry: bool(entry) and not now.torch_function_disabled_depth,
+    ),
+    len_torch_function_stack: ("torch_function_modes", _number_of_modes),
+    is_torch_function_mode_enabled: (
+        "torch_function_modes",
+        lambda now, entry: bool(_number_of_modes(now, entry)) and not now.suspended_function_modes,
+    ),
+    len_torch_dispatch_stack: ("dispatch_modes", lambda now, entry: len(entry)),
+}
+"""Questions about modes: the guarded state, and the answer by state now and at entry."""
+
+
+@register_table(register_rule, _MODE_QUERIES)
+def _answer_mode_query(ask: Any, query: tuple[str, Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    state, answer = query
+    entry = tx.torch_state.entry_global_state[state]
+    guard_global_state(tx, state, entry)
+    return ConstantVariable(answer(tx.torch_state, entry))
 
 
 @register_bound_rule(get_function_stack_at)

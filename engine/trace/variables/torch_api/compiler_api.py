@@ -33,6 +33,7 @@ from engine.trace.variables.callable_registry import (
     register_bound_rule,
     register_marked_function_rule,
     register_rule,
+    register_rule_by_name,
 )
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import sequence_items
@@ -113,6 +114,7 @@ def _mark_step_begin(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return NONE
 
 
+@register_rule_by_name(("torch._dynamo.decorators", "error_on_graph_break"))
 def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``error_on_graph_break(...)``. Its caller has already imported its module."""
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
@@ -122,16 +124,11 @@ def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ErrorOnGraphBreakVariable(make, bool(given[0].constant))
 
 
-RULES_BY_NAME[("torch._dynamo.decorators", "error_on_graph_break")] = _error_on_graph_break
-
-
+@register_rule_by_name(("torch._dynamo.comptime", "__call__"))
 def _comptime(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``comptime(fn, fallback_fn)`` as eager does: call ``fallback_fn``."""
     fallback = args[2] if len(args) > 2 else kwargs.get("fallback_fn")
     return NONE if fallback is None else realize(tx, fallback).call(tx, [], {})
-
-
-RULES_BY_NAME[("torch._dynamo.comptime", "__call__")] = _comptime
 
 
 # Opaque functions.
@@ -234,6 +231,7 @@ class OpaqueFunctionVariable(FunctionWrapperVariable):
         return opaque_call(tx, self.real_object, args, kwargs)
 
 
+@register_rule_by_name(("torch._dynamo.decorators", "nonstrict_trace"))
 def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function = realize(tx, args[0] if args else kwargs["traceable_fn"])
     real = function.as_python_object()
@@ -242,9 +240,6 @@ def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if function.source is not None:
         tx.guard_identity(real, function.source, "it is called without being inlined")
     return OpaqueFunctionVariable(function, real)
-
-
-RULES_BY_NAME[("torch._dynamo.decorators", "nonstrict_trace")] = _nonstrict
 
 
 def _is_marked_constant(function: Any) -> bool:
@@ -352,8 +347,6 @@ def _compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return nested_compile(tx, torch.compile, args, kwargs)
 
 
+@register_rule_by_name(("engine.api", "compile"))
 def _engine_compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return nested_compile(tx, sys.modules["engine.api"].compile, args, kwargs)
-
-
-RULES_BY_NAME[("engine.api", "compile")] = _engine_compile

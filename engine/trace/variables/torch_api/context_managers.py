@@ -75,8 +75,7 @@ class ContextDecoratedFunctionVariable(FunctionWrapperVariable):
 
     context: ContextVariable
 
-    def child_variables(self) -> list[Variable]:
-        return [self.context, self.function]
+    child_fields = ("context", "function")
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         own = self.context.call_method(tx, "clone", [], {})

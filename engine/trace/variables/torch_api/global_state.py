@@ -12,7 +12,7 @@ from torch.backends.cuda import SDPAParams
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES, SDPA_BACKENDS
-from engine.ir.register_once import register_each
+from engine.ir.register_once import register_each, register_table
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private import global_state
@@ -34,6 +34,13 @@ from engine.trace.variables.callable_registry import register_bound_rule, regist
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
+
+def _attention_switches(module: Any, name: str) -> list[Any]:
+    """Return the functions that read or set which attention kernels are enabled."""
+    found = (getattr(module, name.format(backend), None) for backend in SDPA_BACKENDS)
+    return [function for function in found if function is not None]
+
+
 # Reads.
 
 _QUERIES: dict[Callable[..., Any], str] = {
@@ -51,21 +58,26 @@ _QUERIES: dict[Callable[..., Any], str] = {
     torch.is_warn_always_enabled: "warn_always",
     torch.get_num_threads: "threads",
     is_multithreading_enabled: "multithreading",
+    torch.get_autocast_dtype: "autocast_settings",
+    torch.get_autocast_cpu_dtype: "autocast_settings",
+    torch.get_autocast_gpu_dtype: "autocast_settings",
+    torch.is_autocast_cache_enabled: "autocast_settings",
+    **dict.fromkeys(
+        (
+            global_state.get_sdp_priority_order,
+            *_attention_switches(global_state, "get_{}_sdp_enabled"),
+            *_attention_switches(torch.backends.cuda, "{}_sdp_enabled"),
+        ),
+        "attention_kernels",
+    ),
 }
 """Functions that read global state, each with the name of the guarded state."""
 
 
-def register_state_query(ask: Callable[..., Any], state: str) -> None:
-    """Register a function of constants that reads a piece of guarded global state."""
-
-    @register_rule(ask)
-    def read(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        guard_global_state(tx, state, GLOBAL_STATES[state].read())
-        return tx.fold_constant(ask, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
-
-
-for _ask, _state in _QUERIES.items():
-    register_state_query(_ask, _state)
+@register_table(register_rule, _QUERIES)
+def _read_state(ask: Callable[..., Any], state: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    guard_global_state(tx, state, GLOBAL_STATES[state].read())
+    return tx.fold_constant(ask, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
 
 
 @register_bound_rule(dispatch_keys)
@@ -167,30 +179,27 @@ _SETTABLE_STATES = (
 """States that the functions below set. The compiled code guards their values at entry."""
 
 
-def register_state_setter(switch: Callable[..., None]) -> None:
-    """Register a function that sets a piece of torch's global state to a constant.
-
-    It takes effect while tracing, at whose end the snapshot of the state is restored, and in the graph.
-    """
-
-    @register_rule(switch)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
-        for state in _SETTABLE_STATES:
-            tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
-        tx.fold_constant(switch, *given, **named)
-        run = functools.partial(switch, *given, **named)
-        emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
-        return NONE
-
-
-for _switch in (
+@register_each(
+    register_rule,
     torch.set_default_dtype,
     torch.use_deterministic_algorithms,
     torch.set_deterministic_debug_mode,
     torch.set_float32_matmul_precision,
-):
-    register_state_setter(_switch)
+    global_state.set_sdp_priority_order,
+    *_attention_switches(global_state, "set_sdp_use_{}"),
+    *_attention_switches(torch.backends.cuda, "enable_{}_sdp"),
+)
+def _set_state(switch: Callable[..., None], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Set a piece of torch's global state to a constant.
+
+    It takes effect while tracing, at whose end the snapshot of the state is restored, and in the graph.
+    """
+    for state in _SETTABLE_STATES:
+        tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+    run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
+    tx.fold_constant(run)
+    emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
+    return NONE
 
 
 @register_each(register_rule, saved_tensors_hooks_disable, saved_tensors_hooks_enable)
@@ -209,15 +218,3 @@ _KERNEL_QUERIES = [
 @register_rule(SDPAParams, *filter(None, _KERNEL_QUERIES))
 def _query_kernels(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     raise Unsupported("torch-internals", "a query about attention kernels, which reads the memory of tensors")
-
-
-for _name in SDPA_BACKENDS:
-    register_state_query(getattr(global_state, f"get_{_name}_sdp_enabled"), "attention_kernels")
-    register_state_setter(getattr(global_state, f"set_sdp_use_{_name}"))
-    if hasattr(torch.backends.cuda, f"enable_{_name}_sdp"):
-        register_state_query(getattr(torch.backends.cuda, f"{_name}_sdp_enabled"), "attention_kernels")
-        register_state_setter(getattr(torch.backends.cuda, f"enable_{_name}_sdp"))
-
-
-register_state_query(global_state.get_sdp_priority_order, "attention_kernels")
-register_state_setter(global_state.set_sdp_priority_order)

@@ -302,17 +302,3 @@ def _clear_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Clear the cache in the graph only: while tracing it holds no tensor of the graph."""
     emit_effect(tx, GraphCallable("clear_autocast_cache", torch.clear_autocast_cache, changes_state=True))
     return NONE
-
-
-for _ask in (
-    torch.get_autocast_dtype,
-    torch.get_autocast_cpu_dtype,
-    torch.get_autocast_gpu_dtype,
-    torch.is_autocast_cache_enabled,
-):
-
-    def _read(tx: Tracer, args: Args, kwargs: Kwargs, ask: Any = _ask) -> Variable:
-        guard_global_state(tx, "autocast_settings", GLOBAL_STATES["autocast_settings"].read())
-        return ConstantVariable(ask(*tx.as_python_constants(args), **tx.as_python_keywords(kwargs)))
-
-    register_rule(_ask)(_read)

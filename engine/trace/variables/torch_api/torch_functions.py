@@ -26,7 +26,13 @@ from engine.torch_private.operators import (
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import FALSE, NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_bound_rule, register_rule
+from engine.trace.variables.callable_registry import (
+    RULES_BY_NAME,
+    CallRule,
+    register_bound_rule,
+    register_rule,
+    register_rule_by_name,
+)
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module
@@ -37,6 +43,7 @@ from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_mo
     torch.compiler.is_dynamo_compiling,
     is_compiling,
 )
+@register_rule_by_name(("torch._dynamo.external_utils", "is_compiling"))
 def _is_compiling(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.torch_state.read_is_compiling = True
     return ConstantVariable(
@@ -95,7 +102,6 @@ def _while_tracing(tx: Tracer, look: Variable = NONE) -> Variable:
     return NONE
 
 
-RULES_BY_NAME["torch._dynamo.external_utils", "is_compiling"] = _is_compiling
 RULES_BY_NAME["torch._dynamo.decorators", "graph_break"] = _graph_break
 
 

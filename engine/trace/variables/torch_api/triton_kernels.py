@@ -107,8 +107,7 @@ class TritonKernelLaunchVariable(Variable):
     def describe(self) -> str:
         return f"a launch of the Triton kernel {self.kernel.name}"
 
-    def child_variables(self) -> list[Variable]:
-        return [self.kernel, self.grid]
+    child_fields = ("kernel", "grid")
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         given = [realize(tx, a) for a in args]
