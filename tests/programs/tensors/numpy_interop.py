@@ -276,3 +276,10 @@ def numbers_from_arrays(x):
     least = int(np.argmin(a.sum(1)))
     byte = x.to(torch.uint8).numpy().max() - np.uint8(2)
     return x * float(a.mean()), x[least], a.max().item(), a.max().tolist(), a[:1, :1].item(), int(byte)
+
+
+@program(lambda: (torch.randn(4, 20, dtype=torch.float64),), breaks=1)
+def vectors_whose_sign_is_arbitrary(x):
+    """NumPy computes singular vectors: LAPACK of another library may negate them."""
+    vectors = np.linalg.svd(x.numpy(), full_matrices=False)[0]
+    return torch.from_numpy(vectors) @ x

@@ -75,6 +75,8 @@ _MIN_NESTED_DIM = 2
 """Number of dims that make an array a nested sequence, which torch may read as a tuple."""
 
 
+_NOT_UNIQUE = ("eig", "eigh", "svd")
+"""Functions whose vectors have any sign: NumPy's LAPACK and torch's choose differently."""
 _VIEW_ATTRIBUTES = ("T", "real", "imag")
 
 
@@ -249,6 +251,8 @@ def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
     found: dict[int, tuple[Any, Callable[..., Any]]] = {}
     for theirs, same in ((np, ours), (np.linalg, ours.linalg), (np.fft, ours.fft)):
         known = _functions_of(same) | {"array": _stack_nested_arrays}
+        for name in _NOT_UNIQUE:
+            known.pop(name, None)
         found.update({id(f): (f, known[name]) for name, f in _functions_of(theirs).items() if name in known})
     return found
 
