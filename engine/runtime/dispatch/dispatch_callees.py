@@ -352,9 +352,8 @@ def _closure_contents(function: FunctionType) -> list[Any]:
 def is_torch_forward(method: MethodType) -> bool:
     """Return True for the forward of one of torch's own modules."""
     function: Any = method.__func__
-    if function.__name__ != "forward" or not isinstance(method.__self__, torch.nn.Module):
-        return False
-    return str(function.__globals__.get("__name__", "")).startswith("torch.nn.modules.")
+    module_name = str(function.__globals__.get("__name__", ""))
+    return function.__name__ == "forward" and module_name.startswith("torch.nn.modules.")
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
