@@ -13,7 +13,7 @@ import torch
 import torch.backends.cudnn
 
 from engine.graph.composite_op_registry import composite_op
-from engine.graph.recurrent_layers import run_recurrent
+from engine.graph.recurrent_layers import empty_input_grad, run_recurrent
 from engine.torch_private.dispatch import disable_current_modes
 
 _ARGUMENTS = (
@@ -108,7 +108,8 @@ def _backward(
 def _fake_backward(
     grads: Any, out: Any, reserve: Any, kind: str, x: Any, hidden: Sequence[Any], params: Sequence[Any], *flags: Any
 ) -> list[torch.Tensor]:
-    return [torch.empty_like(t) for t in (x, *hidden, *params)]
+    grad = empty_input_grad(x, is_batch_first=flags[-1])
+    return [grad, *(torch.empty_like(t) for t in (*hidden, *params))]
 
 
 CUDNN_OPS: dict[str, tuple[str, Callable[..., Any]]] = {

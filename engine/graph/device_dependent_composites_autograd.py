@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend
 
 from engine.graph import cudnn_recurrent
 from engine.graph.composite_op_registry import composite_op
-from engine.graph.recurrent_layers import run_recurrent
+from engine.graph.recurrent_layers import empty_input_grad, run_recurrent
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import fused_sdp_choice
@@ -107,7 +107,11 @@ def _recurrent_backward(
         found = torch.autograd.grad(
             [out for out, _ in defined], inputs, [grad for _, grad in defined], retain_graph=True, allow_unused=True
         )
-    return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found, strict=True)]
+    empty = (
+        torch.empty_like(i) if n else empty_input_grad(i, is_batch_first=flags[-2])
+        for n, i in zip(wanted, inputs, strict=True)
+    )
+    return [e.zero_() if g is None else g for e, g in zip(empty, found, strict=True)]
 
 
 def _outputs(
@@ -228,7 +232,7 @@ def _fake_recurrent_backward(
     grads: Any, wanted: Sequence[int], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
 ) -> Any:
     given = (x, *hidden, *params)
-    return [torch.empty_like(given[n]) for n in wanted]
+    return [torch.empty_like(given[n]) if n else empty_input_grad(x, is_batch_first=flags[-2]) for n in wanted]
 
 
 FAKE_IMPLEMENTATIONS: dict[str, Function] = {

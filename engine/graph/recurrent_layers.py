@@ -38,3 +38,10 @@ def _run(kind: str, x: torch.Tensor, hidden: Any, *rest: Any) -> tuple[torch.Ten
     out, *states = getattr(torch, kind)(x, hidden, *rest)
     given = hidden if kind == "lstm" else (hidden,)
     return (out, *(s if s.dim() == h.dim() else s.reshape(h.shape) for s, h in zip(states, given, strict=True)))
+
+
+def empty_input_grad(x: torch.Tensor, *, is_batch_first: bool) -> torch.Tensor:
+    """Return an empty input gradient: contiguous with time as its first dimension."""
+    if is_batch_first:
+        return torch.empty_like(x.transpose(0, 1), memory_format=torch.contiguous_format).transpose(0, 1)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -344,15 +344,16 @@ class AwkwardNames(nn.Module):
 
 @program(lambda: (torch.randn(2, 5, 4),))
 class RecurrentLayers(nn.Module):
-    """LSTM and GRU."""
+    """LSTM and GRU, behind a linear layer that needs a gradient."""
 
     def __init__(self):
         super().__init__()
+        self.embed = nn.Linear(4, 4)
         self.lstm = nn.LSTM(4, 4, batch_first=True)
         self.gru = nn.GRU(4, 3, num_layers=2, bidirectional=True)
 
     def forward(self, x):
-        y, (hidden, _) = self.lstm(x)
+        y, (hidden, _) = self.lstm(self.embed(x))
         return self.gru(y)[0], hidden
 
 
