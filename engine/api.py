@@ -269,7 +269,7 @@ def compile_with(subject: Any, pipeline: Pipeline) -> Any:
 
 
 def backend_is_named(options: Options) -> bool:
-    """Return True if the backend is given by its name."""
+    """Return True if the backend is one of ``list_backends()``, not a callable."""
     return options.backend in BACKENDS
 
 
@@ -290,7 +290,7 @@ def attach(module: torch.nn.Module, **options: Any) -> None:
 
 
 def detach(module: torch.nn.Module) -> None:
-    """Undo ``attach``."""
+    """Let the module's own ``forward`` run again."""
     detach_module(module)
 
 
@@ -310,7 +310,7 @@ def register_backend(name: str, fn: Callable[..., Any]) -> None:
 
 
 def list_backends() -> tuple[str, ...]:
-    """Return the names of all backends."""
+    """Return the names of built-in and registered backends, sorted."""
     return tuple(sorted(BACKENDS))
 
 
@@ -381,7 +381,7 @@ class Explanation:
 
     @property
     def guards(self) -> tuple[GuardsRecord, ...]:
-        """Guards of each compilation."""
+        """Guards of each compilation that has some."""
         return tuple(c.guards for c in self.session.compilations if c.guards is not None)
 
     def __repr__(self) -> str:

@@ -111,7 +111,6 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
 
 
 def _record_compiled_graph(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple[str, ...]) -> None:
-    """Replace the recorded graph of a backward by the graph that the backend compiles."""
     session = current_session()
     if session is None:
         return

@@ -134,7 +134,7 @@ class Compilation:
         return self.failures[-1]
 
     def record_undone_passes(self, passes: Iterable[PassRecord]) -> None:
-        """Record the passes of users that were undone."""
+        """Record a stage failure for each user pass that raised or broke the graph."""
         for found in (p for p in passes if p.failure):
             self.failures.append(StageFailure("pass", found.failure, "the graph is as it was before", found.detail))
 

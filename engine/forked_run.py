@@ -45,7 +45,7 @@ BLOCKED_AUDIT_EVENTS = (
 
 
 class RunEnd(enum.StrEnum):
-    """End of a run in a forked process."""
+    """Outcome of work in a forked process."""
 
     RETURNED = "returned"
     RAISED = "raised"

@@ -185,7 +185,7 @@ def _concrete(sizes: Iterable[str], symbols: Mapping[str, int]) -> Iterable[int]
 
 
 def _values(value: torch.Tensor) -> str:
-    """Return a tensor with its values as an expression."""
+    """Return an expression that rebuilds a tensor with its strides, dtype, device and values."""
     if value.numel() > MAX_VALUES:
         raise CannotWrite(f"{value.numel():,} values are more than the {MAX_VALUES:,} that a script may hold")
     text = repr(value.detach().cpu().tolist())

@@ -49,7 +49,7 @@ def log_graph(artifacts: Iterable[str], title: str, graph: torch.fx.GraphModule)
 
 
 def log_kernels(title: str, kernels: Iterable[GeneratedKernel]) -> None:
-    """Log the text of each distinct kernel."""
+    """Log kernel texts, one per name, to ``TORCH_LOGS``."""
     texts = {k.name: k.text for k in kernels}
     for artifact in ("output_code", "kernel_code") if texts else ():
         log_artifact(artifact, lambda: "\n".join((title, *(f"{name}\n{text}" for name, text in texts.items()))))

@@ -221,7 +221,7 @@ def _after_colon(words: tuple[str, ...], current: str) -> list[str]:
 
 
 def target_names() -> tuple[str, ...]:
-    """Return the values that ``--target`` accepts."""
+    """Return the GPUs that ``--target`` accepts."""
     from engine.kernels.gpu_targets import TARGETS
 
     return tuple(TARGETS)

@@ -73,7 +73,7 @@ class TorchComparison:
 
     @property
     def text(self) -> str:
-        """Result as one sentence."""
+        """Largest difference as one sentence, or why there is none."""
         if self.session is None:
             return f"Not compared with torch.compile: {self.problem}."
         calls = f"{self.calls} recorded call{'s' if self.calls != 1 else ''}"

@@ -33,7 +33,7 @@ SAVE_WAIT_SECONDS = 60.0
 
 
 class ExecutingCell:
-    """The cell that a shell executes now."""
+    """Source and result of the cell that a shell executes now."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell

@@ -244,7 +244,7 @@ def torch_backend_name(backend: str) -> str:
 
 
 def backend_names() -> tuple[str, ...]:
-    """Return the values that ``--backend`` accepts."""
+    """Return the values that ``--backend`` accepts, with ``torch:`` ones."""
     return (*api.list_backends(), "torch", *(f"torch:{b}" for b in TORCH_BACKENDS))
 
 

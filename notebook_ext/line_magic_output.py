@@ -70,7 +70,7 @@ def explain_call(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any
 
 
 def explanation_text(explanation: CallExplanation) -> str:
-    """Return the explanation of a call as text."""
+    """Return as lines of text which entry a call would use, or which guards fail."""
     return "\n".join(_call_lines(explanation))
 
 

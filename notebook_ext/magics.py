@@ -36,7 +36,7 @@ COMPLETED_MAGICS = ("%%compile", "%compile")
 
 @magics_class
 class CompileMagics(Magics):
-    """Magics of one shell."""
+    """Magics and sessions of one shell."""
 
     shell: InteractiveShell
 

@@ -118,7 +118,7 @@ def needs_kernel(output: Any) -> bool:
 
 
 def explorer_page(session: Any) -> str:
-    """Return the standalone explorer page of a session."""
+    """Return one HTML page that contains the session, its explorer and their assets."""
     from notebook_ext.widgets.standalone_page import write_page
 
     page = io.BytesIO()

@@ -121,7 +121,7 @@ class WidgetProgressLine:
         self._handle: Any = None
 
     def set_text(self, text: str) -> None:
-        """Show the text."""
+        """Show the text in a label of the cell's output."""
         self._label.value = text + self._hint
         if self._handle is None:
             self._handle = display(self._box, display_id=True)
@@ -141,7 +141,7 @@ class TerminalProgressLine:
         self._width = 0
 
     def set_text(self, text: str) -> None:
-        """Show the text."""
+        """Overwrite the line on stderr if it is a terminal."""
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{text}{' ' * (self._width - len(text))}")
             sys.stderr.flush()

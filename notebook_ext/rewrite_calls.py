@@ -23,7 +23,7 @@ METHOD_CALL_ARG_LIMIT = 30
 
 
 class CallHook(Protocol):
-    """Hook that rewritten code calls."""
+    """Hook through which a rewritten cell's calls and definitions go."""
 
     def replace_callee(self, called: Any) -> Any:
         """Return the object to call in place of ``called``."""

@@ -71,7 +71,7 @@ def parse_cell(shell: InteractiveShell, body: str) -> Cell:
 
 
 def cell_number(shell: InteractiveShell) -> int:
-    """Return the number in the prompt of the cell."""
+    """Return the number in the prompt of the running cell, else of the next one."""
     result = shell.displayhook.exec_result
     number = getattr(result, "execution_count", None)
     return number if isinstance(number, int) else int(shell.execution_count)
@@ -164,7 +164,7 @@ class _StatementRunner:
         self._definitions = rewrite_calls.called_names(cell.tree)
 
     def run(self) -> None:
-        """Run the statements."""
+        """Run the statements in turn, with calls rewritten."""
         for statement, mode in self._modes():
             tree: ast.Module | ast.Interactive = rewrite_calls.rewrite_calls(
                 ast.Module([statement], []), self._definitions

@@ -15,7 +15,7 @@ MAX_REMEMBERED_CELLS = 8
 
 
 class ShellSessions:
-    """Sessions of one shell."""
+    """Sessions, compilers and earlier runs of the cells of one shell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell

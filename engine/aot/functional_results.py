@@ -112,7 +112,7 @@ class FunctionalResults:
         """Strides of the results that views are created from."""
 
     def add(self, value: Any, source: Any) -> int:
-        """Add a result and return its position."""
+        """Add a result with its functional tensor or non-tensor; return its position."""
         self.values.append(value)
         self.tensors.append(source)
         return len(self.values) - 1

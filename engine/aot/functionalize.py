@@ -455,7 +455,7 @@ class FunctionalTracer:
         return FunctionalInterpreter(self._graph)
 
     def graph_arguments(self, originals: list[Any]) -> list[Any]:
-        """Return the functional arguments that the graph is called with."""
+        """Return the interpreter's arguments; the joint tracer replaces leaves that are mutated."""
         return originals
 
     def run(self, *args: Any) -> tuple[Any, ...]:

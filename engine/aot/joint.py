@@ -371,7 +371,6 @@ def _is_unchanged(value: Any, was: tuple[Any, list[str]] | None) -> bool:
 
 
 def _move_tangents_to_inputs(module: torch.fx.GraphModule, inputs: int) -> None:
-    """Move the placeholders of tangents directly after the inputs."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     for last, node in zip(placeholders[inputs - 1 :], placeholders[inputs:], strict=False):
         if inputs:

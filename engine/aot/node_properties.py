@@ -23,7 +23,7 @@ def traced_tensors(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
 
 
 def example_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
-    """Return the example tensors of a node."""
+    """Return the fake tensors that the tracer stored for a node's result."""
     return tensors_in(node.meta.get("example_value"))
 
 

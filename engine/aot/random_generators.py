@@ -18,7 +18,7 @@ from engine.torch_private.operators import OpOverload
 
 
 def generator_positions(inputs: Sequence[GraphInput]) -> tuple[int, ...]:
-    """Return the positions of the inputs that are generators."""
+    """Return the positions of ``torch.Generator`` inputs; the functional graph has none."""
     return tuple(n for n, i in enumerate(inputs) if isinstance(i.example_value, torch.Generator))
 
 

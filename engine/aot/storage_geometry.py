@@ -66,7 +66,7 @@ def is_disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _element_offsets(t: torch.Tensor) -> set[int]:
-    """Return the storage offsets of all elements."""
+    """Return each element's offset in the storage, in elements."""
     places = {int(t.storage_offset())}
     for n, s in zip(t.shape, t.stride(), strict=True):
         places = {p + k * s for p in places for k in range(n)}

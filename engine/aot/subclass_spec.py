@@ -81,7 +81,7 @@ class SubclassSpec:
         )
 
     def symbols(self) -> set[sympy.Symbol]:
-        """Return the symbols that the sizes depend on."""
+        """Return the symbols in sizes, strides and context, of inner tensors too."""
         own = symbols_in([*self.size, *self.stride, *tree_leaves(self.context)])
         return own.union(*(i.symbols() for i in self.inner_specs if i is not None))
 

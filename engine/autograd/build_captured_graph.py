@@ -72,7 +72,7 @@ class CapturedGraphBuilder:
     _has_run_users_code: bool = False
 
     def build(self) -> torch.fx.GraphModule:
-        """Build the graph module."""
+        """Build the graph, with gradients summed in eager's order."""
         for name in PLACEHOLDERS:
             self._nodes[name] = self.graph.placeholder(name)
         calls = [self.captured.calls[n] for n in self.execution_order]
@@ -182,7 +182,7 @@ class CapturedGraphBuilder:
         return args
 
     def _add_to_sums(self, term: CapturedValue, call: NodeCall | None) -> None:
-        """Add a term to the sums that contain it."""
+        """Add a term to each sum that waits for it; the first term is the sum so far."""
         for whole in self._sums.pop(term):
             value, so_far = self._value(term), self._nodes[whole]
             self._summed_terms[whole] = joined = (*self._summed_terms.get(whole, ()), term)
@@ -272,7 +272,7 @@ def runs_users_code(step: NodeStep) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Return a name without its namespace."""
+    """Return the part of a C++ name after its last namespace."""
     return name.rpartition("::")[2]
 
 
@@ -289,6 +289,6 @@ def node_call_index(node: torch.fx.Node) -> int | None:
 
 
 def captured_node_callable(node: torch.fx.Node) -> Any:
-    """Return the callable that computes a node of a captured graph."""
+    """Return the function in a node's ``GraphCallable``, or the target of another node."""
     called = graph_callable_of(node)
     return node.target if called is NO_CALLABLE else called.fn

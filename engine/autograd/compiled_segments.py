@@ -230,7 +230,7 @@ def split_into_segments(
 
 
 class _SegmentSplitter:
-    """Builder of the graph of segments."""
+    """Splits a captured backward at user code into compiled segments."""
 
     def __init__(self, module: torch.fx.GraphModule, id: str, compile: CompileSegment, fail: OnSegmentFailure) -> None:
         self._module = module

@@ -172,7 +172,7 @@ class AutogradCompilerAdapter:
 
     @_never_raise(lambda values, *_: values)
     def tensor_pre_hook(self, values: Any, place: int, position: int) -> list[Any]:
-        """Record a hook on the gradient of a tensor."""
+        """Record a user's hook on the gradient at ``position`` of a node's gradients."""
         return self._callbacks.tensor_hook(place, values, position, is_builtin=False)
 
     @_never_raise(lambda values, *_: values)

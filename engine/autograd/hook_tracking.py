@@ -92,7 +92,7 @@ class ActiveBackward:
             self.hooks_changed = True
 
     def on_hook_removed(self, registry: HookRegistry, id: int) -> None:
-        """Record that a hook is about to be removed."""
+        """Record that a hook of the captured graph is about to be removed."""
         hook = registry[id]
         if any(h is hook for h in self.captured_hooks) and self.nodes is not None:
             self.removed_hooks.append(RemovedHook(registry, id, hook, self.node_index, hook is self.running_hook))

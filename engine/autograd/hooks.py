@@ -49,7 +49,7 @@ class SavedTensorsContext:
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """Tensors that the forward saved."""
+        """Tensors that the forward saved; raises if one was changed in place."""
         if self._engine_saved is None:
             return cast("tuple[Any, ...]", self._engine_context.saved_tensors)
         self._engine_check()
@@ -222,7 +222,7 @@ def _raise_for_tensor_hook(hook: Callable[..., Any], value: Any, result: Any) ->
 
 
 class _Identity(torch.autograd.Function):
-    """Identity in forward and backward."""
+    """Identity in forward and backward; undefined gradients stay so."""
 
     @staticmethod
     def forward(ctx: Any, *values: Any) -> Any:

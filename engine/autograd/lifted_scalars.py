@@ -27,7 +27,7 @@ class SizeExpression:
 
 
 class LiftedScalars:
-    """Symbols of one capture."""
+    """Sizes and Python numbers of a capture, as symbols of one ``ShapeEnv``."""
 
     def __init__(self) -> None:
         self._shape_env: ShapeEnv | None = None

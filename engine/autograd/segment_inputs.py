@@ -52,7 +52,7 @@ class SymbolicInputs:
 
     @property
     def symbol_count(self) -> int:
-        """Number of sizes that are symbols."""
+        """Number of symbols in the sizes of the inputs; 0 if all sizes are static."""
         return len(symbols_in(self.fakes))
 
     def accepts(self, values: Sequence[Any]) -> bool:

@@ -35,7 +35,7 @@ NOT_CACHED = "not saved to disk: autotuning selects the kernels, and the disk ca
 
 
 def target_of(options: Options) -> str:
-    """Return the target that kernels are generated for."""
+    """Return the GPU target from the options, or that of this machine's GPU."""
     return options.target or default_target()
 
 

@@ -45,7 +45,6 @@ def _cpu_kernels(program: LoweredProgram) -> tuple[KernelRecord, ...]:
 
 
 def _with_memory(program: LoweredProgram, graph: AotGraph) -> LoweringRecord:
-    """Return the record of a program with its live memory."""
     return replace(program.record, memory=_memory(program, graph))
 
 

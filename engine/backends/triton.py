@@ -36,7 +36,7 @@ class TritonBackend:
         self._on_gpu = on_gpu
 
     def make_executor(self, graph: AotGraph) -> Run:
-        """Return the executor of one functional graph."""
+        """Return the executor of a graph; without GPU kernels, CPU kernels or ATen run it."""
         run = self._backward(graph) if graph.stage == "backward" else self._forward(graph)
         return self._without_gpu(graph) if run is None else run
 

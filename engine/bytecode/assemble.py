@@ -96,7 +96,7 @@ class Emitter:
         self.emit(opcode, UNSET if arg is None else BinaryOp(arg))
 
     def load_global(self, name: str) -> None:
-        """Push a global of the frame."""
+        """Push a global of the frame, without a call's NULL."""
         self.emit("LOAD_GLOBAL", (False, name))
 
     def return_value(self) -> None:

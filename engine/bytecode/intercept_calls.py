@@ -121,7 +121,7 @@ def _stack_at_handler(handler: ExceptionHandler, stack: NullStack) -> NullStack:
 
 
 def _stack_after(op: DecodedInstruction, stack: NullStack, *, jump: bool) -> NullStack:
-    """Return the stack after an instruction."""
+    """Return, for each stack entry after an instruction, True if it is a call's NULL."""
     if op.opname == "PUSH_NULL":
         return (*stack, True)
     if op.opname == "LOAD_GLOBAL" and op.arg & 1:

@@ -180,7 +180,7 @@ def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
 
 
 def is_unbacked_symbol(expression: Any) -> bool:
-    """Return True for an unbacked symbol."""
+    """Return True for a symbol of a size or float that depends on data."""
     return bool(expression.is_Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 

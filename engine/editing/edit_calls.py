@@ -139,7 +139,6 @@ def _is_known(value: Any) -> bool:
 
 @functools.singledispatch
 def _value_code(value: Any) -> str:
-    """Return Python that makes a value."""
     return repr(value)
 
 

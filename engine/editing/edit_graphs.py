@@ -116,7 +116,7 @@ class EditedFunction:
         self._run = api.compile_with(unwrap_compiled(fn), pipeline)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the compiled function."""
+        """Run the function with the edited graphs."""
         return self._run(*args, **kwargs)
 
     @property

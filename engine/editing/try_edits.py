@@ -67,7 +67,7 @@ class EditTrial:
 
     @property
     def sentence(self) -> str:
-        """The result in one sentence."""
+        """The result as one sentence: a problem, an unused edit, or what differs from eager."""
         if self.problem:
             return self.problem
         if self.unused:

@@ -32,7 +32,7 @@ def _library() -> torch.library.Library:
 
 @functools.cache
 def composite_op(name: str) -> Any:
-    """Return the composite op with this name."""
+    """Define ``torch.ops.engine.<name>`` with its fake implementation; return the overload."""
     schema, run = _IMPLEMENTATIONS[name]
     draws = (torch.Tag.nondeterministic_seeded,) if "dropout" in schema else ()
     library = _library()

@@ -50,7 +50,7 @@ def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
 
 
 def set_rng_states(devices: Sequence[str], states: Sequence[torch.Tensor]) -> None:
-    """Set the RNG states of devices."""
+    """Set the RNG states of CPU and CUDA devices."""
     for device, state in zip(devices, states, strict=True):
         if device == "cpu":
             torch.set_rng_state(state)

@@ -15,7 +15,7 @@ from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
 
 
 class EntryGuardQueries:
-    """Implements ``GuardQueries``."""
+    """Evaluates, times and describes the guards of one cache entry."""
 
     def explain(self, entry: CacheEntry, scope: FrameScope) -> tuple[GuardResult, ...]:
         """Evaluate all guards of an entry against one call."""

@@ -49,7 +49,7 @@ class FilteredSource:
 
 @dataclass(frozen=True)
 class FilteredGuard:
-    """The guard behind an entry."""
+    """Holder of a guard's source, where torch's filters read it."""
 
     source: FilteredSource
 

@@ -27,12 +27,12 @@ class FallbackKind(enum.Enum):
 
     @classmethod
     def reasons(cls) -> ReasonCatalog:
-        """Return the catalog of the enumeration."""
+        """Return the pages of all members of the enumeration."""
         raise NotImplementedError(cls.__name__)
 
     @property
     def hint(self) -> str:
-        """First hint of the page."""
+        """First advice on the reason's page."""
         return self.reasons()[self.id].advice[0]
 
 

@@ -60,12 +60,12 @@ NO_PROVENANCE = NodeProvenance()
 
 
 def set_provenance(node: torch.fx.Node, origin: NodeProvenance) -> None:
-    """Attach provenance to a node."""
+    """Attach provenance to a node under a key that FX transforms preserve."""
     node.meta["custom"] = {**node.meta.get("custom", {}), PROVENANCE_KEY: origin}
 
 
 def provenance_of(node: torch.fx.Node) -> NodeProvenance:
-    """Return the provenance of a node, or ``NO_PROVENANCE``."""
+    """Return the source line and traced node behind a node, or ``NO_PROVENANCE``."""
     return provenance_in(node.meta)
 
 

@@ -27,7 +27,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def tensors_by_position(values: Any) -> dict[int, torch.Tensor]:
-    """Return the tensors of a list by their position in it."""
+    """Return the tensors among values by their position; other values are left out."""
     return {n: v for n, v in enumerate(values) if isinstance(v, torch.Tensor)}
 
 

@@ -61,7 +61,7 @@ class PassSet:
     kernel_edits: tuple[KernelEdit, ...] = ()
 
     def at(self, stage: str) -> tuple[UserPass, ...]:
-        """Return the passes of a stage."""
+        """Return the registered passes of a stage, in order."""
         return tuple(p for p in self.passes if p.stage == stage)
 
     def after_each(self, stage: str, engine_passes: Sequence[str]) -> dict[str, list[UserPass]]:

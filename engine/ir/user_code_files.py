@@ -22,7 +22,7 @@ _CELL = re.compile(r"<ipython-input-(\d+)-|ipykernel_\d+[/\\]")
 
 
 def display_name(file: str) -> str:
-    """Return the display name of a file."""
+    """Return a file's name for people: ``cell 3``, or the name without folders."""
     if file in cell_names:
         return cell_names[file]
     found = _CELL.search(file)

@@ -94,7 +94,6 @@ def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
 
 
 def _build_and_check_fit(target: Target, unit: CompileUnit) -> tuple[Any, KernelResources]:
-    """Build a kernel for a target and check that it fits; return it with its resources."""
     kernel = _build_with_listings(unit, target)
     return kernel, check_fit(target.name, kernel)
 

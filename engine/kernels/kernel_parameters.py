@@ -78,7 +78,7 @@ class KernelParameters:
         return self.size_name(size, "size")
 
     def size_name(self, size: Size, wanted: str) -> str:
-        """Return the parameter for a size."""
+        """Return the parameter for a size; a new one is named like ``wanted``."""
         if size not in self.sizes:
             self.sizes[size] = self.unique_name(to_identifier(wanted))
         return self.sizes[size]

@@ -153,7 +153,7 @@ def _elf_sections(elf: bytes) -> list[tuple[str, bytes]]:
 
 
 class _ByteReader:
-    """Reader of consecutive bytes."""
+    """Reader of a cubin's line table at a position that advances."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at

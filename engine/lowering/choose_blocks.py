@@ -138,7 +138,7 @@ def why_not_measurable(kernel: LoopKernel) -> str:
 
 
 def symbols_from_inputs(given: Mapping[str, Buffer]) -> dict[str, tuple[int, int]]:
-    """Return the input and dimension that define each symbol."""
+    """Return the (input, dimension) from which the size of each symbol can be read."""
     found: dict[str, tuple[int, int]] = {}
     for position, buffer in enumerate(given.values()):
         for dim, size in enumerate(buffer.shape):

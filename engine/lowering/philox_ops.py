@@ -53,7 +53,6 @@ def _bits(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
 
 
 def _uniform(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
-    """Return uniform float32 numbers in [0, 1)."""
     bits = _bits(seeds, which, size)
     folded = torch.where(bits > WORD_MASK >> 1, WORD_MASK - bits, bits)
     return folded.to(torch.float32) * UNIFORM_SCALE

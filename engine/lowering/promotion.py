@@ -138,7 +138,7 @@ def _fits_dtype(value: int, dtype: torch.dtype) -> bool:
 
 
 def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
-    """Return the broadcast shape of an elementwise result."""
+    """Return the broadcast shape; of two equal sizes it has the simpler expression."""
     shapes = [a.shape for a in lowered_tensors(list(args))]
     rank = max((len(s) for s in shapes), default=0)
     result: list[Size] = [1] * rank

@@ -113,7 +113,7 @@ def schedule_to_program(
 
 
 def _extern_record(extern: ExternNode) -> ExternCall:
-    """Return the record of an ATen call."""
+    """Return the record of an ATen call, with the reason for it."""
     return ExternCall(
         _first_or_empty(extern.origins),
         _op_name(unwrap_functionalized(extern.target, extern.args)),

@@ -165,7 +165,7 @@ def _recompile_reasons_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """Return the function, and the ``self`` of a call of it."""
+    """Return the Python function, and ``(self,)`` for a method or module."""
     found = _python_function(_original_callable(value))
     if found is None:
         raise BadArgument(
@@ -223,7 +223,6 @@ def _(called: torch.nn.Module) -> tuple[FunctionType, tuple[Any, ...]] | None:
 
 
 def _cache_entries(code: CodeType) -> list[Any]:
-    """Return the cache entries in lookup order."""
     return list(debug_get_cache_entry_list(code))
 
 

@@ -48,7 +48,7 @@ class FrameRegistry:
         return id in self._records
 
     def display_name(self, id: str) -> str:
-        """Return the display name of a frame."""
+        """Return the frame's name, or its number if no event has named it."""
         return self._records[id].name if id in self._records else f"frame {id}"
 
     def add(self, id: str, stack: CallStack) -> None:

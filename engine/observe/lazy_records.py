@@ -191,7 +191,6 @@ class LazyArtifact(ArtifactRecord):
 
 
 def _set_fields(record: Any, **values: Any) -> None:
-    """Set fields of a frozen record in its constructor."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
 

@@ -100,14 +100,14 @@ class _InternTable:
 
 @dataclass
 class _TraceProcess:
-    """One process of a trace."""
+    """Session builder and string table of one process."""
 
     builder: SessionBuilder
     strings: _InternTable
 
 
 class _TraceLoader:
-    """State of a load."""
+    """Processes, damage and progress of one load."""
 
     def __init__(
         self, session: Session, total: int, progress: ProgressCallback | None, *, has_several_files: bool

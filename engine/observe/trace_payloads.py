@@ -24,7 +24,7 @@ class Payload(Protocol):
 
 
 class InMemoryPayload:
-    """A text in memory."""
+    """A payload whose text is in memory, not in a trace file."""
 
     __slots__ = ("_text",)
 

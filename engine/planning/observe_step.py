@@ -93,7 +93,7 @@ class Allocation:
     died_in: str = ""
 
     def category_index(self) -> int:
-        """Return the index of its memory category."""
+        """Return the index in ``MEMORY_CATEGORIES`` of what the memory is used for."""
         name = self.category or ("communication" if self.is_communicated else "")
         if not name and self.phase == "setup":
             name = "inputs and others"
@@ -453,7 +453,7 @@ def _with_times(c: PlannedCollective, start: float, exposed: float, step: int) -
 
 
 def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return the given arguments of an operator by name."""
+    """Return positional and keyword arguments of an operator by the schema's names."""
     return {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
 
 

@@ -33,7 +33,7 @@ class ShardedLayers:
         self.known: dict[str, None] = {}
 
     def wrap_parallelize_module(self, parallelize: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``parallelize_module`` with the replaced styles."""
+        """Return ``parallelize_module`` with the styles of named layers replaced."""
 
         def run(module: Any, device_mesh: Any = None, parallelize_plan: Any = None, **options: Any) -> Any:
             if hasattr(parallelize_plan, "items"):

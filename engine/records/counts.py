@@ -189,7 +189,7 @@ def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]
 
 
 def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
-    """Return the guard failure that caused a compilation."""
+    """Return the guard failure that caused a compilation; None if none did."""
     for call in session.calls:
         if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
             return nearest_guard_failure(call)

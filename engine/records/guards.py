@@ -67,7 +67,7 @@ class GuardsRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class GuardResult(Record):
-    """Result of one guard for one call."""
+    """Verdict and actual value of one guard for one call."""
 
     guard: str
     verdict: Verdict

@@ -298,7 +298,7 @@ class Session:
         return index
 
     def _make_pending_calls(self) -> dict[int, CallRecord]:
-        """Make the records of calls that are pending; return all calls."""
+        """Make records of calls noted in brief on the fast path; return the records of all calls."""
         calls = self._records["calls"]
         with self._lock:
             while self._pending_calls:
@@ -318,7 +318,7 @@ class Session:
         self._add_once("skipped", skipped, skipped)
 
     def add_failure(self, failure: StageFailure) -> None:
-        """Add an internal error."""
+        """Add an internal error of a stage; the user's code still ran."""
         self._append("failures", failure)
 
     def add_note(self, note: str) -> None:

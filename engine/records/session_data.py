@@ -82,7 +82,7 @@ class CompilationRecord(Record):
 
     @property
     def cpu_kernels(self) -> tuple[KernelRecord, ...]:
-        """Kernels that computed the results on the CPU."""
+        """Kernels that computed the results on the CPU; empty if none did."""
         return self.cpu_program.kernels
 
     @property

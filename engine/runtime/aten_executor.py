@@ -88,7 +88,7 @@ def aten_callable(target: Any) -> Any:
 
 
 def _node_callable(node: torch.fx.Node) -> Any:
-    """Return the callable that computes a node."""
+    """Return the callable of a node; ``bernoulli`` of a new tensor has its own."""
     if node.target is BERNOULLI and node.all_input_nodes[0].target is EMPTY_LIKE:
         return bernoulli_into_new
     return aten_callable(node.target)

@@ -182,7 +182,7 @@ def make_autotuner(
     on_progress: Callable[[str], None] = lambda sentence: None,
     stop: threading.Event | None = None,
 ) -> Autotuner:
-    """Return an autotuner for the current GPU."""
+    """Return an autotuner for the current GPU; ``store`` holds earlier choices."""
     name = torch.cuda.get_device_name()
     return Autotuner(name, cold_cache_timer(), store=store, on_progress=on_progress, stop=stop or threading.Event())
 

@@ -161,7 +161,7 @@ class CollectiveWatcher:
                 stream.latest.extend(collectives)
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, in the process that started it."""
         self._ended.set()
         if self._process == os.getpid():
             self._thread.join(5.0)

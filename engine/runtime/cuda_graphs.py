@@ -183,7 +183,7 @@ class ReplayInstance:
         )
 
     def __call__(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """Replay for these inputs."""
+        """Copy inputs, replay, copy mutations back; return the outputs."""
         if self.copied_inputs:
             copy_inputs(self.input_buffers, [given[n] for n in self.copied_inputs])
         self.replay()
@@ -202,7 +202,7 @@ class ReplayInstance:
 
 @dataclass(eq=False)
 class _ShapeState:
-    """State of calls with inputs of one shape."""
+    """Recordings and address history of calls whose inputs have one shape."""
 
     instances: list[ReplayInstance] = field(default_factory=list)
     changing_inputs: set[int] = field(default_factory=set)
@@ -264,7 +264,7 @@ class CudaGraphReplay:
         self._lock = make_lock()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """Return the outputs for these inputs."""
+        """Replay a recording, record one, or run: whichever these inputs allow."""
         if self.disabled_reason or (place := self._recorder.current_stream()) is None:
             return self.run(*inputs)
         given: Sequence[Any] = inputs[0] if self._is_boxed else inputs

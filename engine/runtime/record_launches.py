@@ -42,7 +42,7 @@ class ReportingProgram(Protocol):
 
 @dataclass(eq=False)
 class _Log:
-    """The launches of one session."""
+    """Launch groups of one session, from all threads."""
 
     session: Session
     thread: int = field(default_factory=threading.get_ident)
@@ -54,7 +54,7 @@ class _Log:
     left_out: int = 0
 
     def add(self, launched: Launched, seconds: float | None, *, is_replay: bool) -> None:
-        """Add a launch to its group."""
+        """Count a launch in its group: kernel, arguments, grid and caller."""
         compilation, kernel, arguments, grid = launched
         call: tuple[CodeType, int] | None = outermost_call(self.thread)
         place = call and (id(self.callers.setdefault(id(call[0]), call[0])), call[1])
@@ -81,7 +81,7 @@ class _Log:
 
 
 def _with_launch(group: LaunchGroup, seconds: float | None) -> LaunchGroup:
-    """Return the group with one launch more."""
+    """Return the group with one more launch; seconds are None if it was not timed."""
     if seconds is None:
         return replace(group, count=group.count + 1)
     fastest = seconds if group.fastest is None else min(seconds, group.fastest)

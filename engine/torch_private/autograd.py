@@ -236,6 +236,6 @@ def set_execution_engine(engine: Any) -> None:
 
 
 def forward_ad_level() -> int:
-    """Return the level of forward-mode differentiation, or -1."""
+    """Return the level of forward-mode differentiation, or -1 outside of it."""
     level: int = forward_ad._current_level
     return level

@@ -20,7 +20,7 @@ PROPERTY = "compile_facts"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add ``--compile-report`` and ``--compile-baseline``."""
     group = parser.getgroup("compile", "graphs, breaks and recompiles of compiled code")
     group.addoption(
         OPTION,

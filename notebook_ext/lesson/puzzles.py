@@ -108,13 +108,11 @@ def _record(f: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eage
 
 
 def _operations(session: Session) -> list[str]:
-    """Names of the operations of the first graph."""
     graphs = session.compilations[0].graphs
     return [node.name for node in graphs[0].nodes if node.op.startswith("call")] if graphs else []
 
 
 def _guards(session: Session) -> list[GuardRecord]:
-    """Guards of all cache entries."""
     return [g for c in session.compilations if c.guards for g in c.guards.guards]
 
 

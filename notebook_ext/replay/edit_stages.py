@@ -34,7 +34,7 @@ class EditGroup(NamedTuple):
 
 
 def group_of(entry: str, stage: str) -> EditGroup:
-    """Return the group of an edit of a stage."""
+    """Return the group of edits that an edit of this stage stacks with."""
     return EditGroup(entry, "graphs" if stage in STAGES else stage if stage in (CELL, CALL) else "kernels")
 
 

@@ -58,7 +58,7 @@ class ReplayResult:
 
     @property
     def text(self) -> str:
-        """Return the result in one line."""
+        """The counts that an edit changed in one line, or why it was not verified."""
         if self.problem:
             return f"not verified: {self.problem}"
         changes = [
@@ -145,7 +145,7 @@ class _DisplayCollector:
 
 
 class CellReplay:
-    """Replays of one cell; the cell as it is is replayed once."""
+    """Runs a cell again with edits; the run without edits, to compare with, is made once."""
 
     def __init__(self, shell: InteractiveShell, subject: CellCompiler, names: tuple[str, ...], cell: CellText) -> None:
         self._shell = shell
@@ -213,5 +213,5 @@ class CellReplay:
 
     @property
     def cell(self) -> CellText:
-        """The cell as it is."""
+        """The cell without edits."""
         return self._cell

@@ -60,7 +60,7 @@ def magics_html(slugs: Slugs) -> str:
 
 
 def command_line_html(slugs: Slugs) -> str:
-    """Return the help of each command."""
+    """Return the ``--help`` text of each command as HTML."""
     from notebook_ext.commands.console import COMMANDS
 
     parts = [

@@ -107,7 +107,7 @@ def markdown_html(text: str, links: Links, slugs: Slugs, shift: int = 0) -> str:
 
 
 def code_html(code: str, language: str) -> str:
-    """Return highlighted code; it is escaped."""
+    """Return highlighted code; an unknown language is plain text."""
     try:
         lexer = get_lexer_by_name(LANGUAGES.get(language, language or "text"))
     except ClassNotFound:

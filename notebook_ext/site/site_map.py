@@ -31,7 +31,7 @@ class Text:
     """Levels by which headings become smaller; -1 turns a section's heading into a page title."""
 
     def read(self) -> str:
-        """Return the Markdown."""
+        """Return the Markdown, or only its ``only`` sections."""
         text = (REPO_ROOT / self.file).read_text(encoding="utf-8")
         return sections(text, self.only) if self.only else text
 

@@ -157,7 +157,7 @@ def _name(text: str) -> str:
 
 
 def _graph(record: CompilationRecord) -> GraphRecord | None:
-    """Return the functional graph."""
+    """Return the functional forward graph; None without one."""
     later = [g for g in record.graphs if g.stage != "fx"]
     return next((g for g in later if g.stage in ("aten", "forward")), later[0] if later else None)
 
@@ -172,7 +172,6 @@ def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
 
 
 def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
-    """Return the types of graph inputs by name."""
     graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
     given = [
         [(n.name, tensor_type(n.dtype, n.shape) if n.dtype else "") for n in g.nodes if n.op == "placeholder"]
@@ -238,7 +237,6 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
 
 
 def _call_values_row(record: CallValuesRecord) -> dict[str, Any]:
-    """Return the values of one call at each wrapper."""
     moments = [
         {
             "ring": _name(m.wrapper),

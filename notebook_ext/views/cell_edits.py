@@ -59,7 +59,7 @@ class CellEdit:
     options: tuple[str, ...] = ()
 
     def apply(self, cell: CellText) -> CellText:
-        """Return the edited cell."""
+        """Return the cell with texts replaced and options added."""
         body = cell.body
         for r in sorted(self.replacements, reverse=True):
             body = body[: r.start] + r.text + body[r.end :]
@@ -128,7 +128,7 @@ class CellTree:
         return self.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
     def text(self, node: ast.expr | ast.stmt) -> str:
-        """Return the text of a node."""
+        """Return the part of the cell's text that an AST node spans."""
         return self.cell.body[self.start(node) : self.end(node)]
 
     def at(self, span: Span | None, kinds: tuple[type[ast.AST], ...]) -> list[ast.AST]:

@@ -173,7 +173,7 @@ def _combined_edit(session: Session, found: Iterable[Finding]) -> CellEdit | Non
 
 
 def outcome(session: Session, found: Iterable[Finding]) -> str:
-    """Return what happened in one sentence."""
+    """Return one sentence: graphs, graph breaks, recompiles, and what went wrong."""
     if not any(has_graph(c) for c in session.compilations):
         return summary(session, timed=False).text.split("\n")[0].rstrip(".") + "."
     compiled = groups(session)
@@ -341,7 +341,7 @@ def _owner(session: Session, group: RootGroup, record: BreakRecord, frame: str =
 
 
 def _break_number(session: Session, record: BreakRecord) -> int:
-    """Return the number of a break in the breaks view."""
+    """Return the number of a break in the breaks view, from 1."""
     stops = [r for g in groups(session) for _, r in breaks_and_errors_of(g.compilations)]
     return next((i for i, r in enumerate(stops, 1) if r is record), 1)
 
@@ -425,7 +425,7 @@ def _other_changed_inputs(session: Session, failure: GuardFailure) -> str:
 
 
 def _call_number(session: Session, call: CallRecord) -> int:
-    """Return the number of a call among the calls of its frame."""
+    """Return the number of a call among the calls of its frame, from 1."""
     return [c.index for c in session.calls if c.frame == call.frame].index(call.index) + 1
 
 

@@ -20,7 +20,7 @@ MAX_COLUMNS = 32
 
 
 def class_color(number: int) -> str:
-    """Return the color of a class of ranks."""
+    """Return the color of a class of ranks; colors repeat."""
     return CLASS_COLORS[number % len(CLASS_COLORS)]
 
 

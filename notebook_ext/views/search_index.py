@@ -37,7 +37,7 @@ class IndexPart:
 
     @classmethod
     def from_json(cls, columns: list[Any]) -> IndexPart:
-        """Return the part that ``to_json`` described."""
+        """Return the part from the lists of ``to_json``."""
         functions, lines, *others = columns
         return cls(functions, {(file, line): row for (file, line), row in lines}, *others)
 

@@ -82,7 +82,7 @@ class LineOrdinals:
 
 
 def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
-    """Return the spans of a node that are in known files."""
+    """Return a node's line, its callers' lines and library lines, in files that are shown."""
     span = node.span
     if span is not None and node.stack == (span,) and not is_installed_file(span.file):  # The usual case.
         return NodeSpans(span) if span.file in files else NodeSpans(None)

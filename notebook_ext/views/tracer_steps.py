@@ -60,7 +60,7 @@ class _Interner:
 
 
 class _StepColumns:
-    """Builder of the columns of one compilation."""
+    """Builds the step table of one compilation; texts are indices into shared lists."""
 
     def __init__(self, session: Session, record: CompilationRecord) -> None:
         self.session = session

@@ -127,7 +127,7 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
     def handle_message(self, content: dict[str, Any]) -> None:
-        """Handle one message of the front end."""
+        """Run the action that a message of the front end names."""
         if content.get("type") == "part":
             self._send_part(str(content.get("key")))
         elif content.get("type") == "code":
@@ -389,7 +389,6 @@ _last_views: WeakTable[Session, str] = WeakTable()
 
 
 def _remember_pane_layout(change: Any) -> None:
-    """Remember the arrangement of panes for later widgets."""
     _last_pane_layout.clear()
     _last_pane_layout.update({str(slot): str(pane) for slot, pane in change.new.items()})
 

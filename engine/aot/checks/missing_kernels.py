@@ -110,7 +110,7 @@ def _is_complex(node: torch.fx.Node) -> bool:
 
 
 class _CannotMakeOperand(Exception):
-    """An operand that cannot be created for a probe."""
+    """An operand has no fake tensor, or would be too large to create."""
 
 
 def _dead_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:

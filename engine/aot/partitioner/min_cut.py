@@ -23,7 +23,7 @@ class FlowNetwork:
         return len(self._edges) - 1
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
-        """Add an edge."""
+        """Add an edge, and its reverse of capacity 0 for undoing flow."""
         for a, b, c in ((tail, head, capacity), (head, tail, 0)):
             self._edges[a].append(len(self._heads))
             self._heads.append(b)

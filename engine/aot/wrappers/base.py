@@ -69,7 +69,7 @@ class FunctionalCall:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs."""
+        """Names of the functional graph's inputs, in order."""
         return tuple(i.name for i in self.metadata.inputs)
 
     def without_real_inputs(self) -> FunctionalCall:

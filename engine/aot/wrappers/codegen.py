@@ -86,7 +86,7 @@ def compile_wrapper_code(code: WrapperCode, run: Run, num_inputs: int) -> Run:
 
 
 def _call_lines(code: WrapperCode, call: str) -> tuple[str, ...]:
-    """Return the lines that call, and those after it."""
+    """Return the source lines from the call to the return of a wrapper."""
     if code.on_error:
         return ("try:", f"    return {call}", *code.on_error)
     if code.finish:

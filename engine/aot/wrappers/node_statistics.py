@@ -57,7 +57,7 @@ class _Recorder(torch.fx.Interpreter):
         self.found: list[NodeValuesRecord] = []
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run a node and note its value."""
+        """Run a node, and add statistics of its result if that is one tensor."""
         value = super().run_node(n)
         tensors = list(tensors_in((value,))) if n.op != "output" else []
         if len(tensors) == 1:  # of several results, each has a node of its own

@@ -22,7 +22,7 @@ def offset_expr(base: str, offset: IntOrSymInt) -> str:
 
 
 def size_expr(size: IntOrSymInt) -> str:
-    """Return a size as Python source."""
+    """Return a size as Python source; symbols are variables."""
     return str(size) if static_size(size) is not None else f"({PythonPrinter().doprint(size.node.expr)})"
 
 

@@ -50,7 +50,7 @@ _MAX_BASE_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class ViewBaseLayout:
-    """Layout of the tensor that members are views of."""
+    """Layout of the base tensor that inputs with shared storage are views of."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]

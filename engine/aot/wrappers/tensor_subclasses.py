@@ -78,7 +78,7 @@ class SubclassMetadata:
     """Location from which each size symbol is read."""
 
     def read_sizes(self, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
-        """Return the sizes of a call, by symbol."""
+        """Read the value of each symbol from the sizes of a call's inputs."""
         return {symbol: _read(inputs[n], path, dim) for symbol, (n, path, dim) in self.symbol_locations.items()}
 
 

@@ -64,7 +64,7 @@ def make_suspended_generator(
 
 
 def make_finished_generator(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return a finished generator."""
+    """Return a closed generator: traced code has consumed its items."""
     made = make(*args, **kwargs)
     made.close()
     return made

@@ -69,7 +69,6 @@ def _set_autocast(state: tuple[int, list[tuple[str, bool, torch.dtype]]]) -> Non
 
 
 def _autocast_nesting() -> int:
-    """Return the number of open autocast contexts."""
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return nesting
@@ -131,6 +130,6 @@ def enter_context(made: Any) -> Any:
 
 
 def exit_context(made: Any) -> None:
-    """Exit a context that the graph entered."""
+    """Exit a context that ``enter_context`` entered; the graph's caller no longer does."""
     _ENTERED.contexts.remove(made)
     made.__exit__(None, None, None)

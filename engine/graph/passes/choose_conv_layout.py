@@ -248,7 +248,6 @@ def _images(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def _is_one_of(node: torch.fx.Node, operators: frozenset[Any]) -> bool:
-    """Return True for one of the operators, and for elementwise ones."""
     called = called_overload(node.target)
     if called is None or facts_of(called).draws_random:
         return False

@@ -104,7 +104,6 @@ def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.N
 
 
 def _nodes_sharing_storage(graph: torch.fx.Graph, source: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return an input and its views: all nodes that share its storage."""
     storage = _storage(source)
     return [n for n in graph.nodes if n is source or (storage is not None and _storage(n) == storage)]
 

@@ -25,7 +25,7 @@ MAX_NODES_WITH_EDITS = 4_000
 
 @dataclass
 class PassNotes:
-    """Notes of a pass of the user for its record."""
+    """Facts about a pass for its record, filled in while it runs."""
 
     is_user: bool = False
     failure: str = ""

@@ -41,7 +41,7 @@ def make_unchanged_check(
 def make_python_check(
     dicts: Sequence[Any], objects: Sequence[Any], attributes: Sequence[AttributeValue]
 ) -> UnchangedCheck:
-    """Return the check in Python, with builtin iterators."""
+    """Return the check in Python, for a torch version whose guard tree differs."""
     versions = list(map(dict_version, dicts))
     types = list(map(type, objects))
     owners, names, values = ([a[i] for a in attributes] for i in range(3))

@@ -357,7 +357,7 @@ class _DependencyCollector:
         return count > 0 and (count >= MAX_REPLACED_OBJECTS or _is_constant(found))
 
     def _list_item(self, found: list[Any], index: int) -> Any:
-        """Return a list item, and record it as a dependency."""
+        """Return a list item; the check compares it by identity."""
         item = found[index]
         _require_no_tensor(found, index, item)
         self._require_holdable(item)

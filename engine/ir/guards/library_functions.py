@@ -50,7 +50,7 @@ class LibraryFunctionsMatch(Guard):
 
     @classmethod
     def of(cls, functions: tuple[LibraryFunction, ...], cause: Cause) -> LibraryFunctionsMatch:
-        """Return the guard on these functions."""
+        """Return a guard that these functions were not replaced."""
         shown = [f.text for f in functions[:_SHOWN]]
         more = [f"{len(functions) - _SHOWN} more"] if len(functions) > _SHOWN else []
         return cls(ConstantSource(builtins, ", ".join([*shown, *more])), functions, cause=cause)

@@ -175,7 +175,7 @@ def memo_by_identity(compute: Callable[[Any], T]) -> Callable[[Any], T]:
 
 @memo_by_identity
 def facts_of_overload(op: OpOverload) -> OperatorFacts:
-    """Return the facts about one overload."""
+    """Return the facts of an overload's schema and tags, with known errors corrected."""
     schema = op._schema
     name = schema.name.partition("::")[2]
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]

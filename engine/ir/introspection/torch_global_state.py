@@ -162,7 +162,7 @@ def sdpa_backends() -> tuple[Any, ...]:
 
 
 def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
-    """Restore the state that ``sdpa_backends`` returned."""
+    """Enable the attention backends in ``wanted`` and restore their priority order."""
     *enabled, order = wanted
     for name, on in zip(SDPA_BACKENDS, enabled, strict=True):
         getattr(global_state, f"set_sdp_use_{name}")(on)

@@ -61,7 +61,7 @@ class TorchStateSnapshot:
 
     @classmethod
     def capture(cls) -> TorchStateSnapshot:
-        """Capture the current settings."""
+        """Read all settings in a fixed order, to compare or restore them later."""
         return cls(tuple(read() for read, _ in _SETTINGS.values()))
 
     def changed_settings(self) -> tuple[str, ...]:

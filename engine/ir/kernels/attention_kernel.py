@@ -66,7 +66,7 @@ class AttentionKernel:
     uses_int64_index: bool = False
 
     def operand(self, role: str) -> AttentionOperand | None:
-        """Return the operand with this role, or None."""
+        """Return the operand with this role, such as ``mask``, or None."""
         return next((t for t in self.tensors if t.role == role), None)
 
 

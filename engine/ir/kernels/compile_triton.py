@@ -80,12 +80,12 @@ class CompileUnit:
 
     @property
     def config(self) -> KernelConfig:
-        """The configuration of the unit as it is."""
+        """The block sizes, warps and stages that the unit is compiled with."""
         sizes = tuple((k, v) for k, v in self.constants if isinstance(v, int))
         return KernelConfig(sizes, self.num_warps, self.num_stages)
 
     def with_config(self, way: KernelConfig) -> CompileUnit:
-        """Return the unit with this configuration."""
+        """Return the unit with this configuration and no fallbacks."""
         constants = tuple({**dict(self.constants), **dict(way.constants)}.items())
         warps, stages, text = way.num_warps, way.num_stages, way.text or self.text
         return replace(

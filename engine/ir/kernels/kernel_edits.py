@@ -24,7 +24,7 @@ class KernelEdit(Protocol):
 
 
 def with_edited_kernels(program: LoweredProgram, edits: Sequence[KernelEdit]) -> LoweredProgram:
-    """Return a program in which edits replace kernels."""
+    """Return the program with each edited kernel in place of its original."""
     if not edits:
         return program
     return replace(program, steps=tuple(_with_edits(step, edits) for step in program.steps))

@@ -50,7 +50,7 @@ def _can_execute_memory() -> bool:
 
 @functools.cache
 def host_features() -> frozenset[str]:
-    """Return the LLVM features of this CPU."""
+    """Return LLVM's names of this CPU's features, such as ``avx2``."""
     initialize()
     return frozenset(name for name, is_there in llvm.get_host_cpu_features().items() if is_there)
 

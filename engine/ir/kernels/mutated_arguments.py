@@ -103,7 +103,7 @@ def _mutated_pointers(
 
 @functools.singledispatch
 def signature_type(value: Any) -> str:
-    """Return the type of an argument in the signature of a kernel."""
+    """Return Triton's type of an argument: ``*fp32``, ``i64``, ``constexpr``."""
     raise TypeError(type(value).__name__)
 
 

@@ -136,7 +136,7 @@ class LoopBuilder:
         return self.cast(self.index_value(IndexExpr({}, value)), dtype)
 
     def index_value(self, index: IndexExpr) -> LoopIROp:
-        """Return the value of an index expression."""
+        """Return the index as a number that other ops can compute with."""
         if index.is_constant and static_size(index.const) is not None:
             return self.constant(index.const, self.index_dtype)
         atom = index.single_atom()

@@ -192,11 +192,9 @@ class _SizedAtom(Atom):
     size: Size
 
     def symbols(self) -> frozenset[str]:
-        """Return the symbols in the size."""
         return symbols_of((self.size,))
 
     def count(self) -> Size:
-        """Return the size."""
         return self.size
 
 
@@ -208,11 +206,9 @@ class LoopVar(_SizedAtom):
     size: Size
 
     def variables(self) -> frozenset[LoopVar]:
-        """Return the variable."""
         return frozenset((self,))
 
     def as_variable(self) -> LoopVar:
-        """Return the variable."""
         return self
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
@@ -224,7 +220,6 @@ class LoopVar(_SizedAtom):
         return (1, var.size) if self == var else None
 
     def text(self, names: IndexNames) -> str:
-        """Return the name of the variable."""
         return names.variable(self)
 
 
@@ -236,23 +231,18 @@ class Division(Atom):
     divisor: Size
 
     def variables(self) -> frozenset[LoopVar]:
-        """Return the variables of the dividend."""
         return self.dividend.variables()
 
     def symbols(self) -> frozenset[str]:
-        """Return the symbols of dividend and divisor."""
         return self.dividend.symbols() | symbols_of((self.divisor,))
 
     def indirect_ops(self) -> frozenset[int]:
-        """Return the ops of the dividend."""
         return self.dividend.indirect_ops()
 
     def as_division(self) -> Division:
-        """Return itself."""
         return self
 
     def divided_variable(self) -> tuple[LoopVar, Size] | None:
-        """Return dividend and divisor if the dividend is a loop variable, else None."""
         atom = self.dividend.single_atom()
         var = None if atom is None else atom.as_variable()
         return None if var is None else (var, self.divisor)
@@ -268,13 +258,12 @@ class FloorDiv(Division):
     """``dividend // divisor`` that did not simplify."""
 
     def count(self) -> Size | None:
-        """Return the number of quotients."""
+        """Return the number of quotients; None without an upper bound."""
         top = upper_bound(self.dividend)
         known = None if top is None else _int_divmod(top, self.divisor)
         return None if known is None else known[0] + 1
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
-        """Return the quotient with variables replaced."""
         return self.dividend.replace(values).div(self.divisor)
 
     def div(self, by: Size) -> IndexExpr:
@@ -282,17 +271,15 @@ class FloorDiv(Division):
         return self.dividend.div(as_size(self.divisor * by))
 
     def as_quotient(self) -> tuple[Atom | None, Size]:
-        """Return dividend and divisor."""
         return self.dividend.single_atom(), self.divisor
 
     def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
-        """Return the digits above the divisor."""
+        """Return (divisor, size of ``var``) if the divisor divides it, else (0, 0)."""
         if self.dividend.single_atom() == var:
             return (self.divisor, var.size) if exact_quotient(var.size, self.divisor) is not None else (0, 0)
         return Atom.digits_of(self, var)
 
     def text(self, names: IndexNames) -> str:
-        """Return the quotient as Python code."""
         return self._operands_text("//", names)
 
 
@@ -301,19 +288,15 @@ class Mod(Division):
     """``dividend % divisor`` that did not simplify."""
 
     def as_remainder(self) -> Mod:
-        """Return the remainder."""
         return self
 
     def count(self) -> Size:
-        """Return the number of remainders."""
         return self.divisor
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
-        """Return the remainder with variables replaced."""
         return self.dividend.replace(values).mod(self.divisor)
 
     def div(self, by: Size) -> IndexExpr | None:
-        """Return the remainder of the quotient."""
         outer = exact_quotient(self.divisor, by)
         return None if outer is None else self.dividend.div(by).mod(outer)
 
@@ -331,7 +314,6 @@ class Mod(Division):
         return Atom.digits_of(self, var)
 
     def text(self, names: IndexNames) -> str:
-        """Return the remainder as Python code."""
         return self._operands_text("%", names)
 
 
@@ -347,7 +329,6 @@ class IndirectIndex(_SizedAtom):
         return self.op
 
     def text(self, names: IndexNames) -> str:
-        """Return the name of the value."""
         return names.picked(self.op)
 
 

@@ -69,7 +69,7 @@ WRITE_OPS = frozenset(("store", "atomic_add"))
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which values of a dtype are computed."""
+    """Return float32 for float16 and bfloat16, which kernels compute in, else the dtype."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 

@@ -107,7 +107,7 @@ class CellContentsSource(Source):
 
 @dataclass(frozen=True)
 class TypeSource(Source):
-    """The class of a value."""
+    """The class of a value, by ``type()``."""
 
     base: Source
 

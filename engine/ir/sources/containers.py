@@ -177,7 +177,7 @@ _BUILTIN_GETITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 
 
 def item_source(container: Any, base: Source, key: Any) -> Source:
-    """Return the source of an item of a real container."""
+    """Return the source of an item; it bypasses a user's ``__getitem__``."""
     kind: Any = type(container)
     own = isinstance(container, (dict, list, tuple)) and kind.__getitem__ not in _BUILTIN_GETITEMS
     return RawItemSource(base, key) if own else GetItemSource(base, key)

@@ -96,7 +96,7 @@ class RandomDrawSource(Source):
 
 @dataclass(frozen=True)
 class RandomStateSource(Source):
-    """A hash of the state of a ``random.Random``."""
+    """A hash of the long state of a ``random.Random``."""
 
     base: Source
 

@@ -48,7 +48,7 @@ class Operands:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the first operand."""
+        """The dtype of the computation: the common one, or the first operand's."""
         return self.common_dtype or (self.op.args[0].dtype if self.op.args else self.op.dtype)
 
     @property

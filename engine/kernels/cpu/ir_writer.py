@@ -21,7 +21,7 @@ class IrWriter:
         self._indent = "  "
 
     def line(self, text: str) -> None:
-        """Write a line."""
+        """Write an indented line, linked to the current ops."""
         self.lines.append(SourceLine(self._indent + text, list(self.ops)))
 
     def comment(self, text: str) -> None:

@@ -17,7 +17,7 @@ class Value:
     """Scalar type."""
 
     def name(self, copy: int) -> str:
-        """Return the name in one copy."""
+        """Return the register of an unrolled copy; copies may share one."""
         return self.names[copy if len(self.names) > 1 else 0]
 
 
@@ -37,7 +37,7 @@ class ScopedValues:
             self._scopes.pop()
 
     def find(self, key: object) -> Value | None:
-        """Return a known value."""
+        """Return the value of the innermost scope that has one, or None."""
         return next((s[key] for s in reversed(self._scopes) if key in s), None)
 
     def set(self, key: object, value: Value) -> None:

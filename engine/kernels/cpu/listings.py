@@ -191,7 +191,7 @@ def _x86_kind(code: str) -> str:
 
 
 def _arm_kind(code: str) -> str:
-    """Return the kind of an AArch64 instruction."""
+    """Return the kind that an AArch64 instruction counts as."""
     name, _, operands = code.partition("\t")
     if name in ("bl", "blr"):
         return "calls"

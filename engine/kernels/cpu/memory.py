@@ -98,7 +98,7 @@ class Memory:
             write.line(f"store {held} {row}, ptr {place}")
 
     def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
-        """Load one vector of a tile."""
+        """Load one vector of a tile, narrowed from words."""
         kind, held, write = (
             wide(_memory_type(dtype), self._lanes),
             wide(self.tile_type(dtype), self._lanes),

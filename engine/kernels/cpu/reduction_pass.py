@@ -136,7 +136,7 @@ class ReductionPass:
             p.writer.ops = ()
 
     def _reduce_across_lanes(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
-        """Reduce the lanes of a vector to one value."""
+        """Reduce a vector's lanes to one value; float extremes by halves."""
         p, scalar = self.printer, value_type(dtype)
         is_float, how = dtype.is_floating_point, str(op.value)
         kind, suffix = wide(scalar, lanes), type_suffix(scalar, lanes)

@@ -90,7 +90,6 @@ class RowSlots:
             self._slots.store(op)
 
     def _position(self, copy: int) -> str:
-        """Return the position of the current vector of a copy."""
         p, plan = self._printer, self._printer.plan
         position = "0"
         for var in plan.inner:

@@ -98,6 +98,5 @@ class SharedRows:
         return True
 
     def _position(self, copy: int) -> str:
-        """Return the position of the current vector of a copy."""
         assert self._printer.plan.lane_var is not None
         return self._printer.variable(self._printer.plan.lane_var, copy)

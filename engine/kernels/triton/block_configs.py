@@ -154,7 +154,7 @@ def _contiguous_elements(kernel: LoopKernel, block: BlockConfig) -> int:
 
 
 def _accumulators_per_element(kernel: LoopKernel, block: BlockConfig) -> int:
-    """Return the number of accumulators for each element of a block."""
+    """Return how many values a looped kernel holds for each element of a block, else 0."""
     return sum(op.name == "reduce" for op in kernel.ops) if block.is_looped else 0
 
 

@@ -37,7 +37,7 @@ class LoopBlocks:
         return across, block_count(self.kernel.r.size, self.block.r_block)
 
     def size_args(self) -> dict[str, int]:
-        """Return the block sizes by parameter."""
+        """Return the values of the ``constexpr`` parameters by name."""
         if self.block.r_block == 0:
             return {"BLOCK": self.block.x_block}
         rows = {} if self.block.is_one_row_per_program else {"ROWS": self.block.x_block}

@@ -147,7 +147,7 @@ class OpExpressions:
         return Expression(f"{name}({text.text})", True, (*text.ops, op.args[0].number, op.number))
 
     def identity_text(self, op: LoopIROp) -> str:
-        """Return the identity of a reduction as text."""
+        """Return the value that does not change a reduction's result, for masked elements."""
         if op.value in REDUCTION_IDENTITIES:
             return REDUCTION_IDENTITIES[op.value]
         if op.dtype.is_floating_point:

@@ -103,7 +103,6 @@ def _sum_of_blocks(grad: torch.Tensor, shape: Sequence[Any], rank: int) -> torch
 
 
 def _nearest_backward(offset: float) -> Callable[..., torch.Tensor]:
-    """Build the backward of nearest interpolation."""
     scatter = _upsample_backward(lambda g, n, c, s: _nearest_taps(g, n, c, s, offset), aligns=False)
 
     def backward(grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], *scales: Any) -> torch.Tensor:
@@ -204,7 +203,7 @@ def _cubic_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: f
 
 
 def _cubic_weight(x: torch.Tensor, a: float) -> torch.Tensor:
-    """Return the weight of the cubic kernel at a distance from 0 to 2."""
+    """Return the weight at distance ``x`` in [0, 2] of cubic convolution with parameter ``a``."""
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     far = ((x - 5.0) * x + 8.0) * x * a - 4.0 * a
     return torch.where(x <= 1.0, near, far)

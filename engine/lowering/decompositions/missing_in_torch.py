@@ -80,7 +80,6 @@ def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1
 def _eye(
     rows: int, columns: int | None = None, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any
 ) -> torch.Tensor:
-    """Return a matrix with 1 on its diagonal."""
     row, column = (torch.arange(n, device=device) for n in (rows, rows if columns is None else columns))
     return (row.unsqueeze(-1) == column).to(dtype or torch.get_default_dtype())
 

@@ -52,7 +52,7 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
 
 
 def _window_bounds(window: IndexExpr, size: int, count: int) -> tuple[IndexExpr, IndexExpr]:
-    """Return the start and the end of a window."""
+    """Return start and end of a window; windows overlap if sizes do not divide."""
     return (window * size).div(count), ((window + 1) * size + (count - 1)).div(count)
 
 

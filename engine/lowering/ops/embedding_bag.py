@@ -47,7 +47,6 @@ def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | Non
 
 
 def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:
-    """Return a value, or 0 if the index is the padding index."""
     left_out = _is_padding(b, index, padding)
     return value if left_out is None else b.where(left_out, b.constant(0, value.dtype), value)
 

@@ -145,7 +145,6 @@ class GridSampler:
         return taps
 
     def _apply_padding_mode(self, place: OpExpr, slope: OpExpr, count: OpExpr) -> tuple[OpExpr, OpExpr]:
-        """Apply the padding mode to a position; return the position and its derivative."""
         if self.padding == ZEROS:
             return place, slope
         if self.padding == REFLECTION:
@@ -189,7 +188,6 @@ def _cubic_inner(x: OpExpr) -> tuple[OpExpr, OpExpr]:
 
 
 def _cubic_outer(x: OpExpr) -> tuple[OpExpr, OpExpr]:
-    """Return the cubic kernel and its slope at a distance from 1 to 2."""
     a = CUBIC_COEFFICIENT
     return ((x * a - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a, (x * (3.0 * a) - 10.0 * a) * x + 8.0 * a
 

@@ -52,7 +52,7 @@ class PoolWindow:
         return (known[1] - 1) * self.stride + (self.kernel_size - 1) * self.dilation + 1 <= known[0]
 
     def start(self, window: IndexExpr) -> IndexExpr:
-        """Return the start of a window."""
+        """Return the first position of a window; negative in the padding."""
         return window * self.stride - self.padding
 
     def length(self, b: LoopBuilder, window: IndexExpr, *, with_padding: bool) -> LoopIROp:

@@ -185,7 +185,6 @@ class _TemplateChooser:
             )
 
     def _steps_replaced_by(self, fused: FusedMatmul) -> tuple[ScheduleStep, ...]:
-        """Return the steps that a template would replace, in order."""
         parts = _replaced_parts(fused)
         return tuple(s for s in self.steps if s in parts)
 
@@ -224,7 +223,7 @@ def _reads_def(value: LoweredTensor | None, made: TensorDef) -> bool:
 
 
 def _replaced_parts(fused: FusedMatmul) -> list[ScheduleStep]:
-    """Return the steps that a template replaces."""
+    """Return prologues, matmul and epilogue: the steps that a template's kernel replaces."""
     return [*fused.prologues, fused.matmul.extern, *([] if fused.epilogue is None else [fused.epilogue])]
 
 

@@ -45,7 +45,7 @@ class ArgumentValue:
         raise NotImplementedError
 
     def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
-        """Return the value in normal_form form, as an argument of a call on a tensor of this rank."""
+        """Return the normal form of the value as an argument of a call on a tensor of this rank."""
         raise NotImplementedError
 
     def equals(self, default: Any) -> bool:
@@ -89,7 +89,7 @@ class ConstantValue(ArgumentValue):
 
     @property
     def is_size(self) -> bool:
-        """True for an integer."""
+        """True for an integer, which a size parameter accepts."""
         return _CONSTANT_TYPES.get(type(self.value), set()) >= SIZE_TYPES
 
     def accepts(self, schema_type: str) -> bool:
@@ -133,7 +133,7 @@ class ListValue(ArgumentValue):
         return schema_type not in _CHECKED_TYPES
 
     def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
-        """Return the items in normal_form form."""
+        """Return the normal forms of the items."""
         return tuple(i.normal_form(parameter, rank, is_float) for i in self.items)
 
     def equals(self, default: Any) -> bool:

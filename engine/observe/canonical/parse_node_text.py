@@ -68,7 +68,7 @@ class _Reader(ast.NodeVisitor):
 
 
 class _CallReader(_Reader):
-    """Reads an expression as one call."""
+    """Reads a statement's right side as one call; a value alone is a constant."""
 
     def value(self, tree: ast.expr) -> ArgumentValue:
         found: ArgumentValue = _ValueReader(self.node).visit(tree)
@@ -137,8 +137,6 @@ class _OwnerFinder(_Reader):
 
 
 class _ValueReader(_Reader):
-    """Reads an argument."""
-
     def visit_Constant(self, tree: ast.Constant) -> ArgumentValue:
         return ConstantValue(tree.value)
 

@@ -36,7 +36,7 @@ class LoadedRanks:
 
     @property
     def session(self) -> Session:
-        """Session of the largest group."""
+        """Session of the largest group of ranks that compiled the same."""
         return next(iter(self.sessions.values()))
 
 

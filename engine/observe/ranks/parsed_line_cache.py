@@ -32,7 +32,7 @@ class ParsedLineCache:
         self._rank = b""
 
     def start_log(self, rank: int) -> None:
-        """Begin the log of a rank."""
+        """Begin a rank's log: lines are cached without its number."""
         self._rank = b', "rank": %d' % rank
 
     def parse(self, text: bytes) -> dict[str, Any] | None:

@@ -49,11 +49,11 @@ class RankContents:
     damage: tuple[str, ...] = ()
 
     def add(self, compilation: str, aspect: str, digest: str) -> None:
-        """Add a fact of one compilation."""
+        """Add the digest of one aspect of a compilation, such as its guards."""
         self.compilations.setdefault(compilation, []).append((aspect, digest))
 
     def digest(self, aspect: str = "") -> str:
-        """Return the digest of one aspect, or of all."""
+        """Return a digest of one aspect, or of all: equal digests mean equal ranks."""
         facts = [(c, [d for a, d in fs if aspect in ("", a)]) for c, fs in self.compilations.items()]
         kept = facts if aspect in ("", "compile ids") else [f for f in facts if f[1]]
         return text_digest(repr(kept).encode())

@@ -40,7 +40,7 @@ def read_rank_session(path: Path, rank: int) -> RankContents:
 
 
 def _objects(data: Any, key: str) -> Iterator[Any]:
-    """Yield the objects of a list."""
+    """Yield the JSON objects under a key; other items are skipped."""
     value = as_object(data).get(key)
     yield from filter(None, map(as_object, as_list(value)))
 

@@ -94,7 +94,7 @@ def _call_statements(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
 
 
 def _input_statement(name: str, description: str) -> str:
-    """Return the statement that creates one input."""
+    """Return the statement that makes an input of ones, or ``...`` for one to fill in."""
     found = _TENSOR.fullmatch(description)
     if found is not None:
         dtype = _DTYPES.get(found[1]) or _KINDS[found[1][0]] + found[1][1:]

@@ -205,7 +205,7 @@ _caches: WeakTable[Any, CompilerCaches] = WeakTable()
 
 
 def caches_of(compiler: Compiler) -> CompilerCaches:
-    """Return the code caches of one compiler."""
+    """Return the code caches of one compiler, created at the first use."""
     found = _caches.get(compiler)
     return _caches.setdefault(compiler, CompilerCaches()) if found is None else found
 

@@ -186,13 +186,13 @@ class _CompiledCall(OwnedByCompiledModule):
         self._callee = CalleeDispatcher(compiler)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
+        """Call the module, hooks included."""
         module = self._module()
         assert module is not None
         return self._callee.module_call(module)(*args, **kwargs)
 
     def forward(self) -> Any:
-        """Return the dispatched forward."""
+        """Return the module's dispatched forward, which runs no hooks."""
         module = self._module()
         assert module is not None
         return self._callee.forward(module)

@@ -260,7 +260,7 @@ class CalleeDispatcher:
         )
 
     def forward(self, module: torch.nn.Module) -> Any:
-        """Return the dispatched forward of a module."""
+        """Return the dispatched ``forward``, also one set on the module."""
         forward: Any = module.forward
         is_plain = type(forward) is MethodType and type(forward.__func__) is FunctionType
         return self.bound_method(forward) if is_plain else self(forward)

@@ -272,7 +272,7 @@ def _root_mean_square(values: torch.Tensor) -> float:
 
 
 def _describe_element(arena: RedzonedBuffer, at: list[int]) -> str:
-    """Describe the first element that differs."""
+    """Return the element at ``at`` and what ATen has in its place."""
     expected = arena.pointer.expected
     assert expected is not None
     index = tuple(at)

@@ -41,7 +41,7 @@ _log = logging.getLogger("engine")
 
 
 class CompileJob:
-    """Kernels that are compiled for one target."""
+    """Kernels compiled in the background for one target."""
 
     def __init__(self, on_done: OnDone, count: int) -> None:
         self._on_done = on_done

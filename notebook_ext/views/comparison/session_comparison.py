@@ -40,7 +40,7 @@ def comparison_text(found: SessionComparison, first: str, second: str) -> str:
 
 
 def headline(found: SessionComparison, first: str, second: str) -> str:
-    """Return the comparison as one sentence."""
+    """Return one sentence: how many functions differ, and in which counts."""
     a, b = one_line(first, 40), one_line(second, 40)
     changed = [f for f in found.frames if not f.is_same]
     if not changed:
@@ -189,7 +189,7 @@ def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, s
 
 
 def _program_facts(program: CompilationRecord) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the program for one target."""
+    """Yield counts of kernels and ATen calls, and bytes moved, of one target's program."""
     found = compilation_counts(program)
     yield "Kernels", str(found.kernels)
     yield "ATen calls", str(found.aten_calls) if program.lowering else ""

@@ -155,7 +155,6 @@ def nodes_from_lines(lines: Sequence[str], stage: str, known: dict[str, NodeReco
 
 
 def _split_line(line: str, number: int) -> tuple[str, str, str]:
-    """Return the operation, the name and the expression of a line."""
     if line.isidentifier():
         return "placeholder", line, ""
     if line.startswith("return "):

@@ -54,7 +54,7 @@ def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict
 
 
 def no_layout(problem: str) -> dict[str, Any]:
-    """Return an empty layout with the reason."""
+    """Return a layout without nodes, and why Graphviz computed none."""
     return {"nodes": [], "edges": [], "width": 0, "height": 0, "problem": problem}
 
 

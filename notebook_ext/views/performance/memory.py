@@ -105,7 +105,6 @@ def _outcome(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: 
 
 
 def _saved_names(compilation: CompilationRecord) -> set[str]:
-    """Return the names of the values that the forward saves."""
     partition = compilation.aot.partition if compilation.aot else None
     return {v.name for v in partition.values if v.action == "saved"} if partition else set()
 
