@@ -81,10 +81,10 @@ def aten_callable(target: Any) -> Any:
     called = called_overload(target)
     if called is None or called.namespace != "aten":
         return eager_implementation(target) or target
-    parameters = [a.name for a in called._schema.arguments]
-    if "reduction" in parameters:  # its default is another one in the binding
-        return target
-    return _binding(target.overloadpacket.__name__, is_method=parameters[:1] == ["self"]) or target
+    arguments = called._schema.arguments
+    if any(a.name == "reduction" or str(a.type) == "List[Optional[Tensor]]" for a in arguments):
+        return target  # the binding has another default of reduction, and takes no None among indices
+    return _binding(target.overloadpacket.__name__, is_method=[a.name for a in arguments[:1]] == ["self"]) or target
 
 
 def _node_callable(node: torch.fx.Node) -> Any:

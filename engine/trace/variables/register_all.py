@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import pkgutil
+import pathlib
 
 _NEED_NUMPY = frozenset(("numpy_arrays", "constant_numpy_arrays", "tensor_construction"))
 """Modules that are left out where numpy is not installed."""
+_TRACE = pathlib.Path(__file__).parents[1]
 
 
-def _import_modules(package: str) -> None:
-    """Import the modules of a package and of the packages in it."""
+def _import_modules(folder: str) -> None:
+    """Import the modules in a folder of the tracer and in the folders in it."""
     has_numpy = importlib.util.find_spec("numpy") is not None
-    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-        if has_numpy or module.name.rpartition(".")[2] not in _NEED_NUMPY:
-            importlib.import_module(module.name)
+    for file in sorted((_TRACE / folder).rglob("*.py")):
+        if file.stem != "__init__" and (has_numpy or file.stem not in _NEED_NUMPY):
+            importlib.import_module(".".join(("engine.trace", *file.relative_to(_TRACE).with_suffix("").parts)))
 
 
-for _package in ("engine.trace.handlers", "engine.trace.variables"):
-    _import_modules(_package)
+for _folder in ("handlers", "variables"):
+    _import_modules(_folder)
