@@ -27,6 +27,24 @@ _ITERATOR_READS = (
 )
 
 
+_ACCESSOR = r"\.shape\[\d+\]|\[[^\[\]]+\]|\.\w+"
+
+
+def name_accessors(text: str, value: str, article: str = "") -> str:
+    """Name items and attributes of a value without a name in words: ``item 0 of a value``."""
+
+    def words(match: re.Match[str]) -> str:
+        found = re.findall(_ACCESSOR, match[2])
+        return "".join(f"{_accessor_words(a)} of " for a in reversed(found)) + (match[1] or article) + value
+
+    return re.sub(rf"((?:\w+ (?:\w+ )?of )*){re.escape(value)}((?:{_ACCESSOR})+)", words, text)
+
+
+def _accessor_words(accessor: str) -> str:
+    name, _, item = accessor.strip("]").partition("[")
+    return f"size {item}" if name == ".shape" and item else name[1:] or f"item {item}"
+
+
 def name_iterator_reads(text: str) -> str:
     """Name what is read of an iterator in words: nobody writes ``it.__reduce__()[2]``."""
     for pattern, words in _ITERATOR_READS:

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from engine.records.guards import name_iterator_reads
+from engine.records.guards import name_accessors, name_iterator_reads
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -61,6 +61,9 @@ def _tensor_type(dtype: str, shape: tuple[str, ...] | None) -> str:
     return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 
 
+UNKNOWN_SIZE = "unknown until it runs"
+"""Said of bytes that depend on a symbol whose value only a run gives."""
+
 STACK_VALUE = "value at a graph break"
 """Name of a value that a graph break left on Python's stack."""
 
@@ -79,7 +82,8 @@ def source_name(origin: str) -> str:
     named = re.sub(ahead, lambda m: f"item {int(m[1]) + 1} from here of a loop with a graph break", named)
     counted = re.sub(rf"{_LOOP}\.__reduce__\(\)\[(?:2|1\]\[1)\]", "position of a loop with a graph break", named)
     counted = re.sub(rf"{_LOOP}\.__length_hint__\(\) > 0", "items left in a loop with a graph break", counted)
-    return name_iterator_reads(re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted))
+    text = name_iterator_reads(re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted))
+    return name_accessors(text, STACK_VALUE, "a ")
 
 
 def is_stack_value(origin: str) -> bool:
@@ -123,7 +127,9 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
 
 def _member(name: str, member: str) -> str:
     """Return ``x.size(0)``, or in words for a value that has no name."""
-    return f"{member} of a {name}" if name == STACK_VALUE else f"{name}.{member}"
+    if not name.endswith(STACK_VALUE):
+        return f"{name}.{member}"
+    return f"{member} of {'a ' if name == STACK_VALUE else ''}{name}"
 
 
 def _items(text: str) -> Sequence[str] | None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from engine.ir.introspection import describe_values
 from engine.ir.sources.base import STACK_PARAM_PREFIX, ConstName, Source
 from engine.records.bytecode import Span
-from engine.records.guards import Fix, name_iterator_reads
+from engine.records.guards import Fix, name_accessors, name_iterator_reads
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,10 @@ def user_expr(origin: Source) -> str:
     if named != origin.expr:
         return name_iterator_reads(_NAMED_ITEM.sub(r"\1", named))
     name = root.user_name
-    shown = STACK_VALUE_TEXT if name.startswith(STACK_PARAM_PREFIX) else name
-    return name_iterator_reads(origin.expr.replace(root.expr, shown, 1) if name else origin.expr)
+    if name.startswith(STACK_PARAM_PREFIX):
+        text = name_iterator_reads(origin.expr.replace(root.expr, STACK_VALUE_TEXT, 1))
+        return name_accessors(text, STACK_VALUE_TEXT)
+    return name_iterator_reads(origin.expr.replace(root.expr, name, 1) if name else origin.expr)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
-from engine.ir.guards.base import NO_CAUSE, user_expr
+from engine.ir.guards.base import NO_CAUSE, STACK_VALUE_TEXT, user_expr
 from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.kernels.symbol_places import NUMBER, OFFSET, place_expr, stride_place
 from engine.ir.sources.base import Source
+from engine.records.guards import name_accessors
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from engine.trace.annotations import Tracer
 from engine.trace.symbols.shape_guards import symbol_bounds
@@ -29,7 +30,11 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         records.append(
             TracedSymbolRecord(
                 symbol.name,
-                tuple(dict.fromkeys(place_expr(user_expr(of), place) for of, place in origins)),
+                tuple(
+                    dict.fromkeys(
+                        name_accessors(place_expr(user_expr(of), place), STACK_VALUE_TEXT) for of, place in origins
+                    )
+                ),
                 str(env.backed_var_to_val.get(symbol, "")),
                 _symbol_reason(tx, symbol, origins),
                 low,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 import engine
-from engine.records.guards import ObservedSymbolRecord
+from engine.records.guards import ObservedSymbolRecord, name_accessors
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from notebook_ext.views.entry_signature import entry_signature
+from notebook_ext.views.format_text import format_change
 from notebook_ext.views.recompiles import recompiles
 
 
@@ -127,3 +128,13 @@ def test_many_symbols_that_belong_to_no_listed_input_are_counted() -> None:
     text = entry_signature(session, session.compilations[-1])
     assert text.count(".shape[0]") == 4
     assert "2 more symbols" in text
+
+
+def test_an_item_of_a_value_without_a_name_is_said_in_words() -> None:
+    """What crosses a graph break has no name, nor have its items."""
+    assert format_change("L['__stack_0'][0][1]", "shape", "[2]", "[3]") == (
+        "size(0) of item 1 of item 0 of a value at a graph break 2 -> 3"
+    )
+    carried = "a value carried over the graph break"
+    assert name_accessors(f"item 0 of {carried}.shape[0]", carried) == f"size 0 of item 0 of {carried}"
+    assert name_accessors(f"{carried} is None.", carried) == f"{carried} is None."
