@@ -119,9 +119,9 @@ def _skip_for_internal_error(error: Exception) -> SkipFrame:
 
 def _skip_for_code_flags(code: types.CodeType) -> SkipFrame | None:
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return SkipFrame("async-frame", f"{code.co_qualname} is asynchronous")
+        return SkipFrame("async-frame", "it is asynchronous")
     if code.co_flags & inspect.CO_GENERATOR:
-        return SkipFrame("generator-frame", f"{code.co_qualname} is a generator")
+        return SkipFrame("generator-frame", "it is a generator")
     return None
 
 

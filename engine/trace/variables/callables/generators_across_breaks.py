@@ -61,9 +61,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
 
     def rebuild_error(self) -> Unsupported:
         """Return the error that leaves the steps of the generator to Python."""
-        error = Unsupported(
-            "outside-iterator", "a generator created outside the function is still suspended at the end"
-        )
+        error = Unsupported("outside-iterator", "a generator created outside the graph is still suspended at the end")
         error.created_at = self.created_at
         return error
 

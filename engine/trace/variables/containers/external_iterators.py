@@ -182,7 +182,7 @@ class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         raise Unsupported(
             "outside-iterator",
-            f"next() on a {type(self.real_object).__name__} that was created outside the function",
+            f"next() on a {type(self.real_object).__name__} that was created outside the graph",
         )
 
 
@@ -288,7 +288,7 @@ def _build_sequence_iterator(tx: Tracer, state: Any, source: Source) -> Variable
     contents = over.sequence_contents
     if contents is None or contents is not over:
         raise Unsupported(
-            "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the function"
+            "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the graph"
         )
     found = SequenceIteratorVariable(contents.items, type(iter(())), iterable=over)
     found.position = state[2]
