@@ -183,7 +183,7 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
     if kind == "equal":
         return (
             Fix(
-                f"Each value of {name} is compiled once. If there are many, move the code that depends on it out of the "
+                f"Each value of {name} needs its own cache entry. If there are many, move the code that depends on it out of the "
                 "compiled function."
             ),
         )

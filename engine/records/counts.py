@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall
-from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 
@@ -192,21 +191,22 @@ def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | 
     """Return the guard failure that caused a compilation; None if none did."""
     for call in session.calls:
         if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
-            return nearest_guard_failure(call)
+            return nearest_guard_failure(call.guard_failures)
     return None
 
 
-def nearest_guard_failure(call: CallRecord) -> GuardFailure:
+def nearest_guard_failure(failures: Sequence[GuardFailure]) -> GuardFailure:
     """Return the failure of the entry that fits a call best.
 
-    It is one of a size, else one with the fewest failed guards, else the newest whose value differs. What another
-    entry rejects may not have changed at all since the entry that the call would have hit. Sizes are checked after
-    types and objects.
+    It is one of a size, else one with the fewest failed guards, else one with the most passed guards, else the newest
+    whose value differs. What another entry rejects may not have changed at all since the entry that the call would have
+    hit. Sizes are checked after types and objects.
     """
 
-    def distance(failure: GuardFailure) -> tuple[bool, int]:
-        return failure.kind not in _SIZE_KINDS, sum(r.verdict in _FAILED for r in failure.results)
+    def distance(failure: GuardFailure) -> tuple[bool, int, int]:
+        failed = sum(r.verdict in _FAILED for r in failure.results)
+        return failure.kind not in _SIZE_KINDS, failed, failed - len(failure.results)
 
-    nearest = min(reversed(call.guard_failures), key=distance)
-    equal = (f for f in call.guard_failures if f.kind == nearest.kind == "equals")
+    nearest = min(reversed(failures), key=distance)
+    equal = (f for f in failures if f.kind == nearest.kind == "equals")
     return next((f for f in equal if distance(f) == distance(nearest)), nearest)

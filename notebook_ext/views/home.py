@@ -364,7 +364,7 @@ def _recompile_findings(session: Session) -> Iterator[Finding]:
             call = made_by.get(compilation.id)
             if call is None:
                 continue
-            failure = nearest_guard_failure(call)
+            failure = nearest_guard_failure(call.guard_failures)
             key = (source_name(failure.source), failure.kind)
             if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
                 is_derived = is_stack_value(failure.source) and failure.kind not in EQUALITY_KINDS

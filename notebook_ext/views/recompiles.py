@@ -114,7 +114,7 @@ def _add_hidden_changes(columns: list[dict[str, Any]], calls: list[CallRecord]) 
         if column["outcome"] != "compiled":
             continue
         if column["inputs"] in seen and call.guard_failures:
-            column["varying"].append(guard_failure_text(nearest_guard_failure(call)))
+            column["varying"].append(guard_failure_text(nearest_guard_failure(call.guard_failures)))
         seen.add(column["inputs"])
 
 

@@ -212,7 +212,7 @@ class EqualsMatch(Guard):
             return (symbol, lift) if type(self.expected) is int and self.source.is_argument_or_item() else (lift,)
         return (
             Fix(
-                f"Each value of {self.user_expr} is compiled once. If there are many, move the code that depends on it out "
+                f"Each value of {self.user_expr} needs its own cache entry. If there are many, move the code that depends on it out "
                 "of the compiled function."
             ),
         )

@@ -35,6 +35,7 @@ from engine.ir.wrapped_parameters import name_arguments, wrapped_parameters
 from engine.options import config
 from engine.process_state import make_lock
 from engine.records.bytecode import Span
+from engine.records.counts import nearest_guard_failure
 from engine.records.guards import LOOP_TEXTS, Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
@@ -338,7 +339,7 @@ class DispatcherState:
                 return entry, ()
             scope = self.scope(values)
             rejections = self._guard_failures(scope, all_of_them=session is not None)
-            cause = rejections[0].sentence if rejections else self.cache.first_cause
+            cause = nearest_guard_failure(rejections).sentence if rejections else self.cache.first_cause
             if self._stays_eager(scope, cause):
                 return self._python_entry(), rejections
             if self.cache.compiles_since_clear >= self._recompile_limit:

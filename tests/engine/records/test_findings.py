@@ -209,4 +209,14 @@ def test_a_call_fits_the_entry_best_whose_sizes_alone_differ() -> None:
     results = tuple(GuardResult(str(n), "fail") for n in range(4))
     grown = GuardFailure("0/1", "4", "L['past']", "shape", "[1, 5]", "[1, 6]", "", results=results)
     absent = GuardFailure("0/0", "1", "L['past']", "id", "None", "list of 2", "", results=results[:1])
-    assert nearest_guard_failure(CallRecord(2, "0", "compiled", guard_failures=(grown, absent))) is grown
+    assert nearest_guard_failure((grown, absent)) is grown
+
+
+def test_an_entry_that_passes_more_guards_fits_better() -> None:
+    """A flag that was switched back is not blamed: an entry for its present value exists."""
+    passed = tuple(GuardResult(str(n), "pass") for n in range(3))
+    flag = GuardFailure("0/1", "1", "L['enabled']", "equals", "False", "True", "", results=(GuardResult("1", "fail"),))
+    scale = GuardFailure(
+        "0/0", "3", "L['scale']", "equals", "1.0", "0.5", "", results=(*passed, GuardResult("3", "fail"))
+    )
+    assert nearest_guard_failure((flag, scale)) is scale
