@@ -62,6 +62,15 @@ _FRAME_LINE = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (
 
 GuardFailureLookup = Callable[[str, PathResolver, Callable[[str], GuardsRecord | None]], dict[str, GuardFailure]]
 
+_EXPLICIT_BREAK_KIND = "call-to-torch-dynamo-graph-break"
+_TORCH_BREAK = BreakRecord(
+    _EXPLICIT_BREAK_KIND,
+    "graph_break() in torch's own code",
+    "torch calls torch._dynamo.graph_break() below this line",
+    "The break is part of torch, as before each step of an optimizer. Nothing in your code causes it.",
+)
+"""Texts of a break that torch's own code asks for."""
+
 
 class SessionBuilder:
     """Adds the events of one process to ``session``.
@@ -306,6 +315,9 @@ class SessionBuilder:
         text = event.text
         graph_break = parse_break(text)
         graph_break = replace(graph_break, stack=strip_notebook_frames(graph_break.stack))
+        users = [s for s in graph_break.stack if self.sources.is_user_file(s.file)]
+        if users and users[-1] != graph_break.stack[-1] and graph_break.kind == _EXPLICIT_BREAK_KIND:
+            graph_break = replace(_TORCH_BREAK, span=users[-1], stack=graph_break.stack)
         for span in graph_break.stack:
             self.sources.add_line(span.file)
         user, _, _ = text.partition("\nTraceback (most recent call last):")

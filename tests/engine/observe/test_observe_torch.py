@@ -116,6 +116,17 @@ def test_breaks_have_reason_and_line() -> None:
 
 
 @pytest.mark.thorough
+def test_a_break_that_torch_asks_for_is_not_the_users() -> None:
+    """An optimizer's step breaks the graph in torch's own code, at the user's line."""
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)])
+    session = observed(optimizer.step, ())
+    own = [b for b in breaks(session) if b.kind == "call-to-torch-dynamo-graph-break"]
+    assert own
+    assert {(b.title, b.hints) for b in own} == {("graph_break() in torch's own code", ())}
+    assert {b.span.file for b in own} == {str(HERE)}
+
+
+@pytest.mark.thorough
 def test_counts_equal_torch_s_counters() -> None:
     """Graphs and breaks are as many as torch's own counters say."""
     session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(4), 3), (-torch.ones(4), 3))
