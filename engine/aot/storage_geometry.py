@@ -74,8 +74,13 @@ def _element_offsets(t: torch.Tensor) -> set[int]:
 
 
 def size_hint(size: Any) -> int | None:
-    """Return the size hint of a size without adding a guard; None for an unbacked symbol."""
-    hint = size.node.hint if isinstance(size, torch.SymInt) else size
+    """Return the size hint of a size without adding a guard.
+
+    It is None for an unbacked symbol, unless a check fixed its value.
+    """
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    hint = size.node.maybe_as_int() if size.node.hint is None else size.node.hint
     return None if hint is None else int(hint)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from engine.records.base import Record
 from engine.records.fallback import FallbackRecord
@@ -42,12 +43,16 @@ class SavedValue(Record):
     (inputs, views).
     """
 
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("unknown_bytes",)
+
     name: str
     action: str
     bytes: int
     reason: str
     origins: tuple[str, ...] = ()
     """Ids of the nodes of the traced graph that it was computed by."""
+    unknown_bytes: str = ""
+    """Bytes beside ``bytes``, as an expression of symbols that only a run gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,11 @@ class PartitionRecord(Record):
     """Estimated peak memory of the forward run op by op, without its inputs."""
     backward_peak_bytes: int = 0
     """Estimated peak memory of the backward: activations and tangents, without call inputs."""
+
+    @property
+    def unknown_saved_bytes(self) -> str:
+        """Bytes saved beside ``saved_bytes``, as an expression of symbols that only a run gives."""
+        return " + ".join(v.unknown_bytes for v in self.values if v.action == "saved" and v.unknown_bytes)
 
 
 @dataclass(frozen=True, slots=True)

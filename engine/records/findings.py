@@ -25,6 +25,7 @@ from engine.records.counts import (
     unique_kernels,
 )
 from engine.records.format_amounts import format_bytes, format_seconds
+from engine.records.graph import operator_name
 from engine.records.guards import Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives
@@ -386,15 +387,16 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 
 
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
-    found: dict[tuple[str, str, str], list[tuple[str, Span | None]]] = {}
+    found: dict[tuple[str, bool, str, str], list[tuple[str, Span | None]]] = {}
     for compilation in session.compilations:
-        spans = {n.id: n.span for g in compilation.graphs for n in g.nodes}
+        nodes = {n.id: n for g in compilation.graphs for n in g.nodes}
         for call in aten_calls_of(compilation):
             if not call.is_library:
-                place = (compilation.id, spans.get(call.node))
-                found.setdefault((call.op, call.reason, call.hint), []).append(place)
-    for (op, reason, hint), places in found.items():
-        is_custom = not op.startswith(_OPERATORS_OF_TORCH)
+                node = nodes.get(call.node)
+                place = (compilation.id, node.span if node else None)
+                is_custom = not call.op.startswith(_OPERATORS_OF_TORCH)
+                found.setdefault((operator_name(call.op, node), is_custom, call.reason, call.hint), []).append(place)
+    for (op, is_custom, reason, hint), places in found.items():
         where, advice = ("its own code", _CUSTOM_ADVICE) if is_custom else ("in ATen", hint)
         yield Finding(
             "aten-fallback", "advice", f"{op} runs {where} and is not fused with the kernels around it", _clean(reason), _hint(advice),

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.records.base import Record
 from engine.records.bytecode import Span
+
+_LAYERS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+_ATTENTION = "scaled_dot_product_attention"
+_COMPOSITES = {
+    **{f"engine.{kind}": name for kind, name in _LAYERS.items()},
+    "engine.attention": _ATTENTION,
+    "engine.attention_with_backward": _ATTENTION,
+    "engine.attention_backward": f"{_ATTENTION} backward",
+}
+_RECURRENT = {
+    **dict.fromkeys(("engine.recurrent", "engine.cudnn_recurrent"), ""),
+    **dict.fromkeys(("engine.recurrent_backward", "engine.cudnn_recurrent_backward"), " backward"),
+}
+"""Suffix after the layer's name; the text of such a node has the kind of layer."""
+_LAYER_KIND = re.compile(r"'(lstm|gru|rnn_tanh|rnn_relu)'")
+
+
+def operator_name(op: str, node: NodeRecord | None = None) -> str:
+    """Return an operator's name; for one of the engine's own, the user's layer or function."""
+    op = op.removesuffix(".default")
+    if op not in _RECURRENT:
+        return _COMPOSITES.get(op, op)
+    kind = _LAYER_KIND.search(node.text) if node else None
+    return (_LAYERS[kind[1]] if kind else "recurrent layer") + _RECURRENT[op]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from engine.records.base import Record
 from engine.records.graph import PassRecord
@@ -89,12 +90,16 @@ class MemoryBlock(Record):
     "intermediate" or "output". ``node`` is the id of the ATen node that computes it; empty for an input.
     """
 
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("unknown_bytes",)
+
     name: str
     bytes: int
     kind: str
     first: int
     last: int
     node: str = ""
+    unknown_bytes: str = ""
+    """Its bytes as an expression of symbols that only a run gives; ``bytes`` is then 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ class AotWrappersView {
     }
     if (i < 0) {
       return h("section", { class: className, "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
-        h("p", {}, h("b", {}, "Your call "), h("span", { class: "mut" }, part.name)), this.#ports(this.#few(part.inputs, chip), this.#few(part.outputs, chip)), this.#ring(i + 1));
+        h("p", {}, h("b", {}, "Your call "), h("span", { class: "mut" }, part.name + (part.checks ? `, ${plural(part.checks, "run-time check")}` : ""))), this.#ports(this.#few(part.inputs, chip), this.#few(part.outputs, chip)), this.#ring(i + 1));
     }
     const { name, actions } = part.rings[i];
     const chips = (/** @type {string} */ direction) => actions.map((/** @type {any} */ a, /** @type {number} */ j) => (a.direction === direction ? this.#chip(`${a.argument} ${a.action}`, isHere && part.steps[this.at][2] === j, a.all.length > 1 ? `${a.all.join(", ")}: ${a.why}` : a.why, "did") : null)).filter(Boolean);

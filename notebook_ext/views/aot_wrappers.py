@@ -9,7 +9,7 @@ from engine.records.format_amounts import format_bytes
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type
+from notebook_ext.views.format_text import UNKNOWN_SIZE, one_line, pluralize, sanitize, tensor_type
 
 MAX_CALLS = 50
 """Maximum number of an entry's calls that can be stepped through; the latest."""
@@ -40,6 +40,8 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
     if len(returned) == len(results):
         types |= {name: row["type"] for name, row in zip(results, returned, strict=True)}
     values = [_value(v, types) for v in aot.values]
+    # The tracer returns conditions on values as booleans, and raises where one is false: the caller never sees them.
+    checks = {v["name"] for v in values if v["role"] == "output" and v["type"].startswith("SymBool(")}
     rings = [
         {"name": _name(w.name), "actions": _group_actions([_action(a, aot) for a in w.actions])}
         for w in aot.wrappers
@@ -56,7 +58,8 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
         "mode": sanitize(aot.mode),
         "note": sanitize(aot.note),
         "inputs": [v for v in values if v["role"] != "output"],
-        "outputs": [v for v in values if v["role"] == "output"],
+        "outputs": [v for v in values if v["role"] == "output" and v["name"] not in checks],
+        "checks": len(checks),
         "rings": rings,
         "idle": [_name(w.name) for w in aot.wrappers if not w.actions],
         "bare": _why_bare(record, aot),
@@ -78,6 +81,7 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
 def _partition(found: PartitionRecord) -> dict[str, Any]:
     """Return the values saved or recomputed for the backward, largest first, and byte sums."""
     rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
+    unknown = f" and {one_line(text, 60)} B" if (text := found.unknown_saved_bytes) else ""
     spared = max(0, found.bytes_without_recompute - found.saved_bytes)
     return {
         "sums": [
@@ -87,15 +91,20 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
         ],
         "sizes": [format_bytes(found.saved_bytes), format_bytes(spared), format_bytes(found.saved_input_bytes)],
         "text": (
-            f"{format_bytes(found.saved_bytes)} of activations saved between forward and backward ({found.method}); "
+            f"{format_bytes(found.saved_bytes)}{unknown} of activations saved between forward and backward ({found.method}); "
             f"{format_bytes(found.bytes_without_recompute)} without recompute. Inputs saved for backward: {format_bytes(found.saved_input_bytes)}."
             + _peaks(found)
+            + (f" These sums are without sizes that are {UNKNOWN_SIZE}." if unknown else "")
         ),
         "rows": [
             {
                 "name": one_line(v.name, 40),
                 "action": sanitize(v.action),
-                "bytes": format_bytes(v.bytes) if v.bytes else "",
+                "bytes": f"{one_line(v.unknown_bytes, 40)} B"
+                if v.unknown_bytes
+                else format_bytes(v.bytes)
+                if v.bytes
+                else "",
                 "count": v.bytes,
                 "reason": one_line(v.reason, 200),
             }

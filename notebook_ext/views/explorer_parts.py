@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from engine.records.counts import compilation_counts, has_graph
+from engine.ir.user_code_files import is_installed_file
+from engine.records.counts import compilation_counts, errors_of, has_graph
 from engine.records.session import CompilationRecord, Session
 from engine.records.timeline.save_timeline import perfetto_trace, speedscope_profile
 from notebook_ext.glossary import terms_by_view
@@ -77,9 +78,17 @@ def overview(
 
 
 def start_entry(session: Session) -> str:
-    """Return the compilation to show first: with kernels, else with a graph, else the first."""
+    """Return the compilation to show first: with kernels, else with a graph, else the first.
+
+    Where the user's function raises, its library callees are compiled alone: they come last.
+    """
     compilations = session.compilations
-    ordered = sorted(compilations, key=lambda c: (not c.kernels, not has_graph(c)))
+    files = {f.id: f.file for f in session.frames}
+    raises = any(not is_installed_file(files.get(c.frame, "")) for c, _ in errors_of(tuple(compilations)))
+    ordered = sorted(
+        compilations,
+        key=lambda c: (raises and is_installed_file(files.get(c.frame, "")), not c.kernels, not has_graph(c)),
+    )
     return ordered[0].id if ordered else ""
 
 

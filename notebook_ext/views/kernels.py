@@ -7,7 +7,7 @@ from typing import Any
 from engine.kernels.gpu_targets import TARGETS
 from engine.records.counts import aten_calls_of, unique_kernels
 from engine.records.format_amounts import format_bytes, format_seconds
-from engine.records.graph import NodeRecord
+from engine.records.graph import NodeRecord, operator_name
 from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
@@ -46,12 +46,13 @@ def kernels(session: Session) -> dict[str, Any]:
             {
                 "compilation": c.id,
                 "is_cpu": c.lowering is not None and c.lowering.target == CPU,
-                "op": one_line(e.op, 60).removesuffix(".default"),
+                "op": one_line(operator_name(e.op, nodes.get(e.node)), 60),
                 "reason": sanitize(e.reason),
                 "hint": sanitize(e.hint),
                 "is_library": e.is_library,
             }
             for c in shown
+            for nodes in ({n.id: n for g in c.graphs for n in g.nodes},)
             for e in aten_calls_of(c)
         ],
         "decisions": [_decision(c, d) for c in shown for lowering in _lowerings(c) for d in lowering.decisions],

@@ -20,7 +20,7 @@ from engine.aot.node_properties import output_args
 from engine.aot.partitioner.min_cut import INFINITE, FlowNetwork
 from engine.aot.partitioner.pack_masks import pack_masks, unpack_unsaved_masks, use_unpacked_masks
 from engine.aot.partitioner.peak_memory import peak_bytes
-from engine.aot.partitioner.recompute import is_view, num_bytes, view_base_node, why_not_recomputable
+from engine.aot.partitioner.recompute import is_view, num_bytes, unknown_bytes, view_base_node, why_not_recomputable
 from engine.aot.partitioner.save_symbols import save_symbols
 from engine.aot.partitioner.selective_checkpoint import policy_saves
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
@@ -435,12 +435,18 @@ def _record(
             if n in parts.policy_saved
             else _why_saved(n, inputs, free, method),
             _traced_node_ids(n),
+            _unknown_bytes(n) if n in taken else "",
         )
         for n in saved
     ]
     rows += [
         SavedValue(
-            n.name, "recomputed", 0 if _is_view_or_item(n) else _bytes(n), _why_recomputed(n), _traced_node_ids(n)
+            n.name,
+            "recomputed",
+            0 if _is_view_or_item(n) else _bytes(n),
+            _why_recomputed(n),
+            _traced_node_ids(n),
+            "" if _is_view_or_item(n) else _unknown_bytes(n),
         )
         for n in recomputed
         if not is_backward_node(n) or takes_rng_state(n)  # a backward node runs once: nothing is recomputed
@@ -460,7 +466,11 @@ def _is_view_or_item(node: Node) -> bool:
 
 
 def _bytes(node: Node) -> int:
-    return sum(map(num_bytes, results_of(node.meta.get("val"))))
+    return sum(num_bytes(v, 0) for v in results_of(node.meta.get("val")))
+
+
+def _unknown_bytes(node: Node) -> str:
+    return unknown_bytes(results_of(node.meta.get("val")))
 
 
 def _default_bytes(parts: _JointNodes) -> int:

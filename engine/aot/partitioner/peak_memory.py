@@ -15,7 +15,7 @@ Node = torch.fx.Node
 
 
 def peak_bytes(graph: torch.fx.Graph, callers: Collection[Node] = ()) -> int:
-    """Return the largest number of bytes alive at once.
+    """Return the largest number of bytes alive at once, without values of unknown size.
 
     Values die after their last use, as in the ATen executor. Views allocate nothing. The inputs in ``callers`` do not
     count: their caller holds them.
@@ -52,4 +52,4 @@ def _allocated_bytes(node: Node) -> int:
     value = node.meta.get("val")
     if value is None:
         return 0
-    return sum(num_bytes(v) for v in results_of(value) if v is not None)
+    return sum(num_bytes(v, 0) for v in results_of(value) if v is not None)

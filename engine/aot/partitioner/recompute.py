@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -86,16 +88,18 @@ def view_base_node(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def num_bytes(value: Any) -> int:
-    """Return the bytes of a tensor, with symbols at their size hints. A scalar counts 8 bytes."""
+def num_bytes(value: Any, unknown: int = 4096) -> int:
+    """Return the bytes of a tensor, with symbols at their size hints. A scalar counts 8 bytes.
+
+    An unbacked symbol counts as ``unknown``: a guess for costs, 0 for figures that a person reads.
+    """
     if not isinstance(value, torch.Tensor):
         return 8
-    count = 1
-    for size in value.shape:
-        count *= _hint(size)
-    return count * value.element_size()
+    sizes = (size_hint(size) for size in value.shape)
+    return math.prod(unknown if s is None else s for s in sizes) * value.element_size()
 
 
-def _hint(size: Any) -> int:
-    known = size_hint(size)
-    return 4096 if known is None else known
+def unknown_bytes(values: Iterable[Any]) -> str:
+    """Return the bytes of tensors whose sizes only a run gives, as an expression of symbols."""
+    sized = (v for v in values if isinstance(v, torch.Tensor) and any(size_hint(s) is None for s in v.shape))
+    return " + ".join(str(v.numel() * v.element_size()) for v in sized)

@@ -31,7 +31,8 @@ def live_memory(program: LoweredProgram, stage: str = "call", saved: Collection[
         first, node = definitions.get(name, (0, ""))
         kind = _kind(name, buffer, saved, returned)
         last = end if kind in ("input", "output") else min(reads.get(name, first), taken.get(name, end))
-        blocks.append(MemoryBlock(name, _bytes_of(buffer, hints), kind, first, last, node))
+        size, unknown = _bytes_of(buffer, hints)
+        blocks.append(MemoryBlock(name, size, kind, first, last, node, unknown))
     live = list(_live_bytes(blocks, len(program.steps)))
     steps = [MemoryStep(*_describe(step), size) for step, size in zip(program.steps, live, strict=True)]
     return MemoryRecord(stage, tuple(steps), tuple(blocks))
@@ -108,9 +109,10 @@ def size_hints(program: LoweredProgram) -> Mapping[str, int]:
     return found
 
 
-def _bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:
-    """Return the bytes of a buffer at its size hints; 0 if a size has none."""
+def _bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> tuple[int, str]:
+    """Return the bytes of a buffer at its size hints; if one is missing, 0 and an expression."""
+    size = product((*buffer.shape, buffer.dtype.itemsize))
     try:
-        return concrete_size(product((*buffer.shape, buffer.dtype.itemsize)), hints.__getitem__)
+        return concrete_size(size, hints.__getitem__), ""
     except KeyError:
-        return 0
+        return 0, str(size)

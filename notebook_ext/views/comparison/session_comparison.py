@@ -19,6 +19,7 @@ from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, pluralize, sanitize
 from notebook_ext.views.linked.row_links import CPU, for_target, targets_of
+from notebook_ext.views.stage_differences import STAGE_TITLES
 
 CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"
@@ -177,7 +178,7 @@ def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, s
     yield "Guards", str(len(record.guards.guards)) if record.guards else "0"
     for graph in record.graphs:
         operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
-        yield f"Graph: {graph.stage}", pluralize(operations, "operation")
+        yield STAGE_TITLES.get(graph.stage, f"Graph: {graph.stage}"), pluralize(operations, "operation")
     if record.aot is not None:
         yield "Wrappers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
         if record.aot.partition is not None:

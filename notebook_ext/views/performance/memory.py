@@ -9,11 +9,11 @@ from typing import Any
 
 from engine.records.aot import CheckpointTrial
 from engine.records.format_amounts import format_bytes
-from engine.records.graph import NodeRecord
-from engine.records.lowering import MemoryBlock, MemoryRecord
+from engine.records.graph import NodeRecord, operator_name
+from engine.records.lowering import MemoryBlock, MemoryRecord, MemoryStep
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import one_line, pluralize, sanitize
+from notebook_ext.views.format_text import UNKNOWN_SIZE, one_line, pluralize, sanitize
 
 HELD = {"saved": "saved by the forward", "tangent": "gradient of an output", "output": "returned"}
 """Why a block of this kind is live, if not for a later step."""
@@ -37,11 +37,13 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
     programs = []
     for record in compilation.memory:
         start = len(steps)
-        steps += [
-            {"name": one_line(s.name, 60), "bytes": s.live_bytes, "lines": lines.of(s.nodes)} for s in record.steps
-        ]
+        steps += [{"name": lines.step_name(s), "bytes": s.live_bytes, "lines": lines.of(s.nodes)} for s in record.steps]
         saved = _saved_names(compilation) if record.stage == "forward" else set()
-        blocks += [_block(b, start, record, lines, saved) for b in record.blocks if b.kind != "input" and b.bytes]
+        blocks += [
+            _block(b, start, record, lines, saved)
+            for b in record.blocks
+            if b.kind != "input" and (b.bytes or b.unknown_bytes)
+        ]
         programs.append(_program(record, start))
     peak = max(range(len(steps)), key=lambda n: steps[n]["bytes"], default=-1)
     return {
@@ -64,17 +66,24 @@ def _program(record: MemoryRecord, start: int) -> dict[str, Any]:
         "name": record.stage,
         "first": start,
         "count": len(record.steps),
-        "peak": format_bytes(record.peak_bytes),
+        "peak": _peak(record),
         "held": format_bytes(held),
     }
 
 
+def _peak(record: MemoryRecord) -> str:
+    """Return the peak; a lower bound, or none, if some sizes are known only at run time."""
+    if not any(b.unknown_bytes and b.kind != "input" for b in record.blocks):
+        return format_bytes(record.peak_bytes)
+    return f"at least {format_bytes(record.peak_bytes)}" if record.peak_bytes else UNKNOWN_SIZE
+
+
 def _block(block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, saved: set[str]) -> dict[str, Any]:
-    last = record.steps[block.last].name if 0 <= block.last < len(record.steps) else ""
+    last = lines.step_name(record.steps[block.last]) if 0 <= block.last < len(record.steps) else ""
     return {
         "name": one_line(block.name, 40),
         "bytes": block.bytes,
-        "text": format_bytes(block.bytes),
+        "text": f"{one_line(block.unknown_bytes, 40)} B" if block.unknown_bytes else format_bytes(block.bytes),
         "kind": block.kind,
         "why": "saved for the backward"
         if block.name in saved
@@ -97,9 +106,13 @@ def _outcome(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: 
     for record in compilation.memory:
         if peak < start + len(record.steps):
             live = record.live_blocks(peak - start)
+            if not live:
+                return f"The peak is {_peak(record)}."
             largest = ", ".join(f"{one_line(b.name, 40)} {format_bytes(b.bytes)}" for b in live[:3])
             step = f"step {peak - start + 1} of {len(record.steps)} of the {record.stage}, {steps[peak]['name']}"
-            return f"The peak is {format_bytes(record.peak_bytes)}, at {step}: {pluralize(len(live), 'tensor')} live, the largest {largest}."
+            return (
+                f"The peak is {_peak(record)}, at {step}: {pluralize(len(live), 'tensor')} live, the largest {largest}."
+            )
         start += len(record.steps)
     return ""
 
@@ -115,6 +128,8 @@ def _recompute(compilation: CompilationRecord) -> str:
     if partition is None:
         return ""
     saved, without = partition.saved_bytes, partition.bytes_without_recompute
+    if unknown := partition.unknown_saved_bytes:
+        return f"The forward saves {format_bytes(saved)} and {one_line(unknown, 60)} B for the backward: these symbols are {UNKNOWN_SIZE}."
     if without <= saved:
         return f"The forward saves {format_bytes(saved)} for the backward, which recomputes nothing."
     return f"The forward saves {format_bytes(saved)} for the backward; without recomputing it would save {format_bytes(without)}."
@@ -175,6 +190,10 @@ class _NodeLines:
             number: [line, _place(file, line), sanitize(source_lines.line_text(self._session, file, line)).strip()]
             for (file, line), number in self._ordinals.numbers.items()
         }
+
+    def step_name(self, step: MemoryStep) -> str:
+        """Return the kernel or the operator that a step runs."""
+        return one_line(operator_name(step.name, self._nodes.get(step.nodes[0]) if step.nodes else None), 60)
 
     def of(self, nodes: tuple[str, ...]) -> list[int]:
         """Return the numbers of the lines that these nodes come from."""

@@ -6,9 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
+import engine
 from engine.records.bytecode import Span
-from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.graph import GraphRecord, NodeRecord, operator_name
 from engine.records.guards import CallExplanation, Fix
 from engine.records.lowering import AutotuneChoice
 from engine.records.runtime import CallRecord, Timing
@@ -16,7 +19,8 @@ from engine.records.session import Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from engine.supported_versions import torch_version
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.explorer_parts import all_parts, initial_parts, overview, part
+from notebook_ext.views.comparison.session_comparison import entry_summary
+from notebook_ext.views.explorer_parts import all_parts, initial_parts, overview, part, start_entry
 from notebook_ext.views.graph import graphviz_layout
 from notebook_ext.views.graph.node_table import MAX_PER_RANK, layered_layout
 from notebook_ext.views.guards import fix_rows, guards, symbol_range, what_if
@@ -329,3 +333,35 @@ def test_fixes_say_what_was_found_when_they_were_tried() -> None:
         ("", "not verifiable: <b>"),
         ("", ""),
     ]
+
+
+def test_the_users_function_is_shown_first_where_it_raises() -> None:
+    """Its library callees are compiled alone then; the explorer does not open on them."""
+    layer = nn.Linear(4, 4)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x)
+        assert y.shape[1] == 9, "no"
+        return y
+
+    with engine.record() as session, pytest.raises(AssertionError, match="no"):
+        engine.compile(block, backend="aot_eager")(torch.ones(2, 4))
+    frames = {f.id: f.name.rpartition(".")[2] for f in session.frames}
+    assert {frames[c.frame] for c in session.compilations} == {"block", "forward"}
+    assert frames[session.compilation(start_entry(session)).frame] == "block"
+
+
+def test_compared_graphs_are_named_by_their_stage_in_words() -> None:
+    """Nobody but the records calls the traced graph fx."""
+    names = [name for name, _ in entry_summary(head_session(), "0/0")["facts"]]
+    assert {"Traced graph", "ATen graph"} <= set(names)
+    assert not any(name.startswith("Graph:") for name in names)
+
+
+def test_an_operator_of_the_engine_is_named_as_the_users_layer() -> None:
+    """Kernels, memory and advice say LSTM and not the name of an internal operator."""
+    node = NodeRecord("aten:0/0:r", "r", "call_function", "engine.recurrent", "r = engine.recurrent('lstm', x, [h])")
+    assert operator_name("engine.recurrent", node) == "LSTM"
+    assert operator_name("engine.recurrent_backward.default", node) == "LSTM backward"
+    assert operator_name("engine.attention_with_backward") == "scaled_dot_product_attention"
+    assert operator_name("aten.mm") == "aten.mm"

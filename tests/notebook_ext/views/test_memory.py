@@ -9,6 +9,7 @@ from torch import nn
 import engine
 from engine.editing.try_checkpoints import try_checkpoints
 from engine.records.session import Session
+from notebook_ext.views.aot_wrappers import aot_wrappers
 from notebook_ext.views.empty_views import empty_views
 from notebook_ext.views.performance.memory import checkpoint_trials, memory
 from notebook_ext.views.static_snapshot.stage_tables import detail_tables
@@ -37,6 +38,27 @@ def test_forward_and_backward_share_one_row_of_steps() -> None:
     (table,) = [t for t in detail_tables(session, session.compilation(entry)) if t[0].startswith("Live memory")]
     assert [row[0] for row in table[2]] == ["forward", "backward"]
     assert "memory" not in empty_views(session)
+
+
+def test_sizes_known_only_at_run_time_are_symbols_in_both_views() -> None:
+    """Bytes of such sizes are expressions and no guess; run-time checks are no results."""
+    weight = nn.Parameter(torch.randn(3))
+
+    def loss(x: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+        bins = torch.bincount(counted, minlength=3)
+        return (x.nonzero().float().sin() * weight[0]).sum() + (weight[: bins.shape[0]] * bins).sum()
+
+    with engine.record() as session:
+        engine.compile(loss, backend="aot_eager")(torch.ones(4), torch.tensor([0, 1, 2])).backward()
+    entry = session.compilations[0].id
+    shown = aot_wrappers(session, entry)
+    sizes = {row["name"]: row["bytes"] for row in shown["partition"]["rows"]}
+    assert sizes["bincount"] == "24 B"
+    assert any("*u" in size for size in sizes.values())
+    assert "unknown until it runs" in shown["partition"]["text"]
+    assert "unknown until it runs" in memory(session, entry)["recompute"]
+    assert [v["name"] for v in shown["outputs"]] == ["output 0"]
+    assert shown["checks"] >= 1
 
 
 @pytest.mark.thorough
