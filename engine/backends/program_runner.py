@@ -12,6 +12,7 @@ from engine.compilation import RecordUpdater
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.current_session import current_session
 from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.lowering.graph_lowering import cpu_nodes
 from engine.options import Options
 from engine.records.runtime import StageFailure
 from engine.runtime.aten_executor import aten_executor
@@ -34,7 +35,9 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
         errors.KernelBuildError: a kernel cannot be built.
     """
     run = program_executor(program, is_boxed=graph.is_boxed, compilation=record.compilation)
-    if options.uses_cuda_graphs and not why_off(Feature.CUDA_GRAPHS):
+    if options.uses_cuda_graphs and _computes_inputs_on_cpu(graph):
+        record.add_launch_mode(graph.stage, "Kernels are launched one by one: ATen computes with an input on the CPU.")
+    elif options.uses_cuda_graphs and not why_off(Feature.CUDA_GRAPHS):
         run = CudaGraphReplay(
             run,
             CudaGraphRecorder(),
@@ -45,6 +48,13 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
             on_status=functools.partial(record.add_launch_mode, graph.stage),
         )
     return with_recorded_fallback(run, graph)
+
+
+def _computes_inputs_on_cpu(graph: AotGraph) -> bool:
+    """Return True if a call on the CPU reads an input, which a recording has only on the GPU."""
+    nodes = graph.module.graph
+    on_cpu = cpu_nodes(nodes)
+    return any(not on_cpu.isdisjoint(given.users) for given in nodes.find_nodes(op="placeholder"))
 
 
 def with_recorded_fallback(run: Run, graph: AotGraph) -> Run:

@@ -95,6 +95,8 @@ class GraphLowering:
         layouts = {} if is_cpu else choose_layouts(module.graph)
         self.context = LoweringContext(compilation, is_cpu=is_cpu, layouts=layouts)
         self.context.name_counts.update({n.name: 1 for n in module.graph.nodes})
+        self.is_on_gpu = _has_gpu_tensors(module.graph)
+        self.cpu_nodes = cpu_nodes(module.graph)
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
         self.symbols = ProgramSymbols()
@@ -182,7 +184,7 @@ class GraphLowering:
         value = value.detach()
         self.compute_node_count += 1
         number = constant_number(value)
-        if isinstance(number, (bool, int, float)):
+        if isinstance(number, (bool, int, float)) and node not in self.cpu_nodes:
             self.lowered_node_count += 1
             self.values[node] = self._name_after_node(
                 node,
@@ -247,7 +249,7 @@ class GraphLowering:
                 "One of its arguments is a data-dependent number of unknown sign and width.",
             )
         try:
-            _check_devices(node)
+            self._check_devices(node)
             _check_not_empty(node)
             result = lowering(self.context, *args, **kwargs)
             _check_result(node, result)
@@ -263,6 +265,32 @@ class GraphLowering:
             return Fallback(LoweringFallback.LOWERING_FAILED, reason)
         self.values[node] = self._name_after_node(node, result)
         return None
+
+    def _check_devices(self, node: torch.fx.Node) -> None:
+        seen = (*node.all_input_nodes, node)
+        tensors = tensors_in([n.meta.get("val") for n in seen])
+        # Eager mixes 0-dim CPU tensors with tensors on any device.
+        devices = {
+            v.device.type
+            for n in seen
+            for v in tensors_in(n.meta.get("val"))
+            if v.shape or v.device.type != "cpu" or not self._can_cross_devices(n)
+        }
+        if len(devices) > 1:
+            raise NotLowered(LoweringFallback.MIXED_DEVICES, f"it mixes tensors on {' and '.join(sorted(devices))}")
+        if self.is_on_gpu and "cpu" in devices:
+            raise NotLowered(LoweringFallback.MIXED_DEVICES, "it is computed on the CPU, and the kernels are for a GPU")
+        if any(v.layout != torch.strided for v in tensors):
+            raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "an operator on sparse tensors has no lowering")
+
+    def _can_cross_devices(self, node: torch.fx.Node) -> bool:
+        """Return True for inputs, which the runtime moves, and for what kernels compute."""
+        if node.op == "placeholder":
+            return self.cpu_nodes.isdisjoint(node.users)
+        value = self.values.get(node)
+        return node not in self.cpu_nodes and (
+            value is None or (isinstance(value, LoweredTensor) and value.definition.is_computed)
+        )
 
     def _has_unknown_size(self, node: torch.fx.Node) -> bool:
         """Return True if the result has a size symbol that nothing before it defines."""
@@ -430,6 +458,33 @@ def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     )
 
 
+def _has_gpu_tensors(graph: torch.fx.Graph) -> bool:
+    return any(v.is_cuda for node in graph.nodes for v in tensors_in(node.meta.get("val")))
+
+
+def cpu_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
+    """Return the nodes of a graph with GPU tensors whose results must be on the CPU.
+
+    A scalar that only ATen's operators on GPU tensors read, such as a number assigned to a slice, is part of their
+    kernels.
+    """
+    if not _has_gpu_tensors(graph):
+        return frozenset()
+    found: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        made = tensors_in(node.meta.get("val"))
+        if node.op not in ("get_attr", "call_function") or all(v.is_cuda for v in made):
+            continue
+        if any(v.shape for v in made) or any(user in found or not _takes_gpu_scalars(user) for user in node.users):
+            found.add(node)
+    return frozenset(found)
+
+
+def _takes_gpu_scalars(node: torch.fx.Node) -> bool:
+    called = called_overload(node.target)
+    return called is not None and called.namespace in ("aten", "prims") and bool(tensors_in(node.meta.get("val")))
+
+
 def _is_view(target: Any) -> bool:
     """Return True if an operator's result aliases its input."""
     return any(r.alias_info is not None for r in target._schema.returns)
@@ -441,18 +496,6 @@ def _is_item_call(node: torch.fx.Node) -> bool:
 
 def _as_sentence(reason: str) -> str:
     return reason[:1].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
-
-
-def _check_devices(node: torch.fx.Node) -> None:
-    tensors = tensors_in([n.meta.get("val") for n in (*node.all_input_nodes, node)])
-    given = tensors_in([n.meta.get("val") for n in node.all_input_nodes if n.op == "placeholder"])
-    # Eager mixes 0-dim CPU tensors with tensors on any device; the runtime moves them.
-    scalars = {id(v) for v in given if not v.shape and v.device.type == "cpu"}
-    devices = {v.device.type for v in tensors if id(v) not in scalars}
-    if len(devices) > 1:
-        raise NotLowered(LoweringFallback.MIXED_DEVICES, f"it mixes tensors on {' and '.join(sorted(devices))}")
-    if any(v.layout != torch.strided for v in tensors):
-        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "an operator on sparse tensors has no lowering")
 
 
 def _check_not_empty(node: torch.fx.Node) -> None:

@@ -176,3 +176,22 @@ def test_memory_of_matrix_products() -> None:
     x = torch.randn(64, 64, device="cuda")
     plain = _peak(model, x)
     assert _peak(engine.compile(model, options=FAST), x) <= 1.05 * plain
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_what_stays_on_the_cpu_is_computed_there_at_each_call(mode: str) -> None:
+    """Results and operands on the CPU, constants and inputs: values and devices are eager's."""
+
+    def scaled(x: torch.Tensor, step: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = torch.zeros_like(x)
+        mask[1:3, ::2] = 5
+        half = step / 2
+        return x * half + mask, half, x + torch.tensor([1.0, 2.0]).sum(), torch.tensor(3.0)
+
+    fast = engine.compile(scaled, mode=mode)
+    x = torch.randn(8, 8, device="cuda")
+    for number in range(7):
+        step = torch.tensor(number + 0.5)
+        found, wanted = fast(x, step), scaled(x, step)
+        assert [v.device for v in found] == [v.device for v in wanted]
+        torch.testing.assert_close(found, wanted)

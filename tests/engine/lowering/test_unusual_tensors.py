@@ -16,7 +16,7 @@ from engine.api import make_options
 from engine.backends.triton import TritonBackend
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import AtenCall, LoweredProgram
 from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
@@ -32,11 +32,13 @@ pytestmark = needs_triton
 F16, F32 = torch.float16, torch.float32
 
 
-def lower_fake_inputs(function: Callable[..., Any], *made: tuple[tuple[int, ...], torch.dtype]) -> LoweredProgram:
+def lower_fake_inputs(
+    function: Callable[..., Any], *made: tuple[tuple[int, ...], torch.dtype], device: str = "cpu"
+) -> LoweredProgram:
     """The program for tensors that have no memory."""
     mode = FakeTensorMode()
     with mode:
-        fakes = tuple(torch.empty(shape, dtype=dtype) for shape, dtype in made)
+        fakes = tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in made)
         module = make_fx(lambda *args: (function(*args),), tracing_mode="real")(*fakes)
     return lower(AotGraph(module, fakes, "0/0"), "cuda:90", print_triton)
 
@@ -174,3 +176,31 @@ def test_a_graph_of_which_no_kernel_can_be_built_runs_in_aten(monkeypatch: pytes
     (failure,) = work.failures
     assert "softmax_kernel could not be built: RuntimeError: out of resource: registers" in failure.sentence
     assert not work.program.kernels
+
+
+def test_a_number_assigned_to_a_part_of_a_gpu_tensor_is_a_constant_of_the_kernel() -> None:
+    """Eager makes a tensor on the CPU of it; no ATen call and no launch moves it to the GPU."""
+
+    def window_mask(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(x)
+        for start, number in ((0, 1), (5, 2)):
+            part = torch.fill(mask.narrow(0, start, 3), torch.tensor(number, device="cpu"))
+            mask = torch.slice_scatter(mask, part, 0, start, start + 3)
+        return x + mask
+
+    program = lower_fake_inputs(window_mask, ((8, 8), F32), device="cuda")
+    (kernel,) = program.kernels
+    assert "2.0" in kernel.text
+    assert len(program.steps) == 1
+
+
+def test_what_eager_computes_on_the_cpu_stays_there_beside_gpu_tensors() -> None:
+    """Kernels for a GPU neither read memory of the CPU nor return a result there."""
+    program = lower_fake_inputs(
+        lambda x: (x + torch.tensor([1.0, 2.0], device="cpu").sum(), torch.tensor(2.0, device="cpu").sin(), x * 2),
+        ((8, 8), F32),
+        device="cuda",
+    )
+    assert [kernel.name for kernel in program.kernels] == ["mul_kernel"]
+    called = [str(step.target) for step in program.steps if isinstance(step, AtenCall)]
+    assert {"aten.sum.default", "aten.sin.default", "aten.add.Tensor"} <= {*called}
