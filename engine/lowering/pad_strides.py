@@ -17,9 +17,8 @@ ALIGNMENT_BYTES = 16
 """Rows must start at a multiple of this many bytes for the fast library kernels."""
 MIN_ELEMENTS = 1 << 16
 """Smaller tensors are not padded: the speed of their matmul does not matter."""
-MATMUL_OPS = frozenset(
-    (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.linear.default)
-)
+MATMUL_OPS = frozenset((aten.mm.default, aten.addmm.default, aten.linear.default))
+"""Without batched ones: the library has no faster kernel for aligned rows of those."""
 VIEW_OPS = frozenset(
     (
         aten.t.default,

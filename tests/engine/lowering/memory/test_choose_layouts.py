@@ -53,3 +53,11 @@ def test_a_layout_that_is_seen_stays() -> None:
 def test_equal_parts_keep_the_layout_of_eager() -> None:
     """One operand of each layout is no reason to differ from eager."""
     assert chosen_for(lambda x, y: ((x + y) * 2).sum((0, 2, 3)), X.contiguous(), X) == {}
+
+
+def test_rows_are_padded_for_a_product_of_matrices_not_for_batched_ones() -> None:
+    """The library is faster with aligned rows of a matrix; a batched product only reads more."""
+    x = torch.ones(64, 49, 49, dtype=torch.bfloat16)
+    for product, rows in ((lambda a: torch.bmm(a * 2, a), 49), (lambda a: torch.mm((a * 2).view(-1, 49), a[0]), 56)):
+        program = lower(trace_to_aten(product, (x,)), "cuda:90", print_triton)
+        assert program.buffers["mul"].stride[-2:] == (rows, 1)
