@@ -54,6 +54,21 @@ class Unsupported(TracerException):
         """True if the user requested that graph breaks of this code be errors."""
 
 
+@dataclass(frozen=True)
+class BreakGraph:
+    """Context manager: these errors break the graph, for the reason that is given."""
+
+    kind: str
+    what: str
+    errors: type[Exception] | tuple[type[Exception], ...]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self.errors):
+            raise Unsupported(self.kind, self.what) from error
+
+
 class SkipFrame(TracerException):
     """The whole frame runs as plain Python. ``kind`` is an id in ``reasons.BREAK_REASONS``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from engine.trace.annotations import Frame, Tracer
-from engine.trace.exc import Unsupported, UserException
+from engine.trace.exc import BreakGraph, UserException
 from engine.trace.inline_generators import close_generator
 from engine.trace.variables.base import Variable, reachable_variables
 from engine.trace.variables.callables.generators import GeneratorVariable
@@ -46,12 +46,9 @@ def _may_be_unreachable(tx: Tracer, generator: GeneratorVariable, frame: Frame) 
 
 
 def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:
-    try:
+    what = "a suspended generator raises an exception when it is finalized"
+    with BreakGraph("generator-state", what, UserException):
         close_generator(tx, generator)
-    except UserException as error:
-        raise Unsupported(
-            "generator-state", "a suspended generator raises an exception when it is finalized"
-        ) from error
 
 
 def _reachable_variables(tx: Tracer, current: Frame, live: Iterable[Variable], *, is_over: bool) -> Iterator[Variable]:

@@ -36,7 +36,7 @@ from engine.trace.state.random_state import RandomState
 from engine.trace.state.side_effects import SideEffects
 from engine.trace.state.torch_state import TorchState
 from engine.trace.state.trace_symbols import TraceSymbols
-from engine.trace.variables.base import ConstantVariable, LazyVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import ConstantVariable, LazyVariable, NotPythonConstant, UserErrors, Variable, realize
 from engine.trace.variables.builder import build_sourceless, build_variable
 from engine.trace.variables.callables.methods import BoundMethodVariable, ConstantMethodVariable
 from engine.trace.variables.containers.dicts import mapping_entries
@@ -229,10 +229,8 @@ class Tracer:
 
     def get_constant_attr(self, value: ConstantVariable, name: str) -> Variable:
         """Return an attribute of a constant: a method to fold, or a plain variable."""
-        try:
+        with UserErrors(self, AttributeError):
             found = getattr(value.value, name)
-        except AttributeError as error:
-            raise self.make_user_exception(error) from error
         if isinstance(value.value, enum.Enum) and isinstance(found, MethodType) and found.__self__ is value.value:
             return BoundMethodVariable(value, self.wrap_static(found.__func__))
         if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.bytecode.opcodes import EXIT_FROM_TOP, unsupported_reason
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
-from engine.trace.exc import Unsupported, UserException
+from engine.trace.exc import BreakGraph, Unsupported, UserException
 from engine.trace.handlers.attributes import push_method
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
@@ -64,10 +64,9 @@ def _pop_except(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("CHECK_EXC_MATCH")
 def _check_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    try:
+    what = "an except clause whose class is not known while tracing"
+    with BreakGraph("exception-handling", what, NotPythonConstant):
         wanted = realize(tx, frame.stack.pop()).as_python_constant(tx)
-    except NotPythonConstant:
-        raise Unsupported("exception-handling", "an except clause whose class is not known while tracing") from None
     every = wanted if isinstance(wanted, tuple) else (wanted,)
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
         tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")

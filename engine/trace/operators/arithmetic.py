@@ -13,7 +13,7 @@ from typing import Any
 from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.introspection.python_operators import BINARY, COMPARE, INPLACE, METHODS, UNARY, Operator
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
 
@@ -126,11 +126,9 @@ def identical_or_equal(tx: Tracer, left: Variable, right: Variable) -> bool:
 
 def fold_constant_call(tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[str, Variable], what: str) -> Variable:
     """Call a pure function at trace time; all arguments must be constants."""
-    try:
+    with BreakGraph("non-constant-arguments", what, NotPythonConstant):
         values = tx.as_python_constants(args)
         words = tx.as_python_keywords(kwargs)
-    except NotPythonConstant:
-        raise Unsupported("non-constant-arguments", f"{what}") from None
     return tx.fold_constant(fn, *values, **words)
 
 

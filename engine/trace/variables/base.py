@@ -371,6 +371,19 @@ class RealObjectVariable(Variable):
         return self.real_object
 
 
+class FixedObjectVariable(RealObjectVariable):
+    """A real object that is a constant of the program, such as a C function or a class."""
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.real_object
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(self.real_object)
+
+
 class NotPythonConstant(Exception):
     """Raised by ``as_python_constant`` if the value is not fully known while tracing."""
 

@@ -29,6 +29,7 @@ from engine.trace.variables.higher_order.subgraph import (
     lift_shared_free_variables,
     trace_subgraph,
 )
+from engine.trace.variables.slotted_type import SlottedType
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import (
     register_tensor_attribute,
@@ -159,12 +160,11 @@ def _emit_registration(tx: Tracer, register: Callable[..., Any], nodes: list[tor
     return TensorHookHandleVariable(node, torch.utils.hooks.RemovableHandle)
 
 
-class _RegisterHook:
+class _RegisterHook(metaclass=SlottedType):
     """Callable of a node: registers a traced hook on a tensor."""
 
-    def __init__(self, body: Callable[..., Any], tree: TreeSpec) -> None:
-        self._body = body
-        self._tree = tree
+    _body: Callable[..., Any]
+    _tree: TreeSpec
 
     def __call__(self, tensor: torch.Tensor, *lifted: Any) -> Any:
         return tensor.register_hook(lambda gradient: unflatten_python(self._tree, iter(self._body(gradient, *lifted))))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.arithmetic import fold_constant_call
-from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import Args, FixedObjectVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import (
     SUBCLASS_METHOD_RULES,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 
-class BuiltinVariable(RealObjectVariable):
+class BuiltinVariable(FixedObjectVariable):
     """A function or method implemented in C."""
 
     is_copied_by_reference = True
@@ -41,12 +41,6 @@ class BuiltinVariable(RealObjectVariable):
         if str(name).startswith("pybind11"):
             name = self.real_object.__name__
         return f"{module}.{name}" if module and module != "builtins" else str(name)
-
-    def as_python_constant(self, tx: Tracer) -> Any:
-        return self.real_object
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self.real_object
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -76,9 +70,6 @@ class BuiltinVariable(RealObjectVariable):
         if isinstance(getter, types.GetSetDescriptorType) and self.real_object.__name__ == "__get__" and args:
             return realize(tx, args[0]).get_attr(tx, getter.__name__)
         raise Unsupported(unknown_call_kind(self.real_object), f"{self.describe()} is called")
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_const(self.real_object)
 
 
 _SCALARS = (int, float, bytes)

@@ -6,7 +6,7 @@ import collections
 
 from engine.trace.annotations import Tracer
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule, register_rule_by_name
 from engine.trace.variables.containers.builtin_subclasses import new_builtin_subclass
 from engine.trace.variables.containers.dict_subclasses import subclass_fromkeys
@@ -30,10 +30,8 @@ def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = [realize(tx, a) for a in args]
     symbols = [b if b.is_symbolic and b.python_type() is int and has_hint(b.sym) else None for b in given[:2]]
     values = [as_index(tx, b) if n > 1 or symbols[n] is None else hint(b.sym) for n, b in enumerate(given)]
-    try:
+    with UserErrors(tx, TypeError, ValueError):
         found = range(*values)
-    except (TypeError, ValueError) as error:
-        raise tx.make_user_exception(error) from error
     start, stop = symbols if len(symbols) > 1 else (None, *symbols)
     return RangeVariable(start or ConstantVariable(found.start), stop or ConstantVariable(found.stop), found.step)
 

@@ -16,7 +16,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.exc import Unsupported, UserException
+from engine.trace.exc import BreakGraph, Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
@@ -473,10 +473,9 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], source: Source) -> dict[Any,
 def _real_items(real: Any) -> list[tuple[Any, Any]]:
     """Return the items of a real dict in order, by the C method that no user code overrides."""
     base: Any = next((b for b in type(real).__mro__ if b in (collections.OrderedDict, dict)), type(real))
-    try:
+    # an OrderedDict whose keys were changed by dict methods raises
+    with BreakGraph("dict-key", "a dict whose lookup does not find its own keys", KeyError):
         return list(base.items(real))
-    except KeyError:  # an OrderedDict whose keys were changed by dict methods
-        raise Unsupported("dict-key", "a dict whose lookup does not find its own keys") from None
 
 
 def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: Any, value: Variable) -> tuple[Any, bool]:
@@ -486,12 +485,12 @@ def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: An
 
     Side effects or exceptions in ``__hash__`` or ``__eq__``, and a changed hash, raise Unsupported.
     """
-    try:
-        with forbid_side_effects(tx, f"{value.python_type().__name__}.__hash__ or __eq__"):
-            hash_key = mark_stored(value.hash_key(tx))
-            is_known = hash_key in entries
-    except UserException as error:
-        raise Unsupported("dict-key", "a dict with a key whose __hash__ or __eq__ raises") from error
+    with (
+        BreakGraph("dict-key", "a dict with a key whose __hash__ or __eq__ raises", UserException),
+        forbid_side_effects(tx, f"{value.python_type().__name__}.__hash__ or __eq__"),
+    ):
+        hash_key = mark_stored(value.hash_key(tx))
+        is_known = hash_key in entries
     has_user_hash = isinstance(hash_key, UserHashKey)
     if is_known or (has_user_hash and not _contains_key(real, key)):
         raise Unsupported("dict-key", "a dict with a key whose hash has changed")

@@ -24,7 +24,7 @@ from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, re
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
 from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.slotted_type import state
+from engine.trace.variables.slotted_type import SlottedType, fresh, state
 
 
 class _VariableProxy:
@@ -67,17 +67,14 @@ class _VariableProxy:
     __hash__ = None  # type: ignore[assignment]
 
 
-class _IteratorProxy:
+class _IteratorProxy(metaclass=SlottedType):
     """Stands for an iterator in C code; ``items`` are those that it has yielded."""
 
-    __slots__ = ("is_exhausted", "items", "last", "tx", "variable")
-
-    def __init__(self, tx: Tracer, variable: Variable) -> None:
-        self.tx = tx
-        self.variable = variable
-        self.items: list[Variable] = []
-        self.last: _VariableProxy | None = None
-        self.is_exhausted = False
+    tx: Tracer
+    variable: Variable
+    items: list[Variable] = fresh(list)
+    last: _VariableProxy | None = state(None)
+    is_exhausted: bool = state(False)
 
     def __iter__(self) -> _IteratorProxy:
         return self
@@ -92,12 +89,11 @@ class _IteratorProxy:
         return self.last
 
 
-class _SequenceProxy:
+class _SequenceProxy(metaclass=SlottedType):
     """Stands for an object that only defines ``__getitem__``."""
 
-    def __init__(self, tx: Tracer, variable: Variable) -> None:
-        self.tx = tx
-        self.variable = variable
+    tx: Tracer
+    variable: Variable
 
     def __getitem__(self, index: int) -> _VariableProxy:
         found = item_or_end(self.tx, self.variable, index)

@@ -17,7 +17,7 @@ from engine.ir.register_once import register_table
 from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import Args, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
@@ -216,10 +216,8 @@ def emit_transform_node(
 
 
 def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any]:
-    try:
-        return {key: realize(tx, value).as_python_constant(tx) for key, value in given.items()}
-    except NotPythonConstant:
-        raise Unsupported("functorch-argument", f"an option of {name} is not constant") from None
+    with BreakGraph("functorch-argument", f"an option of {name} is not constant", NotPythonConstant):
+        return tx.as_python_keywords(given)
 
 
 @register_table(register_rule, {kind.transform: kind for kind in _TRANSFORMS})

@@ -9,10 +9,11 @@ from typing import Any
 from engine.torch_private.pytree import SUPPORTED_NODES
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.slotted_type import SlottedType, state
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,9 @@ def _is_graph_value(value: Variable) -> bool:
 
 
 def _constant(tx: Tracer, value: Variable) -> TreeSpec:
-    try:
+    what = f"a {value.python_type().__name__} as argument or result of a higher-order operation"
+    with BreakGraph("higher-order-argument", what, NotPythonConstant):
         return TreeSpec(constant=value.as_python_constant(tx))
-    except NotPythonConstant:
-        raise Unsupported(
-            "higher-order-argument",
-            f"a {value.python_type().__name__} as argument or result of a higher-order operation",
-        ) from None
 
 
 def flatten_variable(
@@ -177,19 +174,16 @@ def _collect_leaves(tree: TreeSpec, packed: Any, leaves: list[Any]) -> None:
             _collect_leaves(part, item, leaves)
 
 
-class FlatCall:
+class FlatCall(metaclass=SlottedType):
     """Callable of a node: unflattens its arguments, calls a function, flattens the result.
 
     ``function`` takes the object of structure ``given``. The run on fakes records the structure of the result.
     """
 
-    def __init__(
-        self, function: Callable[[Any], Any], given: TreeSpec, fake: Callable[[Any], Any] | None = None
-    ) -> None:
-        self._function = function
-        self._given = given
-        self._fake = fake or function
-        self.output_tree = LEAF
+    _function: Callable[[Any], Any]
+    _given: TreeSpec
+    _fake: Callable[[Any], Any] | None = None
+    output_tree: TreeSpec = state(LEAF)
 
     def __call__(self, *leaves: Any) -> tuple[Any, ...]:
         found: list[Any] = []
@@ -199,7 +193,9 @@ class FlatCall:
     def run_on_fakes(self, *leaves: Any) -> tuple[Any, ...]:
         """Run on fakes and record the structure of the result."""
         found: list[Any] = []
-        self.output_tree = flatten_python(self._fake(unflatten_python(self._given, iter(leaves))), found)
+        self.output_tree = flatten_python(
+            (self._fake or self._function)(unflatten_python(self._given, iter(leaves))), found
+        )
         return tuple(found)
 
 

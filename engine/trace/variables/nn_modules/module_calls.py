@@ -16,7 +16,7 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import infer_parameters, module_hooks
 from engine.trace.annotations import Tracer
-from engine.trace.exc import RestartTracing, Unsupported, UserException
+from engine.trace.exc import BreakGraph, RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
@@ -49,10 +49,8 @@ def call_graph_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: 
     own = (module.real_object.__dict__, module.attr_writes)
     if around.cls_call is not None or any("_wrapped_call" in attributes for attributes in own):
         raise Unsupported("module-call", f"{module.describe()}, whose class overrides __call__, is called")
-    try:
+    with BreakGraph("module-call", f"the graph of {module.describe()} raises", UserException):
         return call_module(tx, module, args, kwargs)
-    except UserException as error:
-        raise Unsupported("module-call", f"the graph of {module.describe()} raises") from error
 
 
 def call_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> Variable:
@@ -216,10 +214,8 @@ def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwa
         raise Unsupported("lazy-module", f"the lazy {module.describe()} is used after random numbers or side effects")
     fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
     words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
-    try:
+    with BreakGraph("lazy-module", f"the parameters of the lazy {module.describe()} are initialized", Exception):
         real._infer_parameters(real, tuple(fakes), words)
-    except Exception as error:
-        raise Unsupported("lazy-module", f"the parameters of the lazy {module.describe()} are initialized") from error
     again = Unsupported("lazy-module", f"the lazy {module.describe()} inferred its sizes")
     raise RestartTracing(0, again)
 

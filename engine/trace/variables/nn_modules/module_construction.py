@@ -13,7 +13,17 @@ from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, TRUE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import (
+    NONE,
+    TRUE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    UserErrors,
+    Variable,
+    realize,
+)
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
@@ -126,10 +136,8 @@ def _construct_module(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> V
         return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
     if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *words.values())):
         return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
-    try:
+    with UserErrors(tx, Exception):
         instance = cls(*constants, **words)
-    except Exception as error:
-        raise tx.make_user_exception(error) from error
     tables = [instance.__dict__[table] for table in ("_parameters", "_buffers", "_modules")]
     if any(member is not None for table in tables for member in table.values()):
         raise graph_break

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
@@ -31,12 +31,9 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     """Evaluate ``isinstance(of, classes)``."""
     if issubclass(classes.python_type(), tuple):
         return any(is_instance(tx, of, realize(tx, c)) for c in sequence_items(tx, classes))
-    try:
+    what = "isinstance() with a class that is not known while tracing"
+    with BreakGraph("non-constant-arguments", what, NotPythonConstant):
         cls = classes.as_python_constant(tx)
-    except NotPythonConstant:
-        raise Unsupported(
-            "non-constant-arguments", "isinstance() with a class that is not known while tracing"
-        ) from None
     is_class = classes.as_class() is not None
     if not is_class:
         tx.fold_constant(isinstance, None, cls)  # raises Python's TypeError

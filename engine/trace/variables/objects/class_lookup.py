@@ -15,6 +15,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
+from engine.trace.variables.slotted_type import SlottedType
 
 ABSTRACT_CLASS_FLAG = 1 << 20
 """Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""
@@ -109,13 +110,10 @@ def has_user_method(cls: builtins.type, name: str) -> bool:
     return found is not None and found.owner is not object
 
 
-class ClassAttrWrite:
+class ClassAttrWrite(metaclass=SlottedType):
     """Entry of a class attribute that traced code wrote; holds the written variable."""
 
-    __slots__ = ("variable",)
-
-    def __init__(self, value: Variable) -> None:
-        self.variable = value
+    variable: Variable
 
 
 CLASS_ATTR_WRITES: dict[tuple[builtins.type, str], ClassAttrWrite | None] = {}

@@ -13,12 +13,19 @@ import torch
 from engine.ir.guards.python_values import LengthMatch
 from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
-from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
+from engine.trace.variables.base import (
+    Args,
+    ConstantVariable,
+    FixedObjectVariable,
+    Kwargs,
+    UserErrors,
+    Variable,
+    realize,
+)
 from engine.trace.variables.builder import guarded_builder, is_literal, register_builder_if, register_subclass_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
@@ -43,22 +50,15 @@ LEGACY_TENSOR_METACLASS: Any = type(torch.FloatTensor)
 _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
-class ClassVariable(Variable):
+class ClassVariable(FixedObjectVariable):
     """A Python class."""
 
     real_object: type
-    source: Source | None
 
     is_copied_by_reference = True
 
-    def python_type(self) -> type:
-        return type(self.real_object)
-
     def describe(self) -> str:
         return f"class {self.real_object.__qualname__}"
-
-    def as_python_object(self) -> Any:
-        return self.real_object
 
     def as_class(self) -> Any:
         return self.real_object
@@ -66,12 +66,6 @@ class ClassVariable(Variable):
     def is_truthy(self, tx: Tracer) -> bool:
         result = call_metaclass_method(tx, self, "__bool__", []) or call_metaclass_method(tx, self, "__len__", [])
         return True if result is None else result.is_truthy(tx)
-
-    def as_python_constant(self, tx: Tracer) -> Any:
-        return self.real_object
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self.real_object
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         # A class can name a dtype, as in ``x.to(float)`` and ``x.type(torch.HalfTensor)``.
@@ -203,9 +197,6 @@ class ClassVariable(Variable):
             check_arity(tx, self.real_object, args, kwargs)
             return rule(tx, args, kwargs)
         return construct(tx, self, args, kwargs)
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_const(self.real_object)
 
 
 register_subclass_builder(1, type)(guarded_builder(ClassVariable, "the class {0.__qualname__} was used"))

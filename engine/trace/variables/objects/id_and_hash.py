@@ -20,6 +20,7 @@ from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_bound_rule
+from engine.trace.variables.slotted_type import SlottedType
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +58,14 @@ class IdVariable(Variable):
         cg.call(id, self.obj)
 
 
-class IdKey:
+class IdKey(metaclass=SlottedType):
     """Hash key for ``id(x)``.
 
     All such keys have the same hash, so that a lookup compares with every other one; the comparison adds the guard.
     """
 
-    def __init__(self, tx: Tracer, of: Variable) -> None:
-        self.tx = tx
-        self.obj = of
+    tx: Tracer
+    obj: Variable
 
     def __hash__(self) -> int:
         return hash(IdKey)

@@ -9,41 +9,33 @@ from typing import Any
 import torch
 
 from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import GlobalsNamespace, Source
+from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import Tracer
 from engine.trace.frame import is_trusted_module
 from engine.trace.library_functions import LibraryFunctions
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, UserErrors, Variable
+from engine.trace.variables.base import ConstantVariable, FixedObjectVariable, NotPythonConstant, UserErrors, Variable
 from engine.trace.variables.builder import guarded_builder, is_literal, register_builder, register_subclass_builder
 from engine.trace.variables.objects.class_lookup import class_source
+from engine.trace.variables.slotted_type import state
 from engine.trace.variables.torch_api import backend_flags
 
 
-class PythonModuleVariable(Variable):
+class PythonModuleVariable(FixedObjectVariable):
     """An imported Python module."""
 
-    __slots__ = ("is_trusted", "real_object", "source")
-    cls = types.ModuleType
+    is_trusted: bool = state(False)
 
-    def __init__(self, real_object: types.ModuleType, source: Source) -> None:
-        self.real_object = real_object
-        self.source = source
-        self.is_trusted = is_trusted_module(real_object.__name__)
+    def __post_init__(self) -> None:
+        self.is_trusted = is_trusted_module(self.real_object.__name__)
 
     def describe(self) -> str:
         return f"module {self.real_object.__name__}"
 
-    def as_python_object(self) -> Any:
-        return self.real_object
-
     def as_python_constant(self, tx: Tracer) -> Any:
         if not self.is_trusted:
             raise NotPythonConstant
-        return self.real_object
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self.real_object
+        return super().as_python_constant(tx)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         written = tx.side_effects.global_writes.get((self._namespace(), name))
@@ -87,9 +79,6 @@ class PythonModuleVariable(Variable):
             if self.real_object is sys
             else GlobalsNamespace(self.real_object.__dict__, self.real_object.__name__)
         )
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_const(self.real_object)
 
 
 SYS_NAMESPACE = GlobalsNamespace(sys.__dict__, "sys")

@@ -19,8 +19,8 @@ from engine.trace.variables.base import (
     NONE,
     Args,
     ConstantVariable,
+    FixedObjectVariable,
     Kwargs,
-    RealObjectVariable,
     StringFormatVariable,
     Variable,
     realize,
@@ -43,15 +43,12 @@ _LEVELS = {
 }
 
 
-class LoggerVariable(RealObjectVariable):
+class LoggerVariable(FixedObjectVariable):
     """A logger. Its levels are guarded; messages below the level are omitted."""
 
     real_object: logging.Logger
 
     is_mutable = True
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self.real_object
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         assert self.source is not None
@@ -62,9 +59,6 @@ class LoggerVariable(RealObjectVariable):
         if own is None and added is not None and type(added[1]) is functools._lru_cache_wrapper:
             return BoundMethodVariable(self, wrap_entry(tx, added, name))
         return BuiltinMethodVariable(self, name)
-
-    def as_python_constant(self, tx: Tracer) -> Any:
-        return self.real_object  # identity is guarded
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("isEnabledFor", "getEffectiveLevel"):

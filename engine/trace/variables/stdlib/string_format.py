@@ -12,14 +12,14 @@ from typing import Any
 from engine.trace.annotations import Tracer
 from engine.trace.operators.operand import CONSTANT_OPERATORS
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.slotted_type import SlottedType, state
 
 
-class _FormattedContainers:
+class _FormattedContainers(metaclass=SlottedType):
     """Proxies of containers while a container is formatted."""
 
-    def __init__(self) -> None:
-        self.proxies: dict[int, Any] | None = None
-        """The proxies by variable id; None while nothing is formatted."""
+    proxies: dict[int, Any] | None = state(None)
+    """The proxies by variable id; None while nothing is formatted."""
 
 
 class TextProxy:
@@ -29,12 +29,10 @@ class TextProxy:
         self.__tx = tx
         self.__value = value
 
-    def __text(self, function: Any) -> str:
-        return str(
-            realize(self.__tx, self.__tx.wrap_static(function).call(self.__tx, [self.__value], {})).as_python_constant(
-                self.__tx
-            )
-        )
+    def __text(self, function: Any, *rest: Variable) -> str:
+        tx = self.__tx
+        shown = realize(tx, tx.wrap_static(function).call(tx, [self.__value, *rest], {}))
+        return str(shown.as_python_constant(tx))
 
     def __str__(self) -> str:
         return self.__text(str)
@@ -43,12 +41,7 @@ class TextProxy:
         return self.__text(repr)
 
     def __format__(self, spec: str) -> str:
-        tx = self.__tx
-        return str(
-            realize(tx, tx.wrap_static(format).call(tx, [self.__value, ConstantVariable(spec)], {})).as_python_constant(
-                tx
-            )
-        )
+        return self.__text(format, ConstantVariable(spec))
 
     def __getattr__(self, name: str) -> Any:
         return format_proxy(self.__tx, self.__value.get_attr(self.__tx, name))
@@ -113,11 +106,10 @@ def hashable_proxy(of: Any) -> Any:
     return of
 
 
-class ReprText:
+class ReprText(metaclass=SlottedType):
     """An object with this ``repr``."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def __repr__(self) -> str:
         return self.text

@@ -33,7 +33,7 @@ from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.graph_builder import emitting_into
 from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call
 from engine.trace.operators.operand import OperatorResult
@@ -42,9 +42,9 @@ from engine.trace.variables.base import (
     NONE,
     Args,
     ConstantVariable,
+    FixedObjectVariable,
     Kwargs,
     NotPythonConstant,
-    RealObjectVariable,
     Variable,
     realize,
 )
@@ -61,6 +61,7 @@ from engine.trace.variables.higher_order.pytrees import (
     unflatten_python,
     unflatten_variable,
 )
+from engine.trace.variables.slotted_type import SlottedType
 from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
@@ -88,23 +89,13 @@ _UNSUPPORTED_METHODS = frozenset(
 class NumpyNdarrayVariable(Variable):
     """A numpy array, or a numpy scalar if ``is_scalar``, over the memory of a tensor."""
 
-    __slots__ = ("is_scalar", "real_object", "source", "tensor")
+    tensor: TensorVariable
+    is_scalar: bool = False
+    source: Source | None = None
+    real_object: Any = NotImplemented
 
     is_mutable = True
     is_numpy_array = True
-
-    def __init__(
-        self,
-        tensor: TensorVariable,
-        *,
-        is_scalar: bool = False,
-        source: Source | None = None,
-        real: Any = NotImplemented,
-    ) -> None:
-        self.tensor = tensor
-        self.is_scalar = is_scalar
-        self.source = source
-        self.real_object = real
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -265,17 +256,11 @@ def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
     return torch_numpy.array(data, *args, **kwargs)
 
 
-class NumpyFunctionVariable(RealObjectVariable):
+class NumpyFunctionVariable(FixedObjectVariable):
     """A numpy function."""
 
     def describe(self) -> str:
         return f"numpy.{self.real_object.__name__}"
-
-    def as_python_constant(self, tx: Tracer) -> Any:
-        return self.real_object
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self.real_object
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         known = _torch_numpy_functions().get(id(self.real_object))
@@ -353,10 +338,8 @@ def _is_leaf(value: Variable) -> bool:
 
 
 def _constant_argument(tx: Tracer, value: Variable) -> TreeSpec:
-    try:
+    with BreakGraph("numpy-function", f"numpy is called on a {value.python_type().__name__}", NotPythonConstant):
         return TreeSpec(constant=value.as_python_constant(tx))
-    except NotPythonConstant:
-        raise Unsupported("numpy-function", f"numpy is called on a {value.python_type().__name__}") from None
 
 
 def _probe_array(tx: Tracer, of: _Leaf) -> Any:
@@ -391,15 +374,14 @@ def non_array_result(tx: Tracer, result: Any) -> Variable:
     return unflatten_variable(tx, tree, map(tx.from_python, leaves))
 
 
-class _TorchNumpyCall:
+class _TorchNumpyCall(metaclass=SlottedType):
     """Callable of a graph node: calls ``torch._numpy`` on tensors and returns tensors."""
 
-    def __init__(self, function: Callable[..., Any], tree: TreeSpec, is_tensor: list[bool], as_doubles: bool) -> None:
-        self._function = function
-        self._tree = tree
-        self._is_tensor = is_tensor
-        self._as_doubles = as_doubles
-        """Convert integers to doubles first, as numpy does if the result is not integral."""
+    _function: Callable[..., Any]
+    _tree: TreeSpec
+    _is_tensor: list[bool]
+    _as_doubles: bool
+    """Convert integers to doubles first, as numpy does if the result is not integral."""
 
     def __call__(self, *given: Any) -> Any:
         leaves = (self._as_array(v) if tensor else v for v, tensor in zip(given, self._is_tensor, strict=True))
@@ -521,7 +503,7 @@ def _array(tx: Tracer, real: Any, source: Source) -> Variable:
         raise Unsupported("numpy-array", f"an array of {real.dtype}")
     tx.guard_type(real, source, "the array takes part in the computation")
     value: Any = tx.wrap(tensor, NumpyTensorSource(source))
-    return NumpyNdarrayVariable(value, source=source, real=real)
+    return NumpyNdarrayVariable(value, source=source, real_object=real)
 
 
 def _is_numpy_function(real: Any) -> bool:
@@ -600,10 +582,9 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
     Raises:
         Unsupported: torch has no such dtype or strides.
     """
-    try:
+    what = f"a tensor created from an array of {content.dtype}"
+    with BreakGraph("numpy-array", what, (TypeError, ValueError)):
         laid_out = torch.tensor(content)
-    except (TypeError, ValueError):
-        raise Unsupported("numpy-array", f"a tensor created from an array of {content.dtype}") from None
     shape, strides = tuple(laid_out.shape), laid_out.stride()
     flat_content = laid_out.as_strided((laid_out.numel(),), (1,)).numpy()
 

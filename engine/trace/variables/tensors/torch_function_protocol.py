@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -84,19 +85,8 @@ class TensorWithTFOverrideVariable(TensorVariable):
     Its node computes a plain tensor over the same memory; ``cls`` is the class outside the graph.
     """
 
-    __slots__ = ("cls",)
+    cls: type = field(kw_only=True)
     may_have_torch_function = True
-
-    def __init__(
-        self,
-        cls: type,
-        node: torch.fx.Node | None,
-        fake: torch.Tensor,
-        source: Source | None = None,
-        real: torch.Tensor | None = None,
-    ) -> None:
-        super().__init__(node, fake, source, real)
-        self.cls = cls
 
     def python_type(self) -> type:
         return self.cls
@@ -195,20 +185,14 @@ def _as_plain_tensor(tensor: torch.Tensor) -> Any:
 def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> TensorVariable:
     """Build the variable of a subclass input with ``__torch_function__`` and plain memory."""
     tx.guard_type(real, source, "its class overrides torch operations")
-    return TensorWithTFOverrideVariable(type(real), None, fake, source, real)
+    return TensorWithTFOverrideVariable(None, fake, source, real, cls=type(real))
 
 
 # Dispatch.
 
 
 class _RecordedCall(Exception):
-    """Carries the arguments that torch passed to ``__torch_function__``."""
-
-    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.args_given = args
-        self.kwargs_given = kwargs
+    """Carries, as its arguments, those that torch passed to ``__torch_function__``."""
 
 
 class _RecordingTensor(torch.Tensor):
@@ -234,9 +218,10 @@ def _call_torch_function(
     noted, known = _record_torch_function_call(tx, op, target, args, kwargs)
     if noted is None:
         return None
-    given = [_variable_for(tx, a, known) for a in noted.args_given]
-    words = {k: _variable_for(tx, v, known) for k, v in noted.kwargs_given.items()}
-    return call_torch_function_handlers(tx, noted.function, special_args, given, words)
+    function, positional, named = noted.args
+    given = [_variable_for(tx, a, known) for a in positional]
+    words = {k: _variable_for(tx, v, known) for k, v in named.items()}
+    return call_torch_function_handlers(tx, function, special_args, given, words)
 
 
 def call_torch_function_handlers(
@@ -414,7 +399,7 @@ def as_subclass_variable(tx: Tracer, value: Variable, cls: type) -> Variable:
     if cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
         raise Unsupported("tensor-subclass", f"a tensor of the subclass {cls.__name__}")
     node, fake = value.as_node_arg(tx)
-    return TensorVariable(node, fake) if cls is torch.Tensor else TensorWithTFOverrideVariable(cls, node, fake)
+    return TensorVariable(node, fake) if cls is torch.Tensor else TensorWithTFOverrideVariable(node, fake, cls=cls)
 
 
 def _uses_tensor_new(cls: type) -> bool:

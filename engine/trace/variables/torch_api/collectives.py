@@ -20,13 +20,14 @@ from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import inside_ddp_forward
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.variables.base import (
     NONE,
     Args,
     ConstantVariable,
     Kwargs,
     NotPythonConstant,
+    UserErrors,
     Variable,
     is_none,
     realize,
@@ -84,10 +85,8 @@ register_builder_if(40, is_group_or_mesh)(
 
 
 def _constant_query(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
-    try:
+    with UserErrors(tx, Exception):
         found = ask()
-    except Exception as error:
-        raise tx.make_user_exception(error) from error
     leaves: list[Any] = []
     tree = flatten_python(found, leaves)
     if other := [leaf for leaf in leaves if not is_group_or_mesh(leaf) and not isinstance(leaf, torch.device)]:
@@ -120,10 +119,8 @@ def constant_or_group(tx: Tracer, value: Variable) -> Any:
     def constant(item: Variable) -> Any:
         if is_group_or_mesh(item.as_python_object()):
             return item.as_python_object()
-        try:
+        with BreakGraph("distributed", f"a query of torch.distributed with a {item.describe()}", NotPythonConstant):
             return item.as_python_constant(tx)
-        except NotPythonConstant:
-            raise Unsupported("distributed", f"a query of torch.distributed with a {item.describe()}") from None
 
     return map_leaves(tx, value, constant)
 

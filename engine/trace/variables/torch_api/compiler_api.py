@@ -26,7 +26,7 @@ from engine.torch_private.higher_order_ops import (
 from engine.torch_private.pytree import SUPPORTED_NODES
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, NotPythonConstant, Variable, is_none, realize
 from engine.trace.variables.callable_registry import (
     RULES_BY_NAME,
@@ -212,12 +212,9 @@ def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Ar
         if isinstance(real, torch.nn.Module) and value.source is not None:
             tx.guard_identity(real, value.source, "it is an argument of a function that is not inlined")
             return TreeSpec(constant=real)
-        try:
+        what = f"a {value.python_type().__name__} is passed to a function that is not inlined"
+        with BreakGraph("compiler-api", what, NotPythonConstant):
             return TreeSpec(constant=value.as_python_constant(tx))
-        except NotPythonConstant:
-            raise Unsupported(
-                "compiler-api", f"a {value.python_type().__name__} is passed to a function that is not inlined"
-            ) from None
 
     return flatten(arguments_variable(args, kwargs))
 

@@ -17,7 +17,7 @@ from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.operators import CustomOpDef, VariableFunctions
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, UserErrors, Variable, realize
 from engine.trace.variables.builder import guarded_builder, register_builder, register_builder_if
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
@@ -26,7 +26,7 @@ from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 def _custom_op(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_identity(real, source, "the operator was called")
     if any(is_triton_op_rule(rule) for rule in real._torch_dispatch_fns.values()):
-        return TritonOpVariable(real, source)
+        return TritonOpVariable(real._opoverload, source, real)
     return BuiltinVariable(real._opoverload, source)
 
 
@@ -36,11 +36,7 @@ class TritonOpVariable(BuiltinVariable):
     It is one node where a kernel for the device or a gradient formula replaces the function.
     """
 
-    __slots__ = ("definition",)
-
-    def __init__(self, definition: CustomOpDef, source: Source) -> None:
-        super().__init__(definition._opoverload, source)
-        self.definition = definition
+    definition: CustomOpDef
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         fakes = tensors_in([realize(tx, v).fake for v in (*args, *kwargs.values())])
@@ -78,10 +74,8 @@ class FunctionNamespaceVariable(RealObjectVariable):
     """``torch._C._VariableFunctions``: a namespace of torch functions."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        try:
+        with UserErrors(tx, AttributeError):
             return tx.wrap_static(getattr(self.real_object, name))
-        except AttributeError as error:
-            raise tx.make_user_exception(error) from error
 
 
 register_builder(type(VariableFunctions))(lambda tx, real, source: FunctionNamespaceVariable(real, source))

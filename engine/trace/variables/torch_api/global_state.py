@@ -28,7 +28,7 @@ from engine.torch_private.global_state import get_deterministic_algorithms_warn_
 from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, UserErrors, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.torch_api import backend_flags
@@ -133,10 +133,8 @@ for _name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_he
 @register_rule(torch.get_device_module)
 def _device_module(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
-    try:
+    with UserErrors(tx, RuntimeError, TypeError):
         return tx.wrap_static(torch.get_device_module(*given, **named))
-    except (RuntimeError, TypeError) as error:
-        raise tx.make_user_exception(error) from error
 
 
 @register_rule(are_functorch_transforms_active)
@@ -149,10 +147,8 @@ class BackendFlagsVariable(RealObjectVariable):
     """``torch.backends.cuda.matmul``. Each read of a flag is guarded."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        try:
+        with UserErrors(tx, AttributeError):
             found = getattr(self.real_object, name)
-        except AttributeError as error:
-            raise tx.make_user_exception(error) from error
         return backend_flags.read_flag(tx, self.real_object, name, found)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:

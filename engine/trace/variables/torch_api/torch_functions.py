@@ -24,7 +24,7 @@ from engine.torch_private.operators import (
     log_api_usage_once,
 )
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.variables.base import FALSE, NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import (
     RULES_BY_NAME,
@@ -194,10 +194,9 @@ def _group_by_device_and_dtype(tx: Tracer, tensorlistlist: Variable, with_indice
     if not all(t.fake is not None or t.python_type() is type(None) for row in lists for t in row):
         raise Unsupported("torch-internals", "tensors are grouped together with other objects")
     fakes = [[t.fake for t in row] for row in lists]
-    try:
+    what = "grouping tensors by device and dtype raises"
+    with BreakGraph("torch-internals", what, (RuntimeError, TypeError)):
         groups = group_tensors_by_device_and_dtype(fakes, True)
-    except (RuntimeError, TypeError):
-        raise Unsupported("torch-internals", "grouping tensors by device and dtype raises") from None
     entries: dict[object, tuple[Variable, Variable]] = {}
     for (device, dtype), (_, places) in groups.items():
         key = TupleVariable([ConstantVariable(device), ConstantVariable(dtype)])

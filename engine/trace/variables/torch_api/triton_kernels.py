@@ -26,6 +26,7 @@ from engine.trace.variables.containers.sequences import TupleVariable, sequence_
 from engine.trace.variables.higher_order.pytrees import TreeSpec, arguments_variable, flatten_variable, unflatten_python
 from engine.trace.variables.higher_order.subgraph import shares_storage
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
+from engine.trace.variables.slotted_type import SlottedType
 
 _EFFECT = "launches a Triton kernel that may write to {}"
 
@@ -230,16 +231,15 @@ def _bump_versions(fakes: list[torch.Tensor]) -> None:
             torch.autograd.graph.increment_version(fake)
 
 
-class _TritonLaunch:
+class _TritonLaunch(metaclass=SlottedType):
     """Callable of a node: launches a kernel on graph values and constants.
 
     ``tree`` gives back the arguments, and the grid too unless ``grid`` is a function.
     """
 
-    def __init__(self, kernel: Any, grid: Any, tree: TreeSpec) -> None:
-        self.kernel = kernel
-        self.grid = grid
-        self.tree = tree
+    kernel: Any
+    grid: Any
+    tree: TreeSpec
 
     def __call__(self, *computed: Any) -> None:
         (args, words), *grid = unflatten_python(self.tree, iter(computed))

@@ -61,6 +61,7 @@ def sites() -> Iterator[tuple[str, str]]:
             place = f"{path.name}:{node.lineno}"
             if isinstance(node.func, ast.Name) and node.func.id in (
                 "Unsupported",
+                "BreakGraph",
                 "SkipFrame",
                 "_MutatesContainerArgument",
             ):
