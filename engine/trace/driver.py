@@ -69,16 +69,11 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
         except (errors.GraphBreak, errors.ConstraintViolation):
             raise
         except TracerException as signal:
-            return _make_skipped_frame(
-                request,
-                options,
-                SkipFrame("internal", f"{type(signal).__name__}: {signal}"),
-                attempt.inlined_calls_and_steps(),
-            )
+            skip = SkipFrame("internal", f"{type(signal).__name__}: {signal}")
+            return _make_skipped_frame(request, options, skip, attempt.inlined_calls_and_steps())
         except Exception as error:  # an internal error must never reach the user's program
-            return _make_skipped_frame(
-                request, options, _skip_for_internal_error(error), attempt.inlined_calls_and_steps()
-            )
+            skip = SkipFrame("internal", describe_internal_error(error))
+            return _make_skipped_frame(request, options, skip, attempt.inlined_calls_and_steps())
         finally:
             with PreserveDispatchKeyGuard():
                 attempt.release()
@@ -111,10 +106,6 @@ def _run_attempt(attempt: TraceAttempt, given_up: list[DiscardedAttempt]) -> Tra
     except RestartTracing as again:
         given_up.append(attempt.attempt_record(again))
         raise
-
-
-def _skip_for_internal_error(error: Exception) -> SkipFrame:
-    return SkipFrame("internal", describe_internal_error(error))
 
 
 def _skip_for_code_flags(code: types.CodeType) -> SkipFrame | None:

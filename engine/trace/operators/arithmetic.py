@@ -124,9 +124,12 @@ def identical_or_equal(tx: Tracer, left: Variable, right: Variable) -> bool:
     return realize(tx, compare_op(tx, "==", left, right)).is_truthy(tx)
 
 
-def fold_constant_call(tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[str, Variable], what: str) -> Variable:
+def fold_constant_call(
+    tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[str, Variable], what: str = ""
+) -> Variable:
     """Call a pure function at trace time; all arguments must be constants."""
-    with BreakGraph("non-constant-arguments", what, NotPythonConstant):
+    of = f" of {realize(tx, args[0]).describe()}" if args else ""
+    with BreakGraph("non-constant-arguments", what or f"{fn.__name__}(){of}", NotPythonConstant):
         values = tx.as_python_constants(args)
         words = tx.as_python_keywords(kwargs)
     return tx.fold_constant(fn, *values, **words)

@@ -160,6 +160,4 @@ def _short_repr(value: Any) -> str:
 
 @register_each(register_rule, *DATETIME_TYPES, *PATH_TYPES, pathlib.Path, pathlib.PurePath)
 def _construct_literal(cls: type, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return arithmetic.fold_constant_call(
-        tx, cls, args, kwargs, f"{cls.__name__} of values that are not known while tracing is created"
-    )
+    return arithmetic.fold_constant_call(tx, cls, args, kwargs)

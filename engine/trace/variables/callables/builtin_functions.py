@@ -60,9 +60,7 @@ class BuiltinVariable(FixedObjectVariable):
         if is_in_graph_function(self.real_object):
             return emit_node(tx, "call_function", self.real_object, args, kwargs)
         if can_constant_fold(self.real_object):
-            return fold_constant_call(
-                tx, self.real_object, args, kwargs, f"{self.describe()} with values that are not constant"
-            )
+            return fold_constant_call(tx, self.real_object, args, kwargs)
         method = call_unbound_method(tx, self.real_object, args, kwargs)
         if method is not None:
             return method

@@ -14,7 +14,7 @@ from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, Variable, is_none, realize
-from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
+from engine.trace.variables.builder import is_literal, register_builder, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.class_lookup import class_source, raise_missing_accessor
@@ -93,11 +93,7 @@ def _descriptor(tx: Tracer, real: Any, source: Source) -> Variable:
     return DescriptorVariable(real, source)
 
 
-def _is_property(real: object) -> bool:
-    return isinstance(real, property)
-
-
-@register_builder_if(55, _is_property)
+@register_subclass_builder(55, property)
 def _property_of_subclass(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "its accessors were used")
     return UserDefinedObjectVariable(type(real), source, real)

@@ -132,13 +132,7 @@ class ConstantMethodVariable(Variable):
         if is_text and self.name in ("format", "format_map"):
             words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
             return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)
-        return fold_constant_call(
-            tx,
-            getattr(self.obj.value, self.name),
-            args,
-            kwargs,
-            f"{self.describe()} with arguments that are not constants",
-        )
+        return fold_constant_call(tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()}()")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_const(self.obj.value)

@@ -21,6 +21,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import call_special_by_name
 from engine.trace.variables.base import (
     NONE,
     Args,
@@ -123,14 +124,8 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
             case "__init__":
                 self.init_contents(tx, args, kwargs)
                 return NONE
-            case "__len__":
-                return self.inner.length(tx)
-            case "__getitem__":
-                return self.inner.get_item(tx, args[0])
-            case "__iter__":
-                return self.inner.get_iterator(tx)
-            case "__contains__":
-                return ConstantVariable(self.inner.contains(tx, args[0]))
+            case "__len__" | "__getitem__" | "__iter__" | "__contains__":
+                return call_special_by_name(tx, self.inner, name, args, kwargs)
             case "__reversed__":
                 kind: Any = type(reversed([])) if issubclass(self.cls, list) else reversed
                 return SequenceIteratorVariable(list(reversed(sequence_items(tx, self.inner))), kind)
@@ -295,7 +290,7 @@ class ListSubclassVariable(BuiltinSubclassVariable):
         return super().call_builtin_method(tx, name, args, kwargs)
 
     def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
-        if kwargs and _has_builtin_new(self.cls, list):
+        if kwargs and self.cls.__new__ is list.__new__:
             tx.fold_constant(list, **dict.fromkeys(kwargs))
         self.inner.call_method(tx, "__init__", args, {})
 
@@ -408,11 +403,6 @@ _VARIABLE_CLASSES: dict[type, type[BuiltinSubclassVariable]] = {
 }
 
 
-def _has_builtin_new(cls: Any, base: Any) -> bool:
-    """Return True if a subclass inherits ``__new__`` from the builtin class."""
-    return cls.__new__ is base.__new__
-
-
 def as_builtin(value: Variable) -> Variable:
     """Return a scalar subclass instance as its builtin value, as C code reads it."""
     contents: Variable = value.builtin_contents
@@ -424,17 +414,7 @@ def _return_not_implemented(*operands: Any) -> Any:
 
 
 _IGNORED_METHODS = frozenset(
-    (
-        "__module__",
-        "__dict__",
-        "__weakref__",
-        "__new__",
-        "__init__",
-        "__doc__",
-        "__init_subclass__",
-        "__getattribute__",
-        "__class_getitem__",
-    )
+    "__module__ __dict__ __weakref__ __new__ __init__ __doc__ __init_subclass__ __getattribute__ __class_getitem__".split()
 )
 """Special methods that no operation on the builtin contents calls."""
 

@@ -247,10 +247,6 @@ def _equal_dicts(tx: Tracer, left: DictVariable, right: DictVariable) -> bool:
 DICT_METHODS = MethodTable()
 
 
-def _is_default_dict(of: DictVariable) -> bool:
-    return issubclass(of.cls, collections.defaultdict)
-
-
 def _is_ordered(of: DictVariable) -> bool:
     return of.is_ordered
 
@@ -300,7 +296,7 @@ def _missing(self: DictVariable, tx: Tracer, key: Variable) -> Variable:
     return self.call_default_factory(tx, key, self)
 
 
-@DICT_METHODS.method("__init__", mutates=True, condition=_is_default_dict)
+@DICT_METHODS.method("__init__", mutates=True, condition=lambda of: issubclass(of.cls, collections.defaultdict))
 def _init_default_dict(
     self: DictVariable, tx: Tracer, factory: Variable, /, *args: Variable, **kwargs: Variable
 ) -> Variable:

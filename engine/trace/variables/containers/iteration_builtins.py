@@ -30,7 +30,7 @@ from engine.trace.variables.base import (
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
-from engine.trace.variables.containers.itertools_module import item_or_end, make_iterator
+from engine.trace.variables.containers.itertools_module import make_iterator
 from engine.trace.variables.containers.sequences import ListVariable, RangeVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -46,9 +46,7 @@ def _length_hint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     if isinstance(of, iterators.IteratorVariable) and hasattr(of.python_type(), "__length_hint__"):
         return ConstantVariable(of.length_hint(tx))
-    return arithmetic.fold_constant_call(
-        tx, operator.length_hint, args, kwargs, f"operator.length_hint() of {of.describe()}"
-    )
+    return arithmetic.fold_constant_call(tx, operator.length_hint, args, kwargs)
 
 
 @register_rule(iter)
@@ -70,10 +68,6 @@ def _next(tx: Tracer, of: Variable, *default: Variable) -> Variable:
     if found is None and not default:
         raise tx.make_stop_iteration()
     return default[0] if found is None else found
-
-
-def _length_as_int(tx: Tracer, of: Variable) -> int:
-    return int(of.length(tx).as_python_constant(tx))
 
 
 @register_bound_rule(reversed)
@@ -110,28 +104,15 @@ def _reverse_range(of: RangeVariable, tx: Tracer) -> Variable:
 
 
 @_reverse.register(UserDefinedObjectVariable)
-def _reverse_object(of: UserDefinedObjectVariable, tx: Tracer) -> Variable:
-    return iterators.ReversedIteratorVariable(
-        reversed, of, _length_as_int(tx, of) - 1, lambda tx: _length_as_int(tx, of), lambda n: item_or_end(tx, of, n)
-    )
-
-
 @_reverse.register(ConstantVariable)
 @_reverse.register(TupleVariable)
 @_reverse.register(ListVariable)
 def _reverse_sequence(of: Variable, tx: Tracer) -> Variable:
     if issubclass(of.python_type(), collections.deque):
-        return iterators.SequenceIteratorVariable(
-            list(reversed(sequence_items(tx, of))), type(reversed(of.python_type()()))
-        )
-    items = sequence_items(tx, of)
-    return iterators.ReversedIteratorVariable(
-        type(reversed([])) if of.python_type() is list else reversed,
-        of,
-        len(items) - 1,
-        lambda tx: len(items),
-        lambda n: items[n] if n < len(items) else None,
-    )
+        kind = type(reversed(of.python_type()()))
+        return iterators.SequenceIteratorVariable(list(reversed(sequence_items(tx, of))), kind)
+    kind = type(reversed([])) if of.python_type() is list else reversed
+    return iterators.ReversedIteratorVariable(kind, of, of.length(tx).as_python_constant(tx) - 1)
 
 
 @register_rule(sum)

@@ -11,7 +11,7 @@ from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, 
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import position_sources
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_sourceless_builder
@@ -117,25 +117,33 @@ class SequenceIteratorVariable(IteratorVariable):
         cg.body.emit("GET_ITER")
 
 
+def item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
+    """Return an item of a sequence; None on IndexError or StopIteration."""
+    try:
+        return of.get_item(tx, ConstantVariable(index))
+    except UserException as error:
+        if issubclass(error.exception.python_type(), (IndexError, StopIteration)):
+            return None
+        raise
+
+
 class ReversedIteratorVariable(IteratorVariable):
-    """``reversed`` of ``sequence``: reads ``read_item(n)`` lazily, from ``index`` down."""
+    """``reversed`` of ``sequence``: reads its items lazily, from ``index`` down."""
 
     cls: type
     sequence: Variable
     index: int
-    read_length: Callable[[Tracer], int]
-    read_item: Callable[[int], Variable | None]
 
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.index < 0:
             return None
         tx.side_effects.record_mutation(self)
-        found = self.read_item(self.index)
+        found = item_or_end(tx, self.sequence, self.index)
         self.index = -1 if found is None else self.index - 1
         return found
 
     def length_hint(self, tx: Tracer) -> int:
-        return self.index + 1 if self.index < self.read_length(tx) else 0
+        return self.index + 1 if self.index < self.sequence.length(tx).as_python_constant(tx) else 0
 
     child_fields = ("sequence",)
 

@@ -17,12 +17,17 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.iterators import IteratorStateSource, position_sources
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.exc import Unsupported, UserException
+from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
-from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
+from engine.trace.variables.containers.iterators import (
+    IteratorVariable,
+    SequenceIteratorVariable,
+    item_or_end,
+    iterator_of,
+)
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.slotted_type import SlottedType, fresh, state
 
@@ -100,16 +105,6 @@ class _SequenceProxy(metaclass=SlottedType):
         if found is None:
             raise IndexError
         return _VariableProxy(self.tx, found)
-
-
-def item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
-    """Return an item of a user-defined sequence; None on IndexError or StopIteration."""
-    try:
-        return of.get_item(tx, ConstantVariable(index))
-    except UserException as error:
-        if issubclass(error.exception.python_type(), (IndexError, StopIteration)):
-            return None
-        raise
 
 
 class _IteratorErrors(UserErrors):

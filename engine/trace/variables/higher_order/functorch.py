@@ -314,9 +314,5 @@ class GraphFunctionVariable(Variable):
         cg.load_graph_output(self.node)
 
 
-def _function_result(result: Callable[..., Any], tx: Tracer, node: torch.fx.Node) -> Variable:
-    return GraphFunctionVariable(node, result)
-
-
 _ANY_CALLABLE: Any = Callable
-build_node_result.register(_ANY_CALLABLE, _function_result)
+build_node_result.register(_ANY_CALLABLE, lambda result, tx, node: GraphFunctionVariable(node, result))

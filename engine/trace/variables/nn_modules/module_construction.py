@@ -108,11 +108,7 @@ class TracedInitModuleVariable(NNModuleVariable):
         self.attr_writes = written
 
 
-def _is_module_class(cls: Any) -> bool:
-    return issubclass(cls, torch.nn.Module)
-
-
-@register_constructor(24, _is_module_class)
+@register_constructor(24, lambda cls: issubclass(cls, torch.nn.Module))
 def _construct_module(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``cls(*args, **kwargs)``.
 

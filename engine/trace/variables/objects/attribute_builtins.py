@@ -76,7 +76,7 @@ def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, custom.call(tx, [], {}))), {}))
         own = [str(realize(tx, k).as_python_constant(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
         return tx.from_python(sorted({*dir(of.python_type()), *own}))
-    return arithmetic.fold_constant_call(tx, dir, args, kwargs, f"dir() of {of.describe()}")
+    return arithmetic.fold_constant_call(tx, dir, args, kwargs)
 
 
 @register_rule(locals)

@@ -29,14 +29,9 @@ from engine.trace.variables.objects.constructor_registry import (
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 
-def _is_constant_class(cls: Any) -> bool:
-    return issubclass(cls, enum.Enum) or is_dtensor_placement_class(cls)
-
-
-@register_constructor(20, _is_constant_class)
+@register_constructor(20, lambda cls: issubclass(cls, enum.Enum) or is_dtensor_placement_class(cls))
 def _construct_constant(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
-    cls = of.as_python_object()
-    return fold_constant_call(tx, cls, args, kwargs, f"{cls.__name__}()")
+    return fold_constant_call(tx, of.as_python_object(), args, kwargs)
 
 
 def _is_typed_dict(cls: Any) -> bool:
@@ -72,11 +67,7 @@ def _construct_namedtuple(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) 
     return TupleVariable([bound[f] for f in cls._fields], cls)
 
 
-def _is_structseq(cls: Any) -> bool:
-    return bool(cls.__module__ == "torch.return_types")
-
-
-@register_constructor(23, _is_structseq)
+@register_constructor(23, lambda cls: cls.__module__ == "torch.return_types")
 def _construct_structseq(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Construct a ``torch.return_types`` instance, an operator result with named fields."""
     cls = of.as_python_object()

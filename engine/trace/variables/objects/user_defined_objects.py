@@ -209,11 +209,7 @@ class OpaqueObjectVariable(RealObjectVariable):
         return self.real_object
 
 
-def _is_object(real: Any) -> bool:
-    return is_plain_class(type(real))
-
-
-@register_builder_if(90, _is_object)
+@register_builder_if(90, lambda real: is_plain_class(type(real)))
 def _object(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "its attributes or methods were used")
     made = UserDefinedObjectVariable(type(real), source, real)

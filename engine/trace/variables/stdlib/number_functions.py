@@ -39,12 +39,9 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 @register_table(register_rule, {int: int, float: float, complex: complex, torch.sym_int: int, torch.sym_float: float})
 def _construct_number(make: Any, kind: type, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if not args:
-        return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}()")
-    of = realize(tx, args[0])
-    if len(args) > 1 or kwargs:
-        return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
-    return _convert(of, tx, kind)
+    if len(args) != 1 or kwargs:
+        return arithmetic.fold_constant_call(tx, kind, args, kwargs)
+    return _convert(realize(tx, args[0]), tx, kind)
 
 
 @functools.singledispatch
@@ -52,7 +49,7 @@ def _convert(of: Variable, tx: Tracer, kind: type) -> Variable:
     """Convert a value by ``int``, ``float`` or ``complex``."""
     if of.is_numpy_array and not of.get_attr(tx, "ndim").as_python_constant(tx):
         return _convert(realize(tx, of.call_method(tx, "item", [], {})), tx, kind)
-    return arithmetic.fold_constant_call(tx, kind, [of], {}, f"{kind.__name__}() of {of.describe()}")
+    return arithmetic.fold_constant_call(tx, kind, [of], {})
 
 
 @_convert.register(TensorVariable)
@@ -116,10 +113,8 @@ def _bool(tx: Tracer, of: Variable = FALSE) -> Variable:
 def _pow(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) == 2:
         return arithmetic.binary_op(tx, "**", args[0], args[1])
-    of = realize(tx, args[0]) if args else NONE
-    return of.call_user_method(tx, "__pow__", [*args[1:], *kwargs.values()]) or arithmetic.fold_constant_call(
-        tx, pow, args, kwargs, "pow()"
-    )
+    made = args and realize(tx, args[0]).call_user_method(tx, "__pow__", [*args[1:], *kwargs.values()])
+    return made or arithmetic.fold_constant_call(tx, pow, args, kwargs)
 
 
 @register_rule(divmod)
@@ -158,7 +153,7 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         )
     if of.is_symbolic and of.python_type() is int and len(args) == 1 and not kwargs:
         return of
-    return arithmetic.fold_constant_call(tx, round, args, kwargs, f"round() of {of.describe()}")
+    return arithmetic.fold_constant_call(tx, round, args, kwargs)
 
 
 @register_bound_rule(hash)
@@ -191,9 +186,7 @@ def _call_special_method(function: Any, name: str, tx: Tracer, args: Args, kwarg
         return of
     if of.is_symbolic and of.python_type() is float and function is not operator.index:
         return emit_node(tx, "call_function", function, [of])
-    return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(
-        tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}"
-    )
+    return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(tx, function, args, kwargs)
 
 
 @register_each(register_rule, math.isnan, math.isinf, math.isfinite)
@@ -205,19 +198,16 @@ def _finiteness_test(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> V
     of = realize(tx, args[0]) if len(args) == 1 else NONE
     if of.is_symbolic and (of.symbol is not None or of.python_type() is int) and not kwargs:
         return ConstantVariable(function is math.isfinite)
-    return arithmetic.fold_constant_call(
-        tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
-    )
+    return arithmetic.fold_constant_call(tx, function, args, kwargs)
 
 
 @register_rule(math.prod)
 def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    what = "prod() of a value that is not known while tracing"
     if len(args) != 1 or not kwargs.keys() <= {"start"}:
-        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs, what)
+        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs)
     items = [realize(tx, item) for item in sequence_items(tx, args[0])]
     if not any(item.is_symbolic for item in items):
-        return arithmetic.fold_constant_call(tx, math.prod, [TupleVariable(list(items))], kwargs, what)
+        return arithmetic.fold_constant_call(tx, math.prod, [TupleVariable(list(items))], kwargs)
     total = realize(tx, kwargs.get("start", ConstantVariable(1)))
     for item in items:
         total = arithmetic.binary_op(tx, "*", total, item)
@@ -237,9 +227,7 @@ def _compute_before_graph(function: Any, tx: Tracer, args: Args, kwargs: Kwargs)
         computed = compute_before_graph(tx, function, [v.as_node_arg(tx)[0] for v in values])
         if computed is not None:
             return tx.wrap(*computed)
-    return arithmetic.fold_constant_call(
-        tx, function, values, kwargs, f"{function.__name__}() of a value that is not known while tracing"
-    )
+    return arithmetic.fold_constant_call(tx, function, values, kwargs)
 
 
 @register_rule(bool.__new__)

@@ -49,7 +49,7 @@ def _text_of(fn: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Vari
     text = container_repr(tx, of)
     if text is not None:
         return ConstantVariable(text)
-    return arithmetic.fold_constant_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
+    return arithmetic.fold_constant_call(tx, fn, args, kwargs)
 
 
 @register_rule(format)
@@ -65,15 +65,15 @@ def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             return realize(tx, tx.wrap_static(str).call(tx, [of], {}))
         if spec.is_constant and issubclass(spec.python_type(), str):
             tx.raise_type_error(f"unsupported format string passed to {type_name(of.python_type())}.__format__")
-    return arithmetic.fold_constant_call(tx, format, args, kwargs, f"format() of {of.describe()}")
+    return arithmetic.fold_constant_call(tx, format, args, kwargs)
 
 
 @register_rule(bytes)
 def _bytes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     made = realize(tx, args[0]).call_user_method(tx, "__bytes__", []) if args else None
-    return made or arithmetic.fold_constant_call(tx, bytes, args, kwargs, "bytes()")
+    return made or arithmetic.fold_constant_call(tx, bytes, args, kwargs)
 
 
 @register_rule(sys.intern)
 def _intern(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return arithmetic.fold_constant_call(tx, sys.intern, args, kwargs, "sys.intern()")
+    return arithmetic.fold_constant_call(tx, sys.intern, args, kwargs)

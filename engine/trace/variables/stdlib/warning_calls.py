@@ -121,7 +121,9 @@ class CatchWarningsVariable(Variable):
         else:
             silenced.append(silenced[-1])
         words = f"catch_warnings is {'left' if rest else 'entered'}"
-        tx.side_effects.record_side_effect(CallExpressionVariable(_catch_warnings_method(name), [self, *rest]), words)
+        tx.side_effects.record_side_effect(
+            CallExpressionVariable(vars(warnings.catch_warnings)[name], [self, *rest]), words
+        )
         return NONE
 
     def child_variables(self) -> list[Variable]:
@@ -129,10 +131,6 @@ class CatchWarningsVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         CallExpressionVariable(warnings.catch_warnings, [], self.kwargs).reconstruct(cg)
-
-
-def _catch_warnings_method(name: str) -> Any:
-    return vars(warnings.catch_warnings)[name]
 
 
 @register_rule(warnings.catch_warnings)

@@ -104,10 +104,8 @@ def _uses_kernel_without_indices(tx: Tracer, fake: torch.Tensor) -> bool:
     return fake.device.type == "cpu" and not is_asked and not is_wrapper_subclass(fake)
 
 
-def _is_plain_tensor(tx: Tracer, fake: torch.Tensor) -> bool:
-    return not is_wrapper_subclass(fake) and not tx.in_subgraph()
-
-
 _register_contiguous_output(F.max_pool1d, _uses_kernel_without_indices)
 _register_contiguous_output(torch.max_pool1d, _uses_kernel_without_indices)
-_register_contiguous_output(F.one_hot, _is_plain_tensor, check_classes)
+_register_contiguous_output(
+    F.one_hot, lambda tx, fake: not is_wrapper_subclass(fake) and not tx.in_subgraph(), check_classes
+)

@@ -460,7 +460,7 @@ def _construct_constant(cls: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Var
     real = realize(tx, args[0]).as_python_object() if len(args) == 1 and not kwargs else NotImplemented
     if isinstance(real, (type, np.finfo, np.iinfo)):
         return tx.fold_constant(cls, real)
-    return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing")
+    return fold_constant_call(tx, cls, args, kwargs)
 
 
 def tensor_to_numpy(tx: Tracer, tensor: Any) -> Variable:
@@ -612,7 +612,7 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         storage.views.add(self)
 
     @property
-    def tensor(self) -> TensorVariable:  # type: ignore[override]
+    def tensor(self) -> TensorVariable:  # type: ignore[misc, override]
         """The elements as a graph tensor."""
         if self._view is None:
             flat = self.storage.materialize(self._tx)

@@ -60,15 +60,10 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
     fake = fakeify(tx, real if plain else _as_plain_tensor(real), source)
     tx.inputs.saw_tensor = True
     _guard_tensor(tx, real, fake, source)
-    make = build_subclass_input if has_protocol else _build_plain_input
-    value = make(tx, real, fake, source)
+    value = build_subclass_input(tx, real, fake, source) if has_protocol else TensorVariable(None, fake, source, real)
     tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     tx.inputs.input_layouts[id(value.fake)] = symbolic_layout(fake)
     return value
-
-
-def _build_plain_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> TensorVariable:
-    return TensorVariable(None, fake, source, real)
 
 
 def _is_plain_wrapper_subclass(real: Any) -> bool:

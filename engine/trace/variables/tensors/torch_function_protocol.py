@@ -408,11 +408,7 @@ def _uses_tensor_new(cls: type) -> bool:
     return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, TensorBase)
 
 
-def _is_tensor_subclass(cls: Any) -> bool:
-    return issubclass(cls, torch.Tensor) and cls is not torch.Tensor
-
-
-@register_constructor(60, _is_tensor_subclass)
+@register_constructor(60, lambda cls: issubclass(cls, torch.Tensor) and cls is not torch.Tensor)
 def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``cls(tensor)`` for a subclass that inherits ``__new__`` or defines it in Python."""
     cls = of.as_python_object()

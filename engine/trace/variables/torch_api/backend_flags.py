@@ -30,7 +30,8 @@ class _BackendFlagWrites:
 def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
     """Return the current value of a flag, guarded unless the traced code wrote it."""
     if (holder, name) not in tx.state_of(_BackendFlagWrites).flags:
-        source = AttrSource(ConstantSource(holder, _name(holder)), name)
+        of = ConstantSource(holder, getattr(holder, "__name__", "torch.backends.cuda.matmul"))
+        source = AttrSource(of, name)
         tx.guard(EqualsMatch, source, found, why="a backend flag of torch decided what was traced")
     return ConstantVariable(found)
 
@@ -38,10 +39,6 @@ def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
 def is_flag(holder: Any, name: str) -> bool:
     """Return True if the attribute is a ``torch.backends`` flag."""
     return isinstance(vars(type(holder)).get(name), torch.backends.ContextProp)
-
-
-def _name(holder: Any) -> str:
-    return getattr(holder, "__name__", "torch.backends.cuda.matmul")
 
 
 def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:

@@ -164,13 +164,8 @@ RULES_BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: Const
 # DistributedDataParallel.
 
 
-def _inside_forward(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Trace DDP's forward context as a no-op; it only informs torch.compile."""
-    return tx.wrap_static(contextlib.nullcontext).call(tx, [], {})
-
-
-if torch.distributed.is_available():
-    register_rule(inside_ddp_forward)(_inside_forward)
+if torch.distributed.is_available():  # DDP's forward context only informs torch.compile
+    register_rule(inside_ddp_forward)(lambda tx, args, kwargs: tx.wrap_static(contextlib.nullcontext).call(tx, [], {}))
 
 
 # In-place collectives.

@@ -239,11 +239,7 @@ def _nonstrict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return OpaqueFunctionVariable(function, real)
 
 
-def _is_marked_constant(function: Any) -> bool:
-    return bool(function.__dict__.get("_dynamo_marked_constant", False))
-
-
-@register_marked_function_rule(_is_marked_constant)
+@register_marked_function_rule(lambda function: function.__dict__.get("_dynamo_marked_constant", False))
 def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``assume_constant_result``: call the function now and embed its result.
 
@@ -262,11 +258,7 @@ def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variabl
     return tx.fold_constant(of.real_object, *given[: len(args)], **words)
 
 
-def _is_leaf_function(function: Any) -> bool:
-    return "_torchdynamo_leaf_real_fn" in function.__dict__
-
-
-@register_marked_function_rule(_is_leaf_function)
+@register_marked_function_rule(lambda function: "_torchdynamo_leaf_real_fn" in function.__dict__)
 def _leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
     """Call a ``leaf_function`` of ``torch._dynamo``: opaque, with its own fake implementation."""
     real = of.as_python_object()

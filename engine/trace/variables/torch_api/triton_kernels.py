@@ -39,10 +39,6 @@ def _is_triton_kernel(real: Any) -> bool:
     return _is_triton_class(real, "KernelInterface")
 
 
-def _is_host_function(real: Any) -> bool:
-    return _is_triton_class(real, "ConstexprFunction")
-
-
 class TritonKernelVariable(OpaqueObjectVariable):
     """A Triton kernel, plain or autotuned. ``kernel[grid]`` is a launch without arguments."""
 
@@ -76,7 +72,9 @@ class TritonHostFunctionVariable(OpaqueObjectVariable):
         return tx.wrap(self.real_object.fn, AttrSource(self.source, "fn")).call(tx, args, kwargs)
 
 
-register_builder_if(41, _is_host_function)(guarded_builder(TritonHostFunctionVariable, "the function was called"))
+register_builder_if(41, lambda real: _is_triton_class(real, "ConstexprFunction"))(
+    guarded_builder(TritonHostFunctionVariable, "the function was called")
+)
 
 
 _WRAPPABLE_KERNELS = ("JITFunction", "Autotuner", "InterpretedFunction")
