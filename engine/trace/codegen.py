@@ -137,6 +137,11 @@ class PyCodegen:
         for value in values:
             self.load(value)
 
+    def build(self, opname: str, values: list[Variable]) -> None:
+        """Push a new container or slice of these variables."""
+        self.load_all(values)
+        self.body.emit(opname, len(values))
+
     def cache_top(self, value: Variable) -> None:
         """Store the top of the stack in a temporary, for later loads of this variable."""
         name = self.new_temp("v")

@@ -69,11 +69,11 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
         except (errors.GraphBreak, errors.ConstraintViolation):
             raise
         except TracerException as signal:
-            skip = SkipFrame("internal", f"{type(signal).__name__}: {signal}")
-            return _make_skipped_frame(request, options, skip, attempt.inlined_calls_and_steps())
+            internal = SkipFrame("internal", f"{type(signal).__name__}: {signal}")
+            return _make_skipped_frame(request, options, internal, attempt.inlined_calls_and_steps())
         except Exception as error:  # an internal error must never reach the user's program
-            skip = SkipFrame("internal", describe_internal_error(error))
-            return _make_skipped_frame(request, options, skip, attempt.inlined_calls_and_steps())
+            internal = SkipFrame("internal", describe_internal_error(error))
+            return _make_skipped_frame(request, options, internal, attempt.inlined_calls_and_steps())
         finally:
             with PreserveDispatchKeyGuard():
                 attempt.release()

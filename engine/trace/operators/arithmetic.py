@@ -128,8 +128,8 @@ def fold_constant_call(
     tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[str, Variable], what: str = ""
 ) -> Variable:
     """Call a pure function at trace time; all arguments must be constants."""
-    of = f" of {realize(tx, args[0]).describe()}" if args else ""
-    with BreakGraph("non-constant-arguments", what or f"{fn.__name__}(){of}", NotPythonConstant):
+    what = what or f"{getattr(fn, '__name__', fn)}() of {', '.join(realize(tx, a).describe() for a in args)}"
+    with BreakGraph("non-constant-arguments", what, NotPythonConstant):
         values = tx.as_python_constants(args)
         words = tx.as_python_keywords(kwargs)
     return tx.fold_constant(fn, *values, **words)

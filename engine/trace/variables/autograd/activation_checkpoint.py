@@ -18,7 +18,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.higher_order.pytrees import map_leaves
 from engine.trace.variables.higher_order.subgraph import tensor_values
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 """Keyword arguments of ``checkpoint`` itself, not of the function."""
@@ -50,11 +49,9 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
     if not torch.is_grad_enabled() or not any(fake.requires_grad for fake in tensor_values(added)):
         return
     written = [node.name for node, version in versions.items() if _version(node) != version]
-    written += [
-        _name(value)
-        for value, version in tx.inputs.input_tensors
-        if id(value) not in given and _is_mutated(value, version)
-    ]
+    for value, version in tx.inputs.input_tensors:
+        if id(value) not in given and not value.fake.is_inference() and value.fake._version != version:
+            written.append(value.describe() if value.source is None else value.source.expr)
     written += [node.name for node in added if is_with_effects(node)]
     if tx.side_effects.external_mutation_count != changes or written:
         what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
@@ -63,14 +60,6 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
 
 def _version(node: torch.fx.Node) -> int:
     return sum(fake._version for fake in tensor_values([node]) if not fake.is_inference())
-
-
-def _is_mutated(value: TensorVariable, version: int) -> bool:
-    return not value.fake.is_inference() and value.fake._version != version
-
-
-def _name(value: TensorVariable) -> str:
-    return value.describe() if value.source is None else value.source.expr
 
 
 def _policy(tx: Tracer, value: Variable) -> Any:

@@ -34,7 +34,7 @@ from engine.trace.variables.autograd.mutable_backward_state import find_mutable_
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, reachable_variables, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import VariableWithMethods
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.higher_order.pytrees import flatten_variable, unflatten_variable
 from engine.trace.variables.higher_order.subgraph import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class AutogradFunctionContextVariable(UserDefinedObjectVariable):
+class AutogradFunctionContextVariable(VariableWithMethods, UserDefinedObjectVariable):
     """The ``ctx`` of an ``autograd.Function`` while its bodies are traced."""
 
     needs_input_grad: list[bool]
@@ -63,6 +63,13 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
     """Outputs marked as non-differentiable."""
     materialize_grads: bool = state(True)
     dirty_tensors: list[Variable] = fresh(list)
+    methods = (
+        "save_for_backward",
+        "mark_non_differentiable",
+        "set_materialize_grads",
+        "save_for_forward",
+        "mark_dirty",
+    )
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         match name:
@@ -70,8 +77,6 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
                 return TupleVariable(list(self.saved_tensors))
             case "needs_input_grad":
                 return TupleVariable([ConstantVariable(n) for n in self.needs_input_grad])
-            case _ if name in _CTX_METHODS:
-                return BuiltinMethodVariable(self, name)
             case "mark_shared_storage":
                 raise Unsupported("autograd-function-ctx", f"{name} of an autograd.Function is called")
         return super().get_attr(tx, name)
@@ -86,12 +91,7 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
                 self.materialize_grads = realize(tx, args[0]).is_truthy(tx)
             case "mark_dirty":
                 self.dirty_tensors = list(args)
-        return NONE if name in _CTX_METHODS else super().call_method(tx, name, args, kwargs)
-
-
-_CTX_METHODS = frozenset(
-    ("save_for_backward", "mark_non_differentiable", "set_materialize_grads", "save_for_forward", "mark_dirty")
-)
+        return NONE if name in self.methods else super().call_method(tx, name, args, kwargs)
 
 
 @register_rule(APPLY)
@@ -484,16 +484,13 @@ _CTX_ATTRIBUTES = {
 """Methods that store their arguments on ctx, and the attribute that autograd reads later."""
 
 
-class RealAutogradContextVariable(UserDefinedObjectVariable):
+class RealAutogradContextVariable(VariableWithMethods, UserDefinedObjectVariable):
     """A real ctx. Its attributes are set after the graph, before the forward returns."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in _CTX_ATTRIBUTES or name == "set_materialize_grads":
-            return BuiltinMethodVariable(self, name)
-        return super().get_attr(tx, name)
+    methods = (*_CTX_ATTRIBUTES, "set_materialize_grads")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if kwargs or (name not in _CTX_ATTRIBUTES and name != "set_materialize_grads"):
+        if kwargs or name not in self.methods:
             return super().call_method(tx, name, args, kwargs)
         kept = TupleVariable([realize(tx, a) for a in args]) if name in _CTX_ATTRIBUTES else args[0]
         self.write_attr(tx, _CTX_ATTRIBUTES.get(name, "materialize_grads"), kept)
@@ -509,9 +506,9 @@ class RealAutogradContextVariable(UserDefinedObjectVariable):
 
 
 def _is_autograd_ctx(real: object) -> bool:
-    methods = (*_CTX_ATTRIBUTES, "set_materialize_grads")
+    methods = RealAutogradContextVariable.methods
     return isinstance(real, BackwardCFunction) and all(
-        getattr(type(real), name) is getattr(FunctionCtx, name) for name in methods
+        getattr(type(real), n) is getattr(FunctionCtx, n) for n in methods
     )
 
 

@@ -20,7 +20,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import VariableWithMethods
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import TreeSpec, unflatten_python
 from engine.trace.variables.higher_order.subgraph import (
@@ -95,11 +95,10 @@ class GraphObjectVariable(Variable):
 _REMOVE_HOOK = GraphCallable("remove_hook", torch.utils.hooks.RemovableHandle.remove, changes_state=True)
 
 
-class TensorHookHandleVariable(GraphObjectVariable):
+class TensorHookHandleVariable(VariableWithMethods, GraphObjectVariable):
     """The handle of a tensor hook registered in traced code."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name) if name == "remove" else super().get_attr(tx, name)
+    methods = ("remove",)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "remove":

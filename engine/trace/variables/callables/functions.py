@@ -101,11 +101,7 @@ class UserFunctionVariable(FunctionVariable):
         return self.real_object
 
     def describe(self) -> str:
-        return (
-            f"{self.real_object.__module__}.{self.real_object.__qualname__}"
-            if self.real_object.__module__
-            else self.real_object.__qualname__
-        )
+        return ".".join(filter(None, (self.real_object.__module__, self.real_object.__qualname__)))
 
     def as_python_constant(self, tx: Tracer) -> Any:
         if self.is_trusted:

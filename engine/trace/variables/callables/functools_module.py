@@ -48,15 +48,10 @@ def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kw
         in_progress.discard(shown)
 
 
-_RECURSIVE_REPR_WRAPPERS: tuple[tuple[Any, Any], ...] = (
-    (reprlib.recursive_repr()(repr), _recursive_repr),
-    # dataclasses has its own copy before Python 3.12
-    *((wrap(repr), _recursive_repr) for name, wrap in vars(dataclasses).items() if name == "_recursive_repr"),
-)
-
-
-for _wrapper, _rule in _RECURSIVE_REPR_WRAPPERS:
-    RULES_BY_CODE[id(_wrapper.__code__)] = (_wrapper.__code__, _rule)
+for _wrap in (reprlib.recursive_repr(), vars(dataclasses).get("_recursive_repr")):
+    if _wrap is not None:  # dataclasses has its own copy before Python 3.12
+        _code = _wrap(repr).__code__
+        RULES_BY_CODE[id(_code)] = (_code, _recursive_repr)
 
 
 @binds(functools.partialmethod)
@@ -79,18 +74,14 @@ def _method(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return BoundMethodVariable(args[1], realize(tx, args[0]))
 
 
-def _check_has_argument(tx: Tracer, name: str, args: Args) -> None:
-    if not args:
-        tx.raise_type_error(f"{name} requires at least 1 positional argument")
-
-
 def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Call an external singledispatch function; guard on its registry.
 
     The implementation depends on the class of the first argument and on the registered classes.
     """
     real: Any = of.real_object
-    _check_has_argument(tx, real.__name__, args)
+    if not args:
+        tx.raise_type_error(f"{real.__name__} requires at least 1 positional argument")
     registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
     known = tx.objects.variables_by_id.get(id(registered))
     if known is not None and id(known[0]) in tx.side_effects.mutated_variables:

@@ -16,7 +16,7 @@ from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
+from engine.trace.variables.callables.reconstruct_calls import record_call
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
@@ -111,9 +111,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
         if not added_effects or not is_only_change or not is_none(realize(tx, result)):
             return False
         del tx.side_effects.side_effect_calls[effects:]
-        tx.side_effects.record_side_effect(
-            CallExpressionVariable(self.real_object, args, kwargs), f"{self.describe()} is called"
-        )
+        record_call(tx, f"{self.describe()} is called", self.real_object, args, kwargs)
         return True
 
 

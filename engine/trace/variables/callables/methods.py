@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.ir.introspection.literal_types import FILE_SYSTEM_METHODS
 from engine.ir.sources.attributes import AttrSource
@@ -80,6 +80,17 @@ class BuiltinMethodVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load(self.obj)
         cg.body.attribute(self.name)
+
+
+class VariableWithMethods(Variable):
+    """An object whose class has ``methods``, which ``call_method`` implements."""
+
+    __slots__ = ()
+    methods: ClassVar[tuple[str, ...]] = ()
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        is_method = name in self.methods and hasattr(self.python_type(), name)
+        return BuiltinMethodVariable(self, name) if is_method else super().get_attr(tx, name)
 
 
 def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
-from engine.trace.annotations import PyCodegen
-from engine.trace.variables.base import Args, Kwargs, Variable
+from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.variables.base import NONE, Args, Kwargs, Variable
 
 
 class CallExpressionVariable(Variable):
@@ -23,6 +23,12 @@ class CallExpressionVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(self.function, *self.args, **self.kwargs)
+
+
+def record_call(tx: Tracer, words: str, function: Any, args: Args, kwargs: Kwargs | None = None) -> Variable:
+    """Record a call that generated code makes after the graph; return None, its result."""
+    tx.side_effects.record_side_effect(CallExpressionVariable(function, args, kwargs or {}), words)
+    return NONE
 
 
 def emit_store_attributes(cg: PyCodegen, attributes: Iterable[tuple[str, Variable]]) -> None:

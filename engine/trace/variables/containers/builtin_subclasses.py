@@ -290,7 +290,8 @@ class ListSubclassVariable(BuiltinSubclassVariable):
         return super().call_builtin_method(tx, name, args, kwargs)
 
     def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
-        if kwargs and self.cls.__new__ is list.__new__:
+        cls: Any = self.cls
+        if kwargs and cls.__new__ is list.__new__:
             tx.fold_constant(list, **dict.fromkeys(kwargs))
         self.inner.call_method(tx, "__init__", args, {})
 

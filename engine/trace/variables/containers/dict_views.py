@@ -134,11 +134,6 @@ class DictViewVariable(Variable):
 VIEW_METHODS = MethodTable()
 
 
-@VIEW_METHODS.method("__reversed__")
-def _reversed(self: DictViewVariable, tx: Tracer) -> Variable:
-    return realize(tx, tx.wrap_static(reversed).call(tx, [self], {}))
-
-
 @VIEW_METHODS.method("isdisjoint", condition=lambda of: of.view_kind == "keys")
 def _isdisjoint(self: DictViewVariable, tx: Tracer, other: Variable) -> Variable:
     return SetVariable.from_items(tx, self.items()).call_method(tx, "isdisjoint", [other], {})

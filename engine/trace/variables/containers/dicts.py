@@ -333,11 +333,6 @@ def _fromkeys(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Variabl
     return realize(tx, tx.wrap_static(self.cls.fromkeys)).call(tx, list(args), kwargs)  # type: ignore[attr-defined]
 
 
-@DICT_METHODS.method("__reversed__")
-def _reversed(self: DictVariable, tx: Tracer) -> Variable:
-    return realize(tx, tx.wrap_static(reversed).call(tx, [self], {}))
-
-
 @DICT_METHODS.method("move_to_end", condition=_is_ordered)
 def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Variable) -> None:
     given = dict(zip(("key", "last"), args, strict=False)) | kwargs

@@ -108,7 +108,7 @@ def _reverse_range(of: RangeVariable, tx: Tracer) -> Variable:
 @_reverse.register(TupleVariable)
 @_reverse.register(ListVariable)
 def _reverse_sequence(of: Variable, tx: Tracer) -> Variable:
-    if issubclass(of.python_type(), collections.deque):
+    if not of.is_user_object and issubclass(of.python_type(), collections.deque):
         kind = type(reversed(of.python_type()()))
         return iterators.SequenceIteratorVariable(list(reversed(sequence_items(tx, of))), kind)
     kind = type(reversed([])) if of.python_type() is list else reversed
@@ -120,9 +120,7 @@ def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     total = realize(tx, args[1] if len(args) > 1 else kwargs.get("start", ConstantVariable(0)))
     if issubclass(total.python_type(), (str, bytes, bytearray)):
         tx.fold_constant(
-            sum,
-            (),
-            b"" if total.python_type() is bytes else "" if issubclass(total.python_type(), str) else bytearray(),
+            sum, (), next(kind() for kind in (str, bytes, bytearray) if issubclass(total.python_type(), kind))
         )
     items = list(sequence_items(tx, args[0]))
     count = _count_compensated(total, items)

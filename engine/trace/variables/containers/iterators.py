@@ -111,9 +111,7 @@ class SequenceIteratorVariable(IteratorVariable):
         if (read := self.list_it_reads()) is not None:
             cg.call(make_advanced_iterator, read, self.position)
             return
-        rest = self.items[self.position :]
-        cg.load_all(rest)
-        cg.body.emit("BUILD_TUPLE", len(rest))
+        cg.build("BUILD_TUPLE", self.items[self.position :])
         cg.body.emit("GET_ITER")
 
 
@@ -246,9 +244,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
             cg.load_const(self.position)
             cg.body.call(2)
             return
-        rest = self.remaining_items() if self.keys else []
-        cg.load_all(rest)
-        cg.body.emit("BUILD_TUPLE", len(rest))
+        cg.build("BUILD_TUPLE", self.remaining_items() if self.keys else [])
         cg.body.emit("GET_ITER")
 
 

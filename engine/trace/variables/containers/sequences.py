@@ -371,8 +371,7 @@ class TupleVariable(SequenceVariable):
             cg.call(operator.add, self.prefix, TupleVariable(self.appended))
             return
         if self.cls is tuple:
-            cg.load_all(self.items)
-            cg.body.emit("BUILD_TUPLE", len(self.items))
+            cg.build("BUILD_TUPLE", self.items)
             return
         cg.call(self.cls, *(self.items if self.is_namedtuple() else [TupleVariable(self.items)]))
 
@@ -513,8 +512,7 @@ class ListVariable(SequenceVariable):
             return
         if self.prefix is not None and self._is_lazy_copy:
             cg.call(list_with_appended, self.prefix, TupleVariable(self.prefix.appended))
-            cg.load_all(self.appended)
-            cg.body.emit("BUILD_LIST", len(self.appended))
+            cg.build("BUILD_LIST", self.appended)
             cg.body.emit("LIST_EXTEND", 1)
             return
         if cg.is_cyclic(self):
@@ -522,8 +520,7 @@ class ListVariable(SequenceVariable):
             cg.cache_top(self)
             cg.defer_fill(self)
             return
-        cg.load_all(self.items)
-        cg.body.emit("BUILD_LIST", len(self.items))
+        cg.build("BUILD_LIST", self.items)
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the existing list on the stack and replaces its contents.
@@ -538,14 +535,12 @@ class ListVariable(SequenceVariable):
             cg.body.emit("POP_TOP")
             return
         if self.load_items is not None:
-            cg.load_all(self.appended)
-            cg.body.emit("BUILD_LIST", len(self.appended))
+            cg.build("BUILD_LIST", self.appended)
             cg.body.emit("LIST_EXTEND", 1)
             cg.body.emit("POP_TOP")
             return
         if self.cls is list:
-            cg.load_all(self.items)
-            cg.body.emit("BUILD_LIST", len(self.items))
+            cg.build("BUILD_LIST", self.items)
             cg.body.emit("SWAP", 2)
             cg.load_const(None)
             cg.load_const(None)
@@ -746,8 +741,7 @@ class SliceVariable(Variable):
         return self.bounds
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_all(self.bounds)
-        cg.body.emit("BUILD_SLICE", 3)
+        cg.build("BUILD_SLICE", self.bounds)
 
 
 @build_node_result.register(list)

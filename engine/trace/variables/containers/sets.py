@@ -167,11 +167,8 @@ class SetVariable(Variable):
                 tx.guard(EqualsMatch, BuiltinValueSource(self.source, tuple), self.real_order, why=why)
             return [self.elements[k] for k in self._equivalent_real_set()]
         if all(_hashes_by_new_identity(k, v) or _has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
-            self.order_observed_at = (
-                tx.instruction_counter.root_instruction_number
-                if self.order_observed_at is None
-                else self.order_observed_at
-            )
+            if self.order_observed_at is None:
+                self.order_observed_at = tx.instruction_counter.root_instruction_number
             return list(self.elements.values())
         raise self.unsupported("iterating in an order that depends on object addresses", "object-address")
 
@@ -244,8 +241,7 @@ class SetVariable(Variable):
         check_keys_rebuildable(self.elements, self.cls.__name__)
         if self.cls is not set:
             cg.body.callable(lambda: cg.load_const(self.cls))
-        cg.load_all(list(self.elements.values()))
-        cg.body.emit("BUILD_SET", len(self.elements))
+        cg.build("BUILD_SET", list(self.elements.values()))
         if self.cls is not set:
             cg.body.call(1)
 

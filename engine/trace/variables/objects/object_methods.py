@@ -28,10 +28,6 @@ def _delattr(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Va
     return NONE
 
 
-def _getattribute(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return of.object_getattribute(tx, _attribute_name(tx, args))
-
-
 def _init(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Extra arguments are allowed only if ``__new__`` is overridden but ``__init__`` is not."""
     for name, owner in (("__init__", "object"), ("__new__", of.cls.__name__)) if args or kwargs else ():
@@ -54,10 +50,6 @@ def _ne(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variabl
     return ConstantVariable(not equal.is_truthy(tx))
 
 
-def _str(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return realize(tx, tx.wrap_static(repr).call(tx, [of], {}))
-
-
 def _format(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
     if realize(tx, args[0]).as_python_constant(tx) != "":
         raise of.unsupported("object's method '__format__'", "unsupported-method")
@@ -67,12 +59,12 @@ def _format(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Var
 OBJECT_METHODS: dict[str, ObjectMethod] = {
     "__setattr__": _setattr,
     "__delattr__": _delattr,
-    "__getattribute__": _getattribute,
+    "__getattribute__": lambda tx, of, args, kwargs: of.object_getattribute(tx, _attribute_name(tx, args)),
     "__init__": _init,
     "__init_subclass__": lambda tx, of, args, kwargs: NONE,
     "__eq__": _eq,
     "__ne__": _ne,
     **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), lambda tx, of, args, kwargs: NOT_IMPLEMENTED),
-    "__str__": _str,
+    "__str__": lambda tx, of, args, kwargs: realize(tx, tx.wrap_static(repr).call(tx, [of], {})),
     "__format__": _format,
 }

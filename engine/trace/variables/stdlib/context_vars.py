@@ -13,20 +13,20 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import VariableWithMethods
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 
 
-class ContextVarVariable(RealObjectVariable):
+class ContextVarVariable(VariableWithMethods, RealObjectVariable):
     """A ``ContextVar`` that exists before the call; its value is guarded where it is read."""
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object
 
+    methods = ("get", "set", "reset")
+
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name == "name":
-            return ConstantVariable(self.real_object.name)
-        return BuiltinMethodVariable(self, name) if name in ("get", "set", "reset") else super().get_attr(tx, name)
+        return ConstantVariable(self.real_object.name) if name == "name" else super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "get" or len(args) > 1 or kwargs:

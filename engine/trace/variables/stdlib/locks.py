@@ -9,21 +9,15 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import VariableWithMethods
 
 _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
-_METHODS = frozenset(("acquire", "release", "locked", "__enter__", "__exit__"))
 
 
-class ExternalLockVariable(RealObjectVariable):
+class ExternalLockVariable(VariableWithMethods, RealObjectVariable):
     """A lock from outside. Its owner is unknown while tracing, so each use breaks the graph."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return (
-            BuiltinMethodVariable(self, name)
-            if name in _METHODS and hasattr(self.real_object, name)
-            else super().get_attr(tx, name)
-        )
+    methods = ("acquire", "release", "locked", "__enter__", "__exit__")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported("lock", f"{name}() is called on a lock created outside the function")

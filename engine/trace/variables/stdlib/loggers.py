@@ -28,7 +28,7 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import guarded_builder, is_literal, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
+from engine.trace.variables.callables.reconstruct_calls import record_call
 from engine.trace.variables.objects.class_lookup import find_in_class, wrap_entry
 
 _LEVELS = {
@@ -85,10 +85,7 @@ class LoggerVariable(FixedObjectVariable):
         line = span_of(frame.code, frame.op.offset).line
         where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), ConstantVariable(frame.code.co_name)]
         words = f"{logging.getLevelName(level).lower()} is logged: {args[0].describe()}"
-        tx.side_effects.record_side_effect(
-            CallExpressionVariable(log_at_line, [self, ConstantVariable(level), *where, *args]), words
-        )
-        return NONE
+        return record_call(tx, words, log_at_line, [self, ConstantVariable(level), *where, *args])
 
     def _is_enabled(self, tx: Tracer, args: Args) -> bool:
         wanted = realize(tx, args[0]).as_python_constant(tx)

@@ -9,17 +9,14 @@ from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import guarded_builder, register_builder, register_sourceless_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import VariableWithMethods
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 
 
-class RegexPatternVariable(ConstantVariable):
+class RegexPatternVariable(VariableWithMethods, ConstantVariable):
     """A compiled regular expression."""
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in ("sub", "subn", "finditer"):
-            return BuiltinMethodVariable(self, name)
-        return super().get_attr(tx, name)
+    methods = ("sub", "subn", "finditer")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
+from engine.trace.variables.callables.methods import VariableWithMethods
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, record_call
+from engine.trace.variables.objects.globals_dict import GlobalsDictVariable
 
 
 class _WarningFilters:
@@ -28,18 +28,6 @@ class _WarningFilters:
     def __init__(self) -> None:
         self.silenced: list[bool] = [False]
         """For each ``catch_warnings``, outermost first: True if a filter prevents raising."""
-
-
-@dataclass(frozen=True, eq=False)
-class _FrameGlobalsVariable(Variable):
-    """Globals of a traced frame, for generated code."""
-
-    __slots__ = ("namespace",)
-    cls = dict
-    namespace: Any
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_namespace(self.namespace)
 
 
 @register_bound_rule(warnings.warn)
@@ -58,21 +46,13 @@ def _warn(
     level = 1 if stacklevel is None else int(stacklevel.as_python_constant(tx))
     _guard_warnings_do_not_raise(tx)
     words = f"a {cls.__name__} is issued: {message.describe()}"
+    given = [message, tx.wrap_static(cls)]
     if level > len(tx.call_stack.frames):
-        tx.side_effects.record_side_effect(
-            CallExpressionVariable(
-                warn_at_caller, [message, tx.wrap_static(cls), ConstantVariable(level - len(tx.call_stack.frames))]
-            ),
-            words,
-        )
-        return NONE
+        return record_call(tx, words, warn_at_caller, [*given, ConstantVariable(level - len(tx.call_stack.frames))])
     frame = tx.call_stack.frames[-max(level, 1)]
     line = span_of(frame.code, frame.op.offset).line
-    where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), _FrameGlobalsVariable(frame.globals)]
-    tx.side_effects.record_side_effect(
-        CallExpressionVariable(warn_at_line, [message, tx.wrap_static(cls), *where]), words
-    )
-    return NONE
+    where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), GlobalsDictVariable(frame.globals)]
+    return record_call(tx, words, warn_at_line, [*given, *where])
 
 
 def _guard_warnings_do_not_raise(tx: Tracer) -> None:
@@ -90,15 +70,12 @@ def _set_warning_filter(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -
     constants = tx.as_python_constants([*args, *kwargs.values()])
     if "error" in constants:
         raise Unsupported("warning", f"warnings.{function.__name__} turns warnings into errors")
-    tx.side_effects.record_side_effect(
-        CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
-    )
     if function is warnings.simplefilter and len(constants) == 1:
         tx.state_of(_WarningFilters).silenced[-1] = True
-    return NONE
+    return record_call(tx, f"warnings.{function.__name__} is called", function, list(args), dict(kwargs))
 
 
-class CatchWarningsVariable(Variable):
+class CatchWarningsVariable(VariableWithMethods):
     """``warnings.catch_warnings()``: entered and exited after the graph, around its warnings."""
 
     kwargs: Kwargs
@@ -106,10 +83,7 @@ class CatchWarningsVariable(Variable):
 
     is_mutable = True
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in ("__enter__", "__exit__"):
-            return BuiltinMethodVariable(self, name)
-        return super().get_attr(tx, name)
+    methods = ("__enter__", "__exit__")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
@@ -121,10 +95,7 @@ class CatchWarningsVariable(Variable):
         else:
             silenced.append(silenced[-1])
         words = f"catch_warnings is {'left' if rest else 'entered'}"
-        tx.side_effects.record_side_effect(
-            CallExpressionVariable(vars(warnings.catch_warnings)[name], [self, *rest]), words
-        )
-        return NONE
+        return record_call(tx, words, vars(warnings.catch_warnings)[name], [self, *rest])
 
     def child_variables(self) -> list[Variable]:
         return list(self.kwargs.values())

@@ -89,13 +89,18 @@ _UNSUPPORTED_METHODS = frozenset(
 class NumpyNdarrayVariable(Variable):
     """A numpy array, or a numpy scalar if ``is_scalar``, over the memory of a tensor."""
 
-    tensor: TensorVariable
+    _tensor: TensorVariable
     is_scalar: bool = False
     source: Source | None = None
     real_object: Any = NotImplemented
 
     is_mutable = True
     is_numpy_array = True
+
+    @property
+    def tensor(self) -> TensorVariable:
+        """The graph tensor whose memory the array uses."""
+        return self._tensor
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -612,7 +617,7 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         storage.views.add(self)
 
     @property
-    def tensor(self) -> TensorVariable:  # type: ignore[misc, override]
+    def tensor(self) -> TensorVariable:
         """The elements as a graph tensor."""
         if self._view is None:
             flat = self.storage.materialize(self._tx)

@@ -131,11 +131,8 @@ class TensorVariable(TensorOperators):
         now: Any = size if is_constant else size.node  # type: ignore[attr-defined]
         read, known = self.size_cache.get(dim, (None, None))
         if known is None or read != now:  # an in-place operation may have changed the size since
-            known = (
-                ConstantVariable(size)
-                if is_constant
-                else emit_node(tx, "call_method", "size", [self, ConstantVariable(dim)])
-            )
+            wanted = [self, ConstantVariable(dim)]
+            known = ConstantVariable(size) if is_constant else emit_node(tx, "call_method", "size", wanted)
             self.size_cache[dim] = now, known
         return known
 

@@ -234,15 +234,11 @@ def call_torch_function_handlers(
             at = next((n for n, k in enumerate(kinds) if issubclass(value.python_type(), k.python_type())), len(kinds))
             kinds.insert(at, value)
     classes = TupleVariable([tx.wrap(k.python_type(), class_source(k.python_type())) for k in kinds])
-    function_value = tx.wrap_static(function)
-    words = DictVariable.from_str_keys(kwargs)
+    given = [tx.wrap_static(function), classes, TupleVariable(args), DictVariable.from_str_keys(kwargs)]
     if tx.torch_state.function_modes:
         mode = tx.torch_state.function_modes.pop()
         try:
-            found = realize(
-                tx,
-                mode.call_method(tx, "__torch_function__", [function_value, classes, TupleVariable(args), words], {}),
-            )
+            found = realize(tx, mode.call_method(tx, "__torch_function__", list(given), {}))
         finally:
             tx.torch_state.function_modes.append(mode)
         if not is_not_implemented(found):
@@ -252,7 +248,7 @@ def call_torch_function_handlers(
         bound_to = kind if entry is not None and isinstance(entry[1], types.FunctionType) else None
         method = class_attribute(tx, kind.python_type(), "__torch_function__", bound_to)
         assert method is not None
-        found = realize(tx, realize(tx, method).call(tx, [function_value, classes, TupleVariable(args), words], {}))
+        found = realize(tx, realize(tx, method).call(tx, list(given), {}))
         if not is_not_implemented(found):
             return found
     return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")

@@ -245,14 +245,12 @@ def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variabl
 
     External objects are passed in their state before the traced call, so none may be mutated yet.
     """
-    objects = [a for a in (*args, *kwargs.values()) if not tx.is_python_constant(a)]
+    values = [realize(tx, a) for a in (*args, *kwargs.values())]
+    are_constant = [tx.is_python_constant(v) for v in values]
     given = [
-        tx.objects.real_object(realize(tx, a))
-        if not tx.is_python_constant(a)
-        else realize(tx, a).as_python_constant(tx)
-        for a in (*args, *kwargs.values())
+        v.as_python_constant(tx) if c else tx.objects.real_object(v) for v, c in zip(values, are_constant, strict=True)
     ]
-    if any(g is NotImplemented for g in given) or (objects and tx.side_effects.mutated_variables):
+    if any(g is NotImplemented for g in given) or (not all(are_constant) and tx.side_effects.mutated_variables):
         raise Unsupported("compiler-api", f"{of.describe()} is called with arguments that are not constants")
     words = dict(zip(kwargs, given[len(args) :], strict=True))
     return tx.fold_constant(of.real_object, *given[: len(args)], **words)
@@ -324,11 +322,9 @@ def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variabl
     words = {name: tx.objects.real_object(realize(tx, value)) for name, value in given.items()}
     if any(v is NotImplemented for v in words.values()):
         raise Unsupported("compiler-api", "torch.compile is called with options that traced code created")
-    return (
-        _CompileDecoratorVariable(make, words)
-        if function is None
-        else NestedCompileVariable(realize(tx, function), make, words)
-    )
+    if function is None:
+        return _CompileDecoratorVariable(make, words)
+    return NestedCompileVariable(realize(tx, function), make, words)
 
 
 @register_rule(torch.compile)

@@ -32,7 +32,7 @@ from engine.trace.variables.callables.functions import (
     NestedUserFunctionVariable,
     UserFunctionVariable,
 )
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
+from engine.trace.variables.callables.reconstruct_calls import record_call
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.slotted_type import fresh, state
 from engine.trace.variables.torch_api import backend_flags
@@ -159,13 +159,10 @@ class ErrorOnGraphBreakVariable(ContextVariable):
         if self.source is None:
             raise Unsupported("compiler-api", "error_on_graph_break is exited, but was not entered")
         left: Any = self.make
-        tx.side_effects.record_side_effect(
-            CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]),
-            "the setting of error_on_graph_break is restored",
-        )
         if self.previous_policy is not None:
             self._enter_real(tx, self.previous_policy)
-        return NONE
+        words = "the setting of error_on_graph_break is restored"
+        return record_call(tx, words, left.__exit__, [self, NONE, NONE, NONE])
 
     def clone(self) -> Variable:
         return ErrorOnGraphBreakVariable(self.make, self.raises)

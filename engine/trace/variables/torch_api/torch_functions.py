@@ -178,13 +178,8 @@ def guard_global_state(tx: Tracer, state: str, value: Any) -> None:
     """Guard a piece of torch's global state on its value at frame entry."""
     if state in tx.torch_state.entry_global_state and tx.torch_state.entry_global_state[state] != value:
         return
-    tx.guard(
-        GlobalStateMatch,
-        ConstantSource(torch, "torch"),
-        state,
-        value,
-        why="the global state of torch decided what was traced",
-    )
+    why = "the global state of torch decided what was traced"
+    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), state, value, why=why)
 
 
 @register_bound_rule(group_tensors_by_device_and_dtype)
