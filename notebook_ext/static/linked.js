@@ -161,14 +161,15 @@ export class LinkedView {
     return pane ? placeOf(pane, row - pane.first) : null;
   }
 
-  /** First selected source row: the requested line, else the line with most rows in the kernels. */
+  /** First selected source row: the requested line, else that with most rows in the kernels, else the first that broke or raised. */
   firstRow() {
     const source = /** @type {Pane} */ (this.pane("source"));
     const line = this.wanted && this.wanted.startsWith("line=") ? this.wanted.slice(5) : "";
     const found = line ? (source.numbers || []).indexOf(line) : -1;
     if (line && !source.numbers) return +line - 1;
     if (found >= 0) return found;
-    return Math.max(0, /** @type {Links} */ (this.links).busiest());
+    const busiest = /** @type {Links} */ (this.links).busiest();
+    return busiest >= 0 ? busiest : Number(Object.keys(this.part.breaks)[0] || 0);
   }
 
   /** @param {string} slot @param {number} row */
@@ -404,7 +405,7 @@ export class LinkedView {
     const number = own.numbers ? own.numbers[at] : String(at + 1);
     const name = own.id === "source" ? (number ? "Line " + number : "Module") : `${own.title} ${number}`;
     const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];
-    const broken = own.id === "source" && this.part.breaks[at] ? [" Graph break here: " + this.part.breaks[at] + "."] : [];
+    const broken = own.id === "source" && this.part.breaks[at] ? [` ${this.part.breaks[at]}.`] : [];
     if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? " Nothing in this compilation comes from this line." : " No origin was recorded for this line."), ...broken];
     /** @type {Pane[]} */
     const told = this.part.panes.filter((/** @type {Pane} */ p) => p !== own && !UNTOLD.includes(p.id));

@@ -84,7 +84,7 @@ export class PaneView {
   #note(at) {
     const { view, pane } = this, broken = pane.id === "source" && view.part.breaks[at];
     const library = view.library ? view.part.library[pane.first + at] : undefined;
-    return (library === undefined ? "" : "   ‹ " + view.part.strings[library]) + (broken ? "   ✗ graph break: " + broken : "") + this.#recompiles(at);
+    return (library === undefined ? "" : "   ‹ " + view.part.strings[library]) + (broken ? "   ✗ " + broken : "") + this.#recompiles(at);
   }
 
   /** Recompiles of the function that starts in a source line, or of what follows its graph break. @param {number} at */
@@ -124,7 +124,7 @@ export class PaneView {
     const before = at > this.from && !pane.heads.includes(at - 1) ? links.ordinal[r - 1] : -2;
     const text = this.texts[at] || "";
     const library = view.library && part.library[r] !== undefined ? h("span", { class: "lib" }, "   ‹ " + part.strings[part.library[r]]) : null;
-    const broken = pane.id === "source" && part.breaks[at] ? h("span", { class: "lib bad" }, "   ✗ graph break: " + part.breaks[at]) : null;
+    const broken = pane.id === "source" && part.breaks[at] ? h("span", { class: "lib bad" }, "   ✗ " + part.breaks[at]) : null;
     const cost = pane.id === "source" ? part.costs?.[at] : null;
     return h(
       "div",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from engine.records.counts import is_user_error
 from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.format_text import one_line, sanitize
@@ -171,7 +172,7 @@ def _breaks(found: LinkedPanes) -> dict[str, str]:
     trace = found.compilation.trace
     places = found.row_of_place
     return {
-        str(places[b.span.file, b.span.line]): one_line(b.title)
+        str(places[b.span.file, b.span.line]): ("" if is_user_error(b) else "Graph break here: ") + one_line(b.title)
         for b in (trace.breaks if trace else ())
         if b.span and (b.span.file, b.span.line) in places
     }

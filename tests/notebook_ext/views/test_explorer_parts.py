@@ -348,7 +348,9 @@ def test_the_users_function_is_shown_first_where_it_raises() -> None:
         engine.compile(block, backend="aot_eager")(torch.ones(2, 4))
     frames = {f.id: f.name.rpartition(".")[2] for f in session.frames}
     assert {frames[c.frame] for c in session.compilations} == {"block", "forward"}
-    assert frames[session.compilation(start_entry(session)).frame] == "block"
+    entry = start_entry(session)
+    assert frames[session.compilation(entry).frame] == "block"
+    assert list(part(session, f"linked|{entry}|")["breaks"].values()) == ["The function raises an exception here"]
 
 
 def test_compared_graphs_are_named_by_their_stage_in_words() -> None:
