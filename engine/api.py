@@ -175,13 +175,13 @@ def compile(
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
     captures = compiled_autograd or bool(changed_setting("compiled_autograd"))
-    return _compiled(checked, isolate_recompiles, dynamic_shapes or shapes_spec, captures, subject)
+    return _compile_or_decorate(checked, isolate_recompiles, dynamic_shapes or shapes_spec, captures, subject)
 
 
-def _compiled(options: Options, alone: bool, spec: Any, captures: bool, fn_or_module: Any) -> Any:
+def _compile_or_decorate(options: Options, alone: bool, spec: Any, captures: bool, fn_or_module: Any) -> Any:
     """Return the compiled ``fn_or_module``; a decorator for None."""
     if fn_or_module is None:
-        return functools.partial(_compiled, options, alone, spec, captures)
+        return functools.partial(_compile_or_decorate, options, alone, spec, captures)
     options = replace(with_dynamic_shapes(options, shape_spec_of(fn_or_module, spec)), is_isolated=bool(alone))
     pipeline = (capture_pipeline_for if captures else pipeline_for)(options)
     return compile_with(fn_or_module, pipeline=pipeline)

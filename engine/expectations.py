@@ -52,7 +52,7 @@ def _break_problems(made: tuple[CompilationRecord, ...], allowed: int | None) ->
     if allowed is None or sum(b.count for b in found) <= allowed:
         return
     yield f"expected at most {_count(allowed, 'graph break')}, got {sum(b.count for b in found)}:"
-    yield from (f"  {b.title}: {b.context}{_at(b.span)}" for b in found)
+    yield from (f"  {b.title}: {b.context}{_line_text(b.span)}" for b in found)
 
 
 def _recompile_problems(session: Session, made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _recompile_problems(session: Session, made: tuple[CompilationRecord, ...], a
     spans = {call.entry: r.span for call in session.calls for r in call.guard_failures[:1]}
     names = {f.id: f.name for f in session.frames}
     yield f"expected at most {_count(allowed, 'recompile')}, got {len(found)}:"
-    yield from (f"  {names.get(c.frame, c.frame)}: {c.cause}{_at(spans.get(c.id))}" for c in found)
+    yield from (f"  {names.get(c.frame, c.frame)}: {c.cause}{_line_text(spans.get(c.id))}" for c in found)
 
 
 def _limit_problems(made: tuple[CompilationRecord, ...], guards: int | None, peak_bytes: int | None) -> Iterator[str]:
@@ -79,5 +79,5 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _at(span: Span | None) -> str:
+def _line_text(span: Span | None) -> str:
     return "" if span is None else f" ({display_name(span.file)}, line {span.line})"

@@ -127,7 +127,7 @@ def reproducer(
             raise BadArgument(f"{compilation} has no {what!r}: choose one of {', '.join(known)}.")
     except CannotWrite as error:
         raise NotReproduced(f"No script can show {what} of {compilation}: {error}.") from error
-    return _checked(made)
+    return _run_and_add_digest(made)
 
 
 def _default_subject(record: CompilationRecord) -> str:
@@ -174,7 +174,7 @@ for number, (value, layout) in enumerate(zip(results, LAYOUTS)):
 """
     title = f"{graph.title} of {record.id}"
     symptom = f"The graph returns {len(layouts)} results with the recorded dtypes, shapes and strides."
-    return _draft(session, record, title, symptom, f"{IMPORTS}import hashlib\n{_MAKE}\n\n{body}")
+    return _make_draft(session, record, title, symptom, f"{IMPORTS}import hashlib\n{_MAKE}\n\n{body}")
 
 
 def _concrete(sizes: Iterable[str], symbols: Mapping[str, int]) -> Iterable[int]:
@@ -192,7 +192,7 @@ def _values(value: torch.Tensor) -> str:
     return f'torch.empty_strided({tuple(value.shape)}, {value.stride()}, dtype={value.dtype}, device="{value.device}").copy_(torch.tensor({text}))'
 
 
-def _draft(
+def _make_draft(
     session: Session,
     record: CompilationRecord,
     title: str,
@@ -223,7 +223,7 @@ def _kernel_script(session: Session, record: CompilationRecord, kernel: KernelRe
             )
         symptom = "The kernel runs on inputs of the recorded layouts."
         program = f"{_INDUCTOR_HEAD}{_MAKE}\n\n{inductor_kernel_program(record, kernel, seed)}"
-        return _draft(session, record, f"kernel {kernel.name} of {record.id}", symptom, program)
+        return _make_draft(session, record, f"kernel {kernel.name} of {record.id}", symptom, program)
     raise CannotWrite("the session was loaded, or the kernel's arguments are not known without a call")
 
 
@@ -246,10 +246,10 @@ def _trial_script(
     if kernel.language == "llvm":
         program = f'{_LLVM_HEAD}{_MAKE}\n\nTEXT = r"""\n{trial.text}"""\n\n{_LLVM_LAUNCH}\n{inputs}\n'
         program += f"run({trial.name!r}, [{', '.join(names)}], {trial.grid[0]})\n{results}"
-        return _draft(session, record, title, symptom, program)
+        return _make_draft(session, record, title, symptom, program)
     program = f"{_TRITON_HEAD}{_MAKE}\n\n{trial.text}\n\n{inputs}\n"
     program += f"{trial.name}[{trial.grid}]({', '.join(names)})\n{results}"
-    return _draft(session, record, title, symptom, program, {"TRITON_INTERPRET": "1"})
+    return _make_draft(session, record, title, symptom, program, {"TRITON_INTERPRET": "1"})
 
 
 def _buffer(argument: BufferArgument, seed: int, language: str) -> str:
@@ -370,7 +370,7 @@ if "EXPECTED" in found:
 """
 
 
-def _checked(draft: _Draft) -> Reproducer:
+def _run_and_add_digest(draft: _Draft) -> Reproducer:
     """Run a script in a child process; write the digest of its results into it.
 
     Raises:

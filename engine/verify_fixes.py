@@ -57,7 +57,7 @@ def try_fixes(session: Session, compiler: MakeCompiler) -> int:
         for rejection in call.guard_failures:
             if not any(f.code and not f.verified and not f.unverified_reason for f in rejection.fixes):
                 continue
-            fixes = _ranked(_try_fixes_of(session, call, rejection, compiler))
+            fixes = _sort_fixes(_try_fixes_of(session, call, rejection, compiler))
             verified += sum(bool(f.verified) for f in fixes)
             session.update_call(call.index, _with_fixes(rejection.entry, fixes))
     return verified
@@ -71,7 +71,7 @@ def _with_fixes(entry: str, fixes: tuple[Fix, ...]) -> Callable[[CallRecord], Ca
     return change
 
 
-def _ranked(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
+def _sort_fixes(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
     """Sort verified fixes first and fixes that did not help last; the sort is stable."""
     return tuple(sorted(fixes, key=lambda f: (not f.verified, f.unverified_reason.startswith("re-run"))))
 
@@ -95,14 +95,14 @@ def _try(run: Callable[[str], FixTrial], fix: Fix, before: FixTrial) -> Fix:
         return fix
     if fix.code.startswith("with "):
         return _not_verifiable(fix, "the fix changes the code around the call, and a re-run contains only the call")
-    return _verdict(fix, run(fix.code), before)
+    return _with_verdict(fix, run(fix.code), before)
 
 
 def _not_verifiable(fix: Fix, why: str) -> Fix:
     return replace(fix, unverified_reason=f"not verifiable: {why}") if fix.code else fix
 
 
-def _verdict(fix: Fix, after: FixTrial, before: FixTrial) -> Fix:
+def _with_verdict(fix: Fix, after: FixTrial, before: FixTrial) -> Fix:
     if after.problem:
         return _not_verifiable(fix, after.problem)
     counts = f"{after.compile_count} compile{'s' if after.compile_count != 1 else ''} instead of {before.compile_count}"

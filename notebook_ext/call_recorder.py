@@ -107,7 +107,7 @@ class CallRecorder:
         if self.stop_reason:
             return None
         try:
-            copied = self._copies((arguments, keywords))
+            copied = self._copy_tensors((arguments, keywords))
         except NotReplayableError as error:
             self.stop_reason = str(error)
             return None
@@ -118,7 +118,7 @@ class CallRecorder:
         self.calls.append(call)
         return call
 
-    def _copies(self, values: Any) -> Any:
+    def _copy_tensors(self, values: Any) -> Any:
         leaves, shape = tree_flatten(values)
         storages: set[int] = set()
         copies: list[Any] = []

@@ -116,7 +116,7 @@ def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
     eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.roots]
     gradients = _runs_backward()
     with subject.record() as session:
-        compiled = [_compiled(subject, s) for s in tape.roots]
+        compiled = [_compile_root(subject, s) for s in tape.roots]
         for number, call in enumerate(tape.calls, 1):
             theirs = _run_call(call, compiled[call.root], tape.roots[call.root], gradients=gradients)
             plain = _run_call(call, eager[call.root], eager[call.root], gradients=gradients)
@@ -174,7 +174,7 @@ def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any, *, grad
     return found
 
 
-def _compiled(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
+def _compile_root(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
     if isinstance(root, FunctionType):
         return subject.compile_function(root)
     subject.compile_module(root)

@@ -206,14 +206,16 @@ class Roots:
             self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable decorator.")
             return function
         if kind := uncompilable_kind(inner):
-            return self._drive(inner, f"it is {kind}", "Move its own tensor code into a plain function that it calls.")
+            return self._make_driver(
+                inner, f"it is {kind}", "Move its own tensor code into a plain function that it calls."
+            )
         if why := driver_reason(inner, self._is_notebook, owner):
-            return self._drive(inner, why)
+            return self._make_driver(inner, why)
         compiled = compile_root(self._subject, inner)
         self.compiled.append(name)
         return compiled
 
-    def _drive(self, function: FunctionType, why: str, hint: str = "") -> Any:
+    def _make_driver(self, function: FunctionType, why: str, hint: str = "") -> Any:
         """Return a copy of a function that runs as Python and compiles what it calls."""
         name = function.__qualname__
         self.drivers.append(name)

@@ -63,7 +63,7 @@ def notebook_page(
     policy = CONTENT_SECURITY_POLICY.format(scripts=script_policy() if shown else "'none'")
     body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
     if unfolded is not None:
-        body = body.replace(_folded(unfolded), _folded(unfolded, is_open=True), 1)
+        body = body.replace(_details_tag(unfolded), _details_tag(unfolded, is_open=True), 1)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -87,10 +87,10 @@ def _cell(cell: Any, explorers: Mapping[int, str]) -> Iterator[str]:
         yield f'<div class="cell">{markdown2html(cell.source)}</div>'
     elif cell.cell_type == "code":
         outputs = "".join(_output(o) + _explorer(o, explorers) for o in cell.outputs)
-        yield f'<div class="cell"><div class="input code">{_highlighted(cell.source)}</div>{outputs}</div>'
+        yield f'<div class="cell"><div class="input code">{_highlight_python(cell.source)}</div>{outputs}</div>'
 
 
-def _highlighted(source: str) -> str:
+def _highlight_python(source: str) -> str:
     return str(highlight(source, PythonLexer(), HtmlFormatter(nowrap=True)).join(("<pre>", "</pre>")))
 
 
@@ -110,14 +110,14 @@ def _output(output: Any) -> str:
     if WIDGET_MIME in data:
         return ""
     if "text/html" in data:
-        return _box(_joined(data["text/html"]))
+        return _box(_join_lines(data["text/html"]))
     for kind in ("image/png", "image/jpeg"):
         if kind in data:
-            return _box(f'<img alt="" src="data:{kind};base64,{_joined(data[kind]).strip()}">')
+            return _box(f'<img alt="" src="data:{kind};base64,{_join_lines(data[kind]).strip()}">')
     if "image/svg+xml" in data:
-        encoded = base64.b64encode(_joined(data["image/svg+xml"]).encode()).decode()
+        encoded = base64.b64encode(_join_lines(data["image/svg+xml"]).encode()).decode()
         return _box(f'<img alt="" src="data:image/svg+xml;base64,{encoded}">')
-    text = _joined(data.get("text/plain", ""))
+    text = _join_lines(data.get("text/plain", ""))
     return _box(_text(text)) if text else ""
 
 
@@ -127,15 +127,15 @@ def _explorer(output: Any, explorers: Mapping[int, str]) -> str:
         return ""
     inside = html.escape(explorers[number], quote=True)
     frame = f'<iframe title="Explorer" loading="lazy" srcdoc="{inside}"></iframe>'
-    return f"{_folded(number)}<summary>Explorer</summary>{frame}</details>"
+    return f"{_details_tag(number)}<summary>Explorer</summary>{frame}</details>"
 
 
-def _folded(number: int, *, is_open: bool = False) -> str:
+def _details_tag(number: int, *, is_open: bool = False) -> str:
     opened = f' id="{EXPLORER_ANCHOR}" open' if is_open else ""
     return f'<details class="output explorer" data-session="{number}"{opened}>'
 
 
-def _joined(value: Any) -> str:
+def _join_lines(value: Any) -> str:
     return value if isinstance(value, str) else "".join(value)
 
 

@@ -91,7 +91,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: s
                 return f"it calls {base}.backward()" if base else "it calls backward()"
             if attribute == "step" and _is_optimizer(base, function.__globals__):
                 return f"it calls {base}.step()"
-    for name, other in _called(function, owner):
+    for name, other in _named_functions(function, owner):
         inner = getattr(other, "__wrapped__", other)
         if isinstance(inner, FunctionType) and inner is not function and is_notebook(inner):
             why = _reason(inner, is_notebook, owner, seen)
@@ -100,7 +100,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: s
     return ""
 
 
-def _called(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
+def _named_functions(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield the functions that a function names: globals, and methods of its own object."""
     first = function.__code__.co_varnames[:1]
     for part in nested_codes(function.__code__):

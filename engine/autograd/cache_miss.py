@@ -51,12 +51,12 @@ def miss_reason(shape: CaptureKey, before: Sequence[CaptureKey]) -> CacheMissRea
     """Describe the difference from the most similar earlier capture: one sentence and details."""
     if not before:
         return CacheMissReason("the first backward")
-    nearest = max(before, key=lambda b: (_similarity(shape, b), before.index(b)))
+    nearest = max(before, key=lambda b: (_key_similarity(shape, b), before.index(b)))
     sentence, details = _describe_difference(shape, nearest)
     return CacheMissReason(sentence, nearest.id, details)
 
 
-def _similarity(a: CaptureKey, b: CaptureKey) -> int:
+def _key_similarity(a: CaptureKey, b: CaptureKey) -> int:
     same = sum(x == y for x, y in zip(a.node_names, b.node_names, strict=False))
     return 2 * same - abs(len(a.node_names) - len(b.node_names)) + (a.step_kinds == b.step_kinds)
 

@@ -54,10 +54,10 @@ def store_tuning(
 
 def stored_tunings(target: str) -> FindTuning | None:
     """Return the function that finds a kernel's tuning; None if no kernel was ever tuned."""
-    return functools.partial(_find, target) if tunings_key() else None
+    return functools.partial(_find_tuning, target) if tunings_key() else None
 
 
-def _find(target: str, kernel: LoopKernel) -> StoredTuning | None:
+def _find_tuning(target: str, kernel: LoopKernel) -> StoredTuning | None:
     try:
         found = json.loads(_read(_name(kernel, target)) or "{}")
         values = found.get("values")

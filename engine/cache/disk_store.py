@@ -63,7 +63,7 @@ class DiskStore:
         except OSError as error:
             raise DiskStoreError(f"the cache cannot be read: {error.strerror}") from error
         head, mac, text = data[: len(_HEADER)], data[len(_HEADER) : len(_HEADER) + 64], data[len(_HEADER) + 64 :]
-        if head != _HEADER or not hmac.compare_digest(mac, _mac(key, name, text)):
+        if head != _HEADER or not hmac.compare_digest(mac, _authentication_code(key, name, text)):
             raise DiskStoreError("a file in the cache is damaged, or another user wrote it")
         with contextlib.suppress(OSError):  # The folder may be read-only, or another process may have evicted the file.
             os.utime(path)
@@ -80,7 +80,7 @@ class DiskStore:
             raise DiskStoreError("the artifact is too large for the cache")
         try:
             self._make_folder()
-            self._write(self.folder / name, _HEADER + _mac(self._key(), name, data) + data)
+            self._write(self.folder / name, _HEADER + _authentication_code(self._key(), name, data) + data)
             self._evict_oldest()
         except OSError as error:
             raise DiskStoreError(f"the cache cannot be written: {error.strerror}") from error
@@ -133,7 +133,7 @@ class DiskStore:
     def _key(self) -> bytes:
         path = self.folder / "key"
         if not path.exists():
-            made = self._temporary(secrets.token_bytes(32))
+            made = self._write_temporary(secrets.token_bytes(32))
             try:
                 os.link(made, path)  # The first process wins.
             except FileExistsError:
@@ -152,14 +152,14 @@ class DiskStore:
         return path.read_bytes()
 
     def _write(self, path: pathlib.Path, data: bytes) -> None:
-        made = self._temporary(data)
+        made = self._write_temporary(data)
         try:
             made.replace(path)
         except OSError:
             made.unlink(missing_ok=True)
             raise
 
-    def _temporary(self, data: bytes) -> pathlib.Path:
+    def _write_temporary(self, data: bytes) -> pathlib.Path:
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".")
         path = pathlib.Path(name)
         try:
@@ -238,5 +238,5 @@ def _is_owned_by_user(found: os.stat_result) -> bool:
     return os.name == "nt" or not found.st_mode & 0o022
 
 
-def _mac(key: bytes, name: str, text: bytes) -> bytes:
+def _authentication_code(key: bytes, name: str, text: bytes) -> bytes:
     return hmac.new(key, name.encode() + b"\n" + text, hashlib.sha256).hexdigest().encode()

@@ -89,7 +89,7 @@ def read_call(text: str, arguments: Mapping[str, Any], options: Options) -> Edit
                 made = {n: edited_argument(n, v, edit) for n, v in made.items()}
         except BadArgument as error:
             raise UnreadableCall(number, str(error).rstrip(".")) from error
-    return EditedCall(made, _checked(options, chosen, lines), lines)
+    return EditedCall(made, _check_options(options, chosen, lines), lines)
 
 
 def _edit_of(value: str, *, is_tensor: bool) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _option(name: str, value: str, options: Options) -> dict[str, Any]:
         raise BadArgument(f"{name} is True or False, not {value!r}") from None
 
 
-def _checked(options: Options, chosen: Mapping[str, Any], lines: Mapping[str, int]) -> Options:
+def _check_options(options: Options, chosen: Mapping[str, Any], lines: Mapping[str, int]) -> Options:
     for name, value in chosen.items():
         try:
             given = {"backend": options.backend} | {name: value}

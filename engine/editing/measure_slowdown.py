@@ -69,15 +69,15 @@ def measure_slowdown(eager: Run, compiled: Run, make_inputs: Callable[[], Sequen
     """
     times: tuple[list[float], list[float]] = ([], [])
     for run in (eager, compiled) * 2:
-        _timed(run, make_inputs())
+        _time_run(run, make_inputs())
     end = time.perf_counter() + TIMED_SECONDS
     while len(times[0]) < MIN_CALLS or (len(times[0]) < MAX_CALLS and time.perf_counter() < end):
         for run, found in zip((eager, compiled), times, strict=True):
-            found.append(_timed(run, make_inputs()))
+            found.append(_time_run(run, make_inputs()))
     return Slowdown(min(times[0]), min(times[1]))
 
 
-def _timed(run: Run, inputs: Sequence[Any]) -> float:
+def _time_run(run: Run, inputs: Sequence[Any]) -> float:
     start = time.perf_counter()
     results = tree_leaves(run(*inputs))
     trained = [r for r in results if torch.is_tensor(r) and r.requires_grad]

@@ -84,15 +84,15 @@ class Tuning:
                 "These settings were not measured, or failed: choose settings that were tried and worked."
             )
         store_tuning(self.loops, self.target, found.values, found.seconds, self.usual_seconds)
-        self._change(replace(self.record, chosen=found.values))
+        self._update_record(replace(self.record, chosen=found.values))
         return found
 
     def forget(self) -> None:
         """Let later compiles of the kernel use the default settings again."""
         store_tuning(self.loops, self.target, {}, None, None)
-        self._change(replace(self.record, chosen=None))
+        self._update_record(replace(self.record, chosen=None))
 
-    def _change(self, record: TuningRecord) -> None:
+    def _update_record(self, record: TuningRecord) -> None:
         def changed(compilation: CompilationRecord) -> CompilationRecord:
             return session_jobs.with_kernels(
                 compilation, lambda k: replace(k, tuning=record) if k.id == self.kernel else k
@@ -105,7 +105,7 @@ class Tuning:
         known = self.record
         found = {tuple(p.values.values()): p for p in (*known.points, *points)}
         controls = controls_of(self.loops, self.target)
-        self._change(replace(known, controls=controls, points=tuple(found.values()), device=device))
+        self._update_record(replace(known, controls=controls, points=tuple(found.values()), device=device))
 
     def __repr__(self) -> str:
         measured = "" if self.best else " (not measured: it cannot run here)"
@@ -210,10 +210,10 @@ def _measure(
     tuner = replace(tuner, finalists=len(programs), typical=min if target == CPU_TARGET else tuner.typical)
     seconds = tuner.time_candidates(programs, {})
     results = iter([(s, tuner.failures.get(n, "")) for n, s in enumerate(seconds)][1:])
-    return seconds[0], tuple(p if p.problem else _timed(p, *next(results)) for p in points)
+    return seconds[0], tuple(p if p.problem else _with_time(p, *next(results)) for p in points)
 
 
-def _timed(point: TuningPoint, seconds: float | None, problem: str) -> TuningPoint:
+def _with_time(point: TuningPoint, seconds: float | None, problem: str) -> TuningPoint:
     return replace(point, seconds=seconds, problem=problem)
 
 
@@ -225,10 +225,10 @@ def _with_resources(
     found: dict[str, TargetRecord] = {}
     submit_compile_job(kernels, target, found.__setitem__).wait()
     records = iter([found.get(k.id) for k in kernels])
-    return tuple(p if p.problem else _compiled(p, next(records)) for p in points)
+    return tuple(p if p.problem else _with_compile_result(p, next(records)) for p in points)
 
 
-def _compiled(point: TuningPoint, record: TargetRecord | None) -> TuningPoint:
+def _with_compile_result(point: TuningPoint, record: TargetRecord | None) -> TuningPoint:
     if record is None or record.error:
         return replace(point, problem=record.error if record is not None else "it was not compiled")
     return replace(point, resources=record.resources)

@@ -80,7 +80,7 @@ INFERENCE_OPS: dict[str, tuple[str, Function]] = {
 register_composite_ops({**INFERENCE_OPS, **TRAINING_OPS}, FAKE_IMPLEMENTATIONS)
 
 
-def _replaced(name: str, original: Function, accepts: Callable[..., bool]) -> Function:
+def _prefer_composite_op(name: str, original: Function, accepts: Callable[..., bool]) -> Function:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return composite_op(name)(*args, **kwargs) if accepts(*args, **kwargs) else original(*args, **kwargs)
@@ -95,7 +95,7 @@ def _return_false(*args: Any) -> bool:
 INFERENCE_REPLACEMENTS: dict[Any, Function] = {
     F.scaled_dot_product_attention: functools.wraps(F.scaled_dot_product_attention)(_attention_under_autocast),
     **{
-        getattr(torch, name): _replaced(name, getattr(torch, name), is_padded_rnn_call)
+        getattr(torch, name): _prefer_composite_op(name, getattr(torch, name), is_padded_rnn_call)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
     **INSTANCE_NORMS,

@@ -38,7 +38,7 @@ def mesh_of(values: Iterable[tuple[torch.fx.Node, Any]]) -> MeshRecord | None:
     if not (meshes or has_collectives) or not distributed.is_available() or not distributed.is_initialized():
         return None
     rank = distributed.get_rank()
-    groups = {g: name for mesh in meshes for name, g in _groups(mesh)}
+    groups = {g: name for mesh in meshes for name, g in _groups_by_dimension(mesh)}
     if not meshes:
         world = distributed.get_world_size()
         return MeshRecord(("world",), (world,), tuple(range(world)), rank)
@@ -55,7 +55,7 @@ def _names(mesh: Any) -> tuple[str, ...]:
     return mesh.mesh_dim_names or tuple(f"dim {i}" for i in range(mesh.ndim))
 
 
-def _groups(mesh: Any) -> Iterable[tuple[str, str]]:
+def _groups_by_dimension(mesh: Any) -> Iterable[tuple[str, str]]:
     with contextlib.suppress(RuntimeError):  # a mesh may be without process groups
         for i, name in enumerate(_names(mesh)):
             yield name, mesh.get_group(i).group_name

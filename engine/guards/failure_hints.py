@@ -24,11 +24,11 @@ def _reads_through(*kinds: type[Source]) -> Callable[[Guard], bool]:
     return lambda guard: any(isinstance(o, kinds) for o in (guard.source.chain()[0], *guard.source))
 
 
-def _is(*kinds: type[Guard]) -> Callable[[Guard], bool]:
+def _is_guard_of(*kinds: type[Guard]) -> Callable[[Guard], bool]:
     return lambda guard: isinstance(guard, kinds)
 
 
-_is_state, _is_value = _is(GlobalStateMatch), _is(EqualsMatch, IdMatch)
+_is_state, _is_value = _is_guard_of(GlobalStateMatch), _is_guard_of(EqualsMatch, IdMatch)
 
 
 HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
@@ -41,21 +41,21 @@ HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        _is(RequiresGradMatch),
+        _is_guard_of(RequiresGradMatch),
         (
             "A tensor that requires grad needs a backward graph; a tensor that does not needs none. These are two programs. A frequent cause: "
             "the result of one call requires grad and is passed to the next call. Detach it there, or accept two cache entries."
         ),
     ),
     (
-        _is(DisjointStorage, DistinctObjects, SameObject),
+        _is_guard_of(DisjointStorage, DistinctObjects, SameObject),
         (
             "If two arguments are the same tensor, or share memory, a write to one changes the other. The cache entry was compiled for other aliasing. "
             "Pass the same combination of aliases in all calls, or pass a clone."
         ),
     ),
     (
-        _is(DictKeysMatch),
+        _is_guard_of(DictKeysMatch),
         (
             "The tracer reads a dictionary item by item. Its keys and their order decide which operations the graph has. Build it with the "
             "same keys in the same order in every call. Pass None or an empty tensor for a missing item."
@@ -89,7 +89,7 @@ HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        _is(ShapeMatch),
+        _is_guard_of(ShapeMatch),
         (
             "The first compilation is specialized for the sizes of the first call. A size that changes becomes a symbol in the next cache entry, which works for all sizes except 0 "
             "and 1. For one cache entry from the start, call engine.mark_dynamic before the first call."

@@ -95,7 +95,7 @@ class SlowPath:
     def __call__(self, cells: Any, *arguments: Any) -> bool:
         """Return True if all guards hold."""
         scope = self._scope(cells, arguments)
-        if not self._holds(cells, arguments, scope):
+        if not self._guards_hold(cells, arguments, scope):
             return False
         for structure in self._structures:
             module = None if structure.root is None else structure.root.resolve(scope)
@@ -111,7 +111,7 @@ class SlowPath:
             dict(zip(self._parameters, arguments, strict=True)), {n: cells[i] for n, i in self._cells.items()}
         )
 
-    def _holds(self, cells: Any, arguments: tuple[Any, ...], scope: FrameScope) -> bool:
+    def _guards_hold(self, cells: Any, arguments: tuple[Any, ...], scope: FrameScope) -> bool:
         if self._check is None:
             if self._explain_count < MAX_WALKS_BEFORE_CODEGEN:
                 self._explain_count += 1

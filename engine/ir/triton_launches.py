@@ -66,7 +66,9 @@ class KernelLaunch:
         constants = {**configured, **dict(self.constants)}
         computed = {p.name: p for p in self.parameters}
         args = tuple(
-            _computed(computed[name], buffers) if name in computed else _constant(p, constants.get(name, p.default))
+            _computed_argument(computed[name], buffers)
+            if name in computed
+            else _constant_argument(p, constants.get(name, p.default))
             for name, p in inspect.signature(function).parameters.items()
         )
         lines = text.splitlines()
@@ -166,7 +168,7 @@ def _is_user_kernel(value: Any) -> bool:
     return kind in ("JITFunction", "InterpretedFunction") and not value.fn.__module__.startswith("triton.")
 
 
-def _computed(parameter: LaunchParameter, buffers: Mapping[str, str]) -> KernelArg:
+def _computed_argument(parameter: LaunchParameter, buffers: Mapping[str, str]) -> KernelArg:
     name, kind = parameter.name, parameter.triton_type
     if parameter.is_tensor:
         is_written = "!" in parameter.schema_type
@@ -174,7 +176,7 @@ def _computed(parameter: LaunchParameter, buffers: Mapping[str, str]) -> KernelA
     return KernelArg(name, "size", kind, value=sympy.Symbol(name))
 
 
-def _constant(parameter: inspect.Parameter, value: Any) -> KernelArg:
+def _constant_argument(parameter: inspect.Parameter, value: Any) -> KernelArg:
     """Return a constant argument as Triton specializes it.
 
     Numbers other than one stay arguments, unless the parameter is a constexpr.

@@ -110,12 +110,12 @@ def _compare_frame(
     changes = _compare_aspects(old, new, is_one_compiler=is_one_compiler) if before and after else ()
     frame = (before or after)[0]
     kernels = pair_kernels(old, new) if before and after else ()
-    verdict = _verdict(changes) if before and after else f"only in the {'first' if before else 'second'}"
+    verdict = _function_verdict(changes) if before and after else f"only in the {'first' if before else 'second'}"
     ids = tuple(c.id for c in old), tuple(c.id for c in new)
     return FrameComparison(frame.name, key[1], *ids, changes, kernels, verdict)
 
 
-def _verdict(aspects: tuple[AspectComparison, ...]) -> str:
+def _function_verdict(aspects: tuple[AspectComparison, ...]) -> str:
     """Return the verdict on a function that both sessions have."""
     changed = {a.aspect: a for a in aspects if not a.is_same and not a.is_figure}
     if "graphs" in changed:

@@ -78,7 +78,7 @@ class _TraceHandler(logging.Handler):
         """Add one trace record to the session."""
         try:
             if metadata := as_object(getattr(record, "metadata", None)):
-                self._handle(metadata, getattr(record, "payload", None))
+                self._handle_record(metadata, getattr(record, "payload", None))
         except Exception as error:
             self._record_failure(error)
 
@@ -89,7 +89,7 @@ class _TraceHandler(logging.Handler):
         except Exception as error:
             self._record_failure(error)
 
-    def _handle(self, metadata: Mapping[str, Any], payload: object) -> None:
+    def _handle_record(self, metadata: Mapping[str, Any], payload: object) -> None:
         if "str" in metadata:
             self._names.add(metadata["str"])
             return

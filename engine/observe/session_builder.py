@@ -171,7 +171,7 @@ class SessionBuilder:
             return False
         return True
 
-    def _get(self, compilation: str) -> CompilationRecord:
+    def _get_compilation(self, compilation: str) -> CompilationRecord:
         with contextlib.suppress(KeyError):
             return self.session.compilation(compilation)
         frame, entry = frame_id_of(compilation), compilation.rpartition("/")[2]
@@ -186,12 +186,12 @@ class SessionBuilder:
         return made
 
     def _update(self, event: TraceEvent, **fields: Any) -> None:
-        self.session.put_compilation(replace(self._get(event.compilation), **fields))
+        self.session.put_compilation(replace(self._get_compilation(event.compilation), **fields))
 
     def _on_start(self, event: TraceEvent) -> None:
         stack = self._stack_of(event.facts.get("stack"))
         is_new = not self._has(event.compilation)
-        self._get(event.compilation)
+        self._get_compilation(event.compilation)
         if not stack or not is_new:
             return
         self.session.set_stage(f"trace {event.compilation}")
@@ -230,7 +230,7 @@ class SessionBuilder:
     def _flush_inputs(self, compilation: str) -> None:
         """Store the inputs of a compilation that were received since the last flush."""
         if new_inputs := self._inputs.take(compilation):
-            known = self._get(compilation)
+            known = self._get_compilation(compilation)
             self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **new_inputs}))
 
     # Graphs.
@@ -242,7 +242,7 @@ class SessionBuilder:
             self._frames.add_named(event.frame, f"compiled autograd {event.frame.rpartition('!')[2]}")
         if event.payload is None:
             return
-        graphs = [g for g in self._get(event.compilation).graphs if g.stage != kind.stage]
+        graphs = [g for g in self._get_compilation(event.compilation).graphs if g.stage != kind.stage]
         before = STAGE_BEFORE_PASSES.get(event.name, "")
         before = BACKWARD_GRAPH_KINDS[before].stage if kind.is_backward and before in BACKWARD_GRAPH_KINDS else before
         if self._graph_digests.get((event.compilation, before), " ").partition(" ")[0] == event.digest != "":
@@ -282,7 +282,7 @@ class SessionBuilder:
         self._update(event, guards=LazyGuards(event.payload, self.sources.resolve_suffix))
 
     def _on_output_code(self, event: TraceEvent) -> None:
-        known = self._get(event.compilation)
+        known = self._get_compilation(event.compilation)
         prefix = "bpost" if known.kernels or known.lowering else "post"
         text, payload = event.text, event.payload
         kernels = parse_kernels(
@@ -296,7 +296,7 @@ class SessionBuilder:
         self._add_artifact(event)
         with contextlib.suppress(ValueError, AttributeError, TypeError):
             kernel_nodes = json.loads(event.text).get("cppCodeToPost") or {}
-            known = self._get(event.compilation)
+            known = self._get_compilation(event.compilation)
             nodes = {
                 str(k).partition(":")[0]: tuple(f"post:{event.compilation}:{n}" for n in v)
                 for k, v in kernel_nodes.items()
@@ -324,7 +324,7 @@ class SessionBuilder:
         places = [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)]
         self._frames.record_inlined(event.frame, places)
         self._frames.record_break(event.frame, places)
-        trace = self._get(event.compilation).trace or TraceRecord()
+        trace = self._get_compilation(event.compilation).trace or TraceRecord()
         self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, graph_break)))
 
     def _on_recompile(self, event: TraceEvent) -> None:
@@ -364,7 +364,7 @@ class SessionBuilder:
     def _on_failure(self, event: TraceEvent) -> None:
         text = event.text or json.dumps(event.metadata)
         found = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
-        known = self._get(event.compilation)
+        known = self._get_compilation(event.compilation)
         if found[-1].startswith(_BREAK_ERROR) and known.trace is not None and known.trace.breaks:
             return  # the graph break is recorded; the frame has no resume function
         failure = StageFailure(
@@ -382,7 +382,7 @@ class SessionBuilder:
         lookup = DiskCacheRecord(
             CACHE_EVENTS[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else ""
         )
-        known = self._get(event.compilation)
+        known = self._get_compilation(event.compilation)
         if lookup not in known.disk_caches:
             self._update(event, disk_caches=(*known.disk_caches, lookup))
         self._add_artifact(event)
@@ -399,7 +399,7 @@ class SessionBuilder:
         if not event.compilation:
             self.session.add_artifact(artifact)
         else:
-            known = self._get(event.compilation)
+            known = self._get_compilation(event.compilation)
             self._update(event, artifacts=(*known.artifacts, artifact))
 
     # End of a compilation.
@@ -416,7 +416,7 @@ class SessionBuilder:
         start = as_number(facts.get("start_time"))
         if not self._epoch and start is not None:
             self._epoch = float(start)
-        known = self._get(event.compilation)
+        known = self._get_compilation(event.compilation)
         timings = parse_timings(facts, self._epoch, is_forward=is_forward)
         symbols = self._symbols.records_of(event.compilation)
         restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or known.restart_reasons
@@ -451,7 +451,7 @@ class SessionBuilder:
         The reason is a graph break without a resume function, the recompile limit, or a failure of torch.
         """
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
-        known = self._get(event.compilation)
+        known = self._get_compilation(event.compilation)
         is_traced = event.kind == "compilation_metrics"
         if is_traced and known.trace is not None and known.trace.breaks:
             *others, last = known.trace.breaks

@@ -126,16 +126,16 @@ class LiveStorages:
         else:
             allocation = known[1]
         if size != allocation.bytes:
-            self._change(allocation, size - allocation.bytes)
+            self._resize_allocation(allocation, size - allocation.bytes)
         return allocation
 
     def _end(self, key: int) -> None:
         _, allocation = self.live.pop(key)
         allocation.died_in = self.phase
         if allocation.bytes:
-            self._change(allocation, -allocation.bytes)
+            self._resize_allocation(allocation, -allocation.bytes)
 
-    def _change(self, allocation: Allocation, count: int) -> None:
+    def _resize_allocation(self, allocation: Allocation, count: int) -> None:
         allocation.bytes += count
         self.total += count
         self.changes.append((self.at, self.phase, allocation, count))

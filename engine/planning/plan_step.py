@@ -100,7 +100,7 @@ def plan_program(
         return _plan_rank(program, rank, world, sizes, steps, device, constants)
 
     with ThreadPoolExecutor(FORKS_AT_ONCE) as pool:
-        found = list(pool.map(lambda rank: _forked(plan_rank, rank), wanted))
+        found = list(pool.map(lambda rank: _run_rank_in_fork(plan_rank, rank), wanted))
     classes = group_equal_ranks(found)
     notes = [] if len(wanted) == world else [_note_on_unplanned_ranks(wanted, len(classes))]
     return Plan(program.name, world, sizes, device, dataclasses.asdict(constants), classes, tuple(notes))
@@ -167,7 +167,7 @@ def _run_script(path: pathlib.Path, arguments: Sequence[str]) -> None:
 # One rank, in the forked process.
 
 
-def _forked(work: Callable[[int], dict[str, Any]], rank: int) -> RankClass:
+def _run_rank_in_fork(work: Callable[[int], dict[str, Any]], rank: int) -> RankClass:
     done = forked_run.run_in_fork(lambda: work(rank), seconds=MAX_SECONDS, blocks_effects=False)
     if done.ending is forked_run.RunEnd.TIMED_OUT:
         raise PlanFailed(rank, f"it took more than {MAX_SECONDS:.0f} seconds")

@@ -37,12 +37,12 @@ class ShardedLayers:
 
         def run(module: Any, device_mesh: Any = None, parallelize_plan: Any = None, **options: Any) -> Any:
             if hasattr(parallelize_plan, "items"):
-                parallelize_plan = self._replaced(module, parallelize_plan)
+                parallelize_plan = self._replace_styles(module, parallelize_plan)
             return parallelize(module, device_mesh, parallelize_plan, **options)
 
         return run
 
-    def _replaced(self, module: torch.nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _replace_styles(self, module: torch.nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
         names = [name for name, _ in module.named_modules() if name]
         self.known.update(dict.fromkeys(names))
         result = dict(given)

@@ -87,7 +87,7 @@ def from_jsonable(expected: Any, data: Any, where: str) -> Any:
         return _from_tuple(typing.get_args(expected), data, where)
     if origin is dict:
         value_type = typing.get_args(expected)[1]
-        items = _checked(data, dict, "an object", where).items()
+        items = _check_type(data, dict, "an object", where).items()
         return {k: from_jsonable(value_type, v, f"{where}.{k}") for k, v in items}
     if origin is typing.Literal:
         if data not in typing.get_args(expected):
@@ -123,14 +123,14 @@ def _from_union(arms: tuple[Any, ...], data: Any, where: str) -> Any:
     raise problem or RecordError(f"{where}: unexpected {type(data).__name__}")
 
 
-def _checked(data: Any, kind: type | tuple[type, ...], word: str, where: str) -> Any:
+def _check_type(data: Any, kind: type | tuple[type, ...], word: str, where: str) -> Any:
     if not isinstance(data, kind):
         raise RecordError(f"{where}: expected {word}, found {type(data).__name__}")
     return data
 
 
 def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
-    _checked(data, (list, tuple), "a list", where)
+    _check_type(data, (list, tuple), "a list", where)
     if len(args) == 2 and args[1] is Ellipsis:
         return tuple(from_jsonable(args[0], v, f"{where}[{i}]") for i, v in enumerate(data))
     if len(args) != len(data):
@@ -139,7 +139,7 @@ def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]
 
 
 def _from_record(cls: type[Record], data: Any, where: str) -> Record:
-    _checked(data, dict, "an object", where)
+    _check_type(data, dict, "an object", where)
     hints = field_types(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

@@ -85,7 +85,7 @@ def _regressions(facts: CompileFacts, baseline: CompileFacts) -> Iterator[str]:
         ("recompile", facts.recompiles, baseline.recompiles),
     ):
         if len(new) > len(old):
-            added = _added(new, old)
+            added = _added_texts(new, old)
             yield f"{len(new) - len(old)} new {word}{'s' if len(new) - len(old) > 1 else ''}: {'; '.join(added)}"
     for word, now, then in (("graphs", facts.graphs, baseline.graphs), ("guards", facts.guards, baseline.guards)):
         if now > then:
@@ -94,7 +94,7 @@ def _regressions(facts: CompileFacts, baseline: CompileFacts) -> Iterator[str]:
         yield f"estimated peak of {facts.peak_bytes:,} bytes instead of {baseline.peak_bytes:,}"
 
 
-def _added(new: tuple[str, ...], old: tuple[str, ...]) -> list[str]:
+def _added_texts(new: tuple[str, ...], old: tuple[str, ...]) -> list[str]:
     """Return the texts that are new; if lines only moved, by their reasons."""
     added = list((Counter(new) - Counter(old)).elements())
     left = Counter(text.partition(": ")[2] for text in (Counter(old) - Counter(new)).elements())

@@ -103,16 +103,16 @@ def span_text(session: Session, span: Span | None) -> str:
     return f"{name}:{span.line}"
 
 
-def _counted(count: int, word: str) -> str:
+def _count_text(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
-def _clean(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
 def _hint(text: str) -> tuple[Fix, ...]:
-    return (Fix(_clean(text)),) if text else ()
+    return (Fix(_one_line(text)),) if text else ()
 
 
 # Not compiled, or wrong.
@@ -122,7 +122,7 @@ def _nothing_compiled(session: Session) -> Iterator[Finding]:
     if not _is_nothing_compiled(session):
         return
     why = next(
-        (f"{s.name}: {_clean(s.reason)}" for s in session.skipped),
+        (f"{s.name}: {_one_line(s.reason)}" for s in session.skipped),
         "no function or module that computes with tensors was called",
     )
     fixes = _hint(session.skipped[0].hint) if session.skipped else ()
@@ -135,9 +135,9 @@ def _is_nothing_compiled(session: Session) -> bool:
 
 
 def _skipped(session: Session) -> Iterator[Finding]:
-    known = {_clean(b.title) for c in session.compilations if c.trace for b in c.trace.breaks}
+    known = {_one_line(b.title) for c in session.compilations if c.trace for b in c.trace.breaks}
     for record in session.skipped[1:] if _is_nothing_compiled(session) else session.skipped:
-        if _clean(record.reason) in known:
+        if _one_line(record.reason) in known:
             continue
         severity: Severity = "error" if "recompile limit" in record.reason else "warning"
         if record.drives_training:
@@ -145,10 +145,10 @@ def _skipped(session: Session) -> Iterator[Finding]:
         frames = {f.id: f for f in session.frames if f.name == record.name}
         calls = sum(c.outcome == "python" and c.frame in frames for c in session.calls)
         span = next((Span(f.file, f.first_line) for f in frames.values()), None)
-        gain = f"{_counted(calls, 'call')} would run compiled" if calls else ""
+        gain = f"{_count_text(calls, 'call')} would run compiled" if calls else ""
         verb = "run" if " and " in record.name else "runs"
         yield Finding(
-            "not-compiled", severity, f"{record.name} {verb} as Python", _clean(record.reason),
+            "not-compiled", severity, f"{record.name} {verb} as Python", _one_line(record.reason),
             _hint(record.hint), gain, span, "breaks", count=max(calls, 1),
         )  # fmt: skip
 
@@ -171,8 +171,8 @@ def _internal_errors(session: Session) -> Iterator[Finding]:
     owned = [("", f) for f in session.failures] + [(c.id, f) for c in session.compilations for f in c.failures]
     for compilation, failure in owned:
         yield Finding(
-            "internal-error", "warning", f"Internal error in stage {failure.stage}: {_clean(failure.fallback)}",
-            _clean(failure.sentence), view="breaks", compilation=compilation,
+            "internal-error", "warning", f"Internal error in stage {failure.stage}: {_one_line(failure.fallback)}",
+            _one_line(failure.sentence), view="breaks", compilation=compilation,
         )  # fmt: skip
 
 
@@ -183,11 +183,11 @@ def _graph_breaks(session: Session) -> Iterator[Finding]:
     for group in groups(session):
         for compilation, record in breaks_of(group.compilations):
             runs = _runs_of_break(session, group.frames, record)
-            often = f", which ran {_counted(runs, 'time')}" if runs > 1 else ""
+            often = f", which ran {_count_text(runs, 'time')}" if runs > 1 else ""
             what = "the function runs as Python" if record.skips_frame else "the graph ends there"
-            cause = _clean(record.context) or _clean(record.explanation)
+            cause = _one_line(record.context) or _one_line(record.explanation)
             yield Finding(
-                "graph-break", "warning", f"Graph break in {group.root.name}{often}: {_clean(record.title)}",
+                "graph-break", "warning", f"Graph break in {group.root.name}{often}: {_one_line(record.title)}",
                 f"{cause}; {what}" if cause else what, tuple(fix for h in record.hints for fix in _hint(h)),
                 _break_gain(runs, skips_frame=record.skips_frame), record.span, f"breaks|{compilation.id}", compilation.id,
                 max(runs, record.count),
@@ -197,7 +197,7 @@ def _graph_breaks(session: Session) -> Iterator[Finding]:
 def _break_gain(runs: int, *, skips_frame: bool) -> str:
     if skips_frame:
         return "the function would be compiled"
-    return f"one graph fewer, {_counted(runs, 'return')} to Python fewer" if runs else "one graph fewer per call"
+    return f"one graph fewer, {_count_text(runs, 'return')} to Python fewer" if runs else "one graph fewer per call"
 
 
 def _runs_of_break(session: Session, frames: Iterable[FrameRecord], record: BreakRecord) -> int:
@@ -223,10 +223,10 @@ def _recompiles(session: Session) -> Iterator[Finding]:
         saves = 0.0 if failure and failure.is_expected else sum(compile_seconds(c) for c, _ in compiled)
         yield Finding(
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
-            f"{name} was recompiled {_counted(len(compiled), 'time')} for one reason",
-            _clean(failure.sentence if failure else first.cause),
+            f"{name} was recompiled {_count_text(len(compiled), 'time')} for one reason",
+            _one_line(failure.sentence if failure else first.cause),
             useful_fixes(failure, (c for c, _ in compiled), lambda s: span_text(session, s)) if failure else (),
-            f"{_counted(len(compiled), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
+            f"{_count_text(len(compiled), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
             len(compiled), saves,
         )  # fmt: skip
 
@@ -291,7 +291,7 @@ def _specialized_sizes(session: Session) -> Iterator[Finding]:
                 by = symbol.specialized_by
                 yield Finding(
                     "specialized-size", "warning", f"{' = '.join(symbol.sources)} is marked dynamic, but the code works for {symbol.specialized_to} only",
-                    _clean(by.text) if by else "", (Fix("Remove the mark, or the code that compares the size"),),
+                    _one_line(by.text) if by else "", (Fix("Remove the mark, or the code that compares the size"),),
                     "one cache entry for all sizes", by.span if by else None, f"guards|{compilation.id}", compilation.id,
                 )  # fmt: skip
 
@@ -312,7 +312,7 @@ def _guard_latency(session: Session) -> Iterator[Finding]:
         guards = sum(len(c.guards.guards) for c in entries if c.guards)
         yield Finding(
             "guard-latency", "warning", f"Guards of {frame.name} take {format_seconds(typical)} per call",
-            f"{_counted(guards, 'guard')} in {len(entries):,} {'entry' if len(entries) == 1 else 'entries'}",
+            f"{_count_text(guards, 'guard')} in {len(entries):,} {'entry' if len(entries) == 1 else 'entries'}",
             (Fix("Compile one function that contains the loop, so that the guards run once"),),
             "at most this time per call", Span(frame.file, frame.first_line), f"guards|{entries[0].id if entries else ''}",
             count=len(calls), seconds=typical * len(calls),
@@ -329,13 +329,13 @@ def _disk_caches(session: Session) -> Iterator[Finding]:
         missed += [compilation] if any(c.outcome == "miss" for c in compilation.disk_caches) else []
     for (cache, note), compiled in bypassed.items():
         yield Finding(
-            "cache-bypass", "advice", f"The {cache} was bypassed for {_counted(len(compiled), 'compilation')}", _clean(note),
+            "cache-bypass", "advice", f"The {cache} was bypassed for {_count_text(len(compiled), 'compilation')}", _one_line(note),
             gain="later processes would load the result", view="compilations", compilation=compiled[0].id, count=len(compiled),
             seconds=sum(map(compile_seconds, compiled)),
         )  # fmt: skip
     if missed:
         yield Finding(
-            "cache-miss", "advice", f"{_counted(len(missed), 'compilation')} missed a disk cache",
+            "cache-miss", "advice", f"{_count_text(len(missed), 'compilation')} missed a disk cache",
             "the cache holds no result for this graph, its options and this machine",
             (Fix("Keep the cache folder between processes, or copy it to new machines", "TORCHINDUCTOR_CACHE_DIR=FOLDER"),),
             "later processes load the results", view="compilations", compilation=missed[0].id, count=len(missed),
@@ -358,7 +358,7 @@ def _cuda_graph_skips(session: Session) -> Iterator[Finding]:
         text = lowering.launch_mode
         if LAUNCHED_ONE_BY_ONE in text:
             yield Finding(
-                "cuda-graph-skip", "warning", "Kernels are not launched as a CUDA graph", _clean(text),
+                "cuda-graph-skip", "warning", "Kernels are not launched as a CUDA graph", _one_line(text),
                 gain="one launch per call instead of one per kernel", view="kernels", compilation=compilation.id,
                 count=max(len(unique_kernels(compilation)), 1),
             )  # fmt: skip
@@ -372,7 +372,7 @@ def _slower_autotune_choices(session: Session) -> Iterator[Finding]:
                 continue
             name, gain = best
             yield Finding(
-                "autotune-lost", "advice", f"Autotuning chose {choice.chosen}, although {name} was faster", _clean(choice.reason),
+                "autotune-lost", "advice", f"Autotuning chose {choice.chosen}, although {name} was faster", _one_line(choice.reason),
                 gain=f"{format_seconds(gain)} per call", view="kernels", compilation=compilation.id, seconds=gain,
             )  # fmt: skip
 
@@ -399,7 +399,7 @@ def _missing_lowerings(session: Session) -> Iterator[Finding]:
     for (op, is_custom, reason, hint), places in found.items():
         where, advice = ("its own code", _CUSTOM_ADVICE) if is_custom else ("in ATen", hint)
         yield Finding(
-            "aten-fallback", "advice", f"{op} runs {where} and is not fused with the kernels around it", _clean(reason), _hint(advice),
+            "aten-fallback", "advice", f"{op} runs {where} and is not fused with the kernels around it", _one_line(reason), _hint(advice),
             "the memory traffic of its operands", places[0][1], "kernels", places[0][0], len(places),
         )  # fmt: skip
 
@@ -411,7 +411,7 @@ def _spills(session: Session) -> Iterator[Finding]:
                 spills = target.resources.spills if target.resources else None
                 if spills and spills >= SPILLED_REGISTERS and kernel.language == "triton":
                     yield Finding(
-                        "register-spills", "advice", f"Kernel {kernel.name} spills {_counted(spills, 'register')} on {target.target}",
+                        "register-spills", "advice", f"Kernel {kernel.name} spills {_count_text(spills, 'register')} on {target.target}",
                         "its blocks need more registers than a thread has", view=f"kernels|{kernel.id}",
                         compilation=compilation.id, count=spills,
                     )  # fmt: skip
@@ -441,7 +441,7 @@ def _values_not_finite(session: Session) -> Iterator[Finding]:
             ranges = [_range_text(values[i]) for i in node.inputs if i in values and values[i].low is not None]
             yield Finding(
                 "values-not-finite", "error", f"{node.name} computes the first {what} values: {count:,} of {found.count:,}",
-                f"it is computed as {_clean(node.text)}{', of ' if ranges else ''}{' and '.join(ranges[:3])}",
+                f"it is computed as {_one_line(node.text)}{', of ' if ranges else ''}{' and '.join(ranges[:3])}",
                 (Fix("Keep its inputs in the domain of the operator: clamp them, or change the formula"),), span=node.span,
                 view=f"graph|{compilation.id}|{_stage_of(compilation, id)}|node={node.name}", compilation=compilation.id, count=count,
             )  # fmt: skip
@@ -469,7 +469,7 @@ def _memory_peak(session: Session) -> Iterator[Finding]:
         peak = max(partition.forward_peak_bytes, partition.backward_peak_bytes)
         yield Finding(
             "memory-peak", "advice", f"{format_bytes(partition.saved_bytes)} are saved for backward (estimated peak {format_bytes(peak)})",
-            f"the largest is {largest.name}: {format_bytes(largest.bytes)}, {_clean(largest.reason)}" if largest else "",
+            f"the largest is {largest.name}: {format_bytes(largest.bytes)}, {_one_line(largest.reason)}" if largest else "",
             (Fix("Recompute a block's activations in the backward", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"),),
             f"up to {format_bytes(partition.saved_bytes)}", view=f"aot|{compilation.id}", compilation=compilation.id,
         )  # fmt: skip
@@ -487,7 +487,7 @@ def _hidden_redistributions(session: Session) -> Iterator[Finding]:
         read = ", ".join(f"{n.name} is {' '.join(n.placements)}" for n in calls[0].inputs if n.placements)
         yield Finding(
             "hidden-redistribution", "advice", f"DTensor gathers {format_bytes(sum(c.bytes for c in calls))} at a line that asks for no collective",
-            _clean(f"its operator cannot be computed on the placements of its inputs: {read}"), (), "", span, "devices", calls[0].compilation,
+            _one_line(f"its operator cannot be computed on the placements of its inputs: {read}"), (), "", span, "devices", calls[0].compilation,
             len(calls),
         )  # fmt: skip
 
@@ -508,13 +508,13 @@ def _diverging_ranks(session: Session) -> Iterator[Finding]:
         severity: Severity = "error" if found.aspect == "collective order" else "warning"
         cause = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}" if found.here or found.there else ""
         yield Finding(
-            "rank-divergence", severity, divergence_title(found), _clean(cause), _hint(_RANK_FIXES.get(found.aspect, "")), "",
+            "rank-divergence", severity, divergence_title(found), _one_line(cause), _hint(_RANK_FIXES.get(found.aspect, "")), "",
             found.span, "devices", found.compilation if found.compilation in known else "", len(found.ranks),
         )  # fmt: skip
     if session.ranks.missing:
-        yield Finding("missing-ranks", "warning", f"{format_ranks(session.ranks.missing).capitalize()} left no recording", f"{_counted(len(session.ranks.missing), 'log')} missing", view="devices")  # fmt: skip
+        yield Finding("missing-ranks", "warning", f"{format_ranks(session.ranks.missing).capitalize()} left no recording", f"{_count_text(len(session.ranks.missing), 'log')} missing", view="devices")  # fmt: skip
     for problem in session.ranks.problems:
-        yield Finding("rank-recordings", "warning", _clean(problem), view="devices")
+        yield Finding("rank-recordings", "warning", _one_line(problem), view="devices")
     late = max(session.ranks.arrivals, key=lambda a: a.waited, default=None)
     if late is not None and late.waited >= LATE_SECONDS:
         waiting = f" at {late.collectives[0]}" if late.collectives else ""

@@ -45,7 +45,7 @@ def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[
         code = f": {fix.code}" if fix.code else ""
         result = fix.verified or fix.unverified_reason
         rows.append(("fix", f"{fix.text.rstrip('.')}{code}" + (f" [{result}]" if result else "")))
-    rows.append(("gain", _gain(finding)))
+    rows.append(("gain", _gain_text(finding)))
     for word, text in rows:
         if text:
             yield from textwrap.wrap(
@@ -53,7 +53,7 @@ def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[
             )
 
 
-def _gain(finding: Finding) -> str:
+def _gain_text(finding: Finding) -> str:
     seconds = f"{format_seconds(finding.seconds)} of the recorded run" if finding.seconds else ""
     return ", ".join(part for part in (finding.gain, seconds) if part)
 

@@ -208,20 +208,20 @@ class PlanDifference:
 
     def __str__(self) -> str:
         return "\n".join(
-            f"{name.rpartition(',')[0] or name}: {_quantity(name, x)} -> {_quantity(name, y)}{_change(x, y)}"
+            f"{name.rpartition(',')[0] or name}: {_format_quantity(name, x)} -> {_format_quantity(name, y)}{_change_text(x, y)}"
             for name, x, y in self.rows
         )
 
     __repr__ = __str__
 
 
-def _quantity(name: str, value: float) -> str:
+def _format_quantity(name: str, value: float) -> str:
     if name.startswith("bytes") or name.endswith("bytes"):
         return format_bytes(int(value))
     return format_duration(value) if name.endswith("seconds") else f"{value:,.0f}"
 
 
-def _change(before: float, after: float) -> str:
+def _change_text(before: float, after: float) -> str:
     if before == after:
         return " (same)"
     return f" ({after / before - 1:+.0%})" if before else ""

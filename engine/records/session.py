@@ -191,7 +191,7 @@ class Session:
         self.stage = stage
         self._notify("stage")
 
-    def _put(self, kind: str, key: Any, record: Any) -> None:
+    def _put_record(self, kind: str, key: Any, record: Any) -> None:
         """Add a record, or replace the one with its key."""
         with self._lock:
             self._records[kind][key] = record
@@ -216,7 +216,7 @@ class Session:
 
     def add_frame(self, frame: FrameRecord) -> None:
         """Add or replace a frame."""
-        self._put("frames", frame.id, frame)
+        self._put_record("frames", frame.id, frame)
 
     def put_compilation(self, compilation: CompilationRecord) -> None:
         """Add a compilation, or replace the one with its id; the oldest lose their details."""
@@ -331,7 +331,7 @@ class Session:
 
     def put_backward(self, backward: BackwardRecord) -> None:
         """Add a captured backward, or replace the one with its id."""
-        self._put("backwards", backward.id, backward)
+        self._put_record("backwards", backward.id, backward)
 
     def add_backward_call(self, outcome: str, backward: str = "", reason: str = "") -> None:
         """Add a run of a backward; at most MAX_CALLS are stored."""

@@ -62,7 +62,7 @@ def collectives_by_group(graph: torch.fx.Graph) -> dict[str, list[Collective]]:
             continue
         given = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | dict(node.kwargs)
         if "group_name" in given:
-            found.setdefault(str(given["group_name"]), []).append((_text(node, given), _line(node)))
+            found.setdefault(str(given["group_name"]), []).append((_text(node, given), _line_text(node)))
     return found
 
 
@@ -87,7 +87,7 @@ def _tensor_text(fake: torch.Tensor, *, has_sizes: bool) -> str:
     return f"{str(fake.dtype).removeprefix('torch.')}[{sizes}]"
 
 
-def _line(node: torch.fx.Node) -> str:
+def _line_text(node: torch.fx.Node) -> str:
     span = provenance_of(node).span
     return f"{display_name(span.file)}:{span.line}" if span is not None else "an unknown line"
 

@@ -30,7 +30,7 @@ def cpu_launcher(
     Raises:
         CannotCompile: LLVM rejects the kernel.
     """
-    return _compiled(source.name, source.text, argument_kinds(source), source.grid[1], store)
+    return _load_kernel(source.name, source.text, argument_kinds(source), source.grid[1], store)
 
 
 def argument_kinds(source: GeneratedKernel) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ def argument_kinds(source: GeneratedKernel) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=MAX_UNUSED_KERNELS)
-def _compiled(name: str, text: str, kinds: tuple[str, ...], chunk: int, store: DiskStore | None) -> Launcher:
+def _load_kernel(name: str, text: str, kinds: tuple[str, ...], chunk: int, store: DiskStore | None) -> Launcher:
     return load_function(name, _object_file(name, text, store), kinds, chunk=chunk)
 
 
@@ -53,10 +53,10 @@ def _object_file(name: str, text: str, store: DiskStore | None) -> bytes:
     if store is None:
         return compile_object(name, text)
     key = hashlib.sha256(f"{code_version()}\n{torch.__version__}\n{text}".encode()).hexdigest()
-    if (found := _stored(key, store)) is not None:
+    if (found := _stored_object_file(key, store)) is not None:
         return found
     with store.claim(key):
-        if (found := _stored(key, store)) is not None:
+        if (found := _stored_object_file(key, store)) is not None:
             return found
         made = compile_object(name, text)
         with contextlib.suppress(DiskStoreError):
@@ -64,7 +64,7 @@ def _object_file(name: str, text: str, store: DiskStore | None) -> bytes:
     return made
 
 
-def _stored(key: str, store: DiskStore) -> bytes | None:
+def _stored_object_file(key: str, store: DiskStore) -> bytes | None:
     """Return an object file of the store; None if it has none that can be read."""
     with contextlib.suppress(DiskStoreError):
         if (found := store.get(key)) is not None:

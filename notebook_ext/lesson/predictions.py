@@ -115,7 +115,7 @@ class LessonMagics(Magics):
             code = self.shell.compile(self.shell.transform_cell(body), "<check>", "exec")
             exec(code, dict(self.shell.user_ns))
 
-        _judge(name, run)
+        _run_check(name, run)
 
     @no_var_expand
     @cell_magic
@@ -128,7 +128,7 @@ class LessonMagics(Magics):
             exec(code, self.shell.user_ns)
             puzzles.check_puzzle(number, self.shell.user_ns)
 
-        _judge(f"Puzzle {number}", run)
+        _run_check(f"Puzzle {number}", run)
 
     @line_magic
     def reveal(self, line: str) -> None:
@@ -153,7 +153,7 @@ class LessonMagics(Magics):
         print(explain_term(line.strip()))
 
 
-def _judge(name: str, run: Callable[[], None]) -> None:
+def _run_check(name: str, run: Callable[[], None]) -> None:
     """Run the check of an exercise and show its verdict."""
     try:
         run()

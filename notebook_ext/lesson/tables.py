@@ -144,12 +144,12 @@ def print_with_stock(function: Callable[..., object], *calls: tuple[object, ...]
     with engine.observe_torch() as stock:
         _call_all(torch.compile(function, backend=_graph_recorder(graphs)), calls)
     traced = sum(bool(c.graphs) for c in ours.compilations)
-    print(f"{getattr(function, '__name__', 'function')}, {_number(len(calls), 'call')}")
+    print(f"{getattr(function, '__name__', 'function')}, {_count_text(len(calls), 'call')}")
     for name, compiled, session in (("this compiler", traced, ours), ("torch.compile", len(graphs), stock)):
-        print(f"    {name}: {_number(compiled, 'graph')} compiled, {_number(counts(session).breaks, 'break')}")
+        print(f"    {name}: {_count_text(compiled, 'graph')} compiled, {_count_text(counts(session).breaks, 'break')}")
 
 
-def _number(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 

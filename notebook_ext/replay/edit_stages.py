@@ -71,15 +71,15 @@ class StageEditor:
             self._history[group].pop()
             self._try(group)
         elif action == "keep":
-            said = self._keep(group)
+            said = self._write_edit_file(group)
         return {
             "entry": entry,
             "stage": stage,
             "choices": choices,
             "text": self._text(entry, stage),
             "edits": [_title(s) for s in self._edits(group)],
-            "trial": self._shown(group),
-            "other": self._other(group),
+            "trial": self._trial_row(group),
+            "other": self._edited_sibling(group),
             "said": said,
             "code": code_of_call(self._session, entry, self._text(entry, stage)) if stage == CALL else "",
         }
@@ -159,7 +159,7 @@ class StageEditor:
             return try_kernel_edits(self._session, group.entry, edits)
         return try_edits(self._session, group.entry, edits)
 
-    def _shown(self, group: EditGroup) -> dict[str, Any] | None:
+    def _trial_row(self, group: EditGroup) -> dict[str, Any] | None:
         entry, trial = group.entry, self._trials.get(group)
         if trial is None:
             return None
@@ -181,7 +181,7 @@ class StageEditor:
             return session_differences(trial.before, trial.after)
         return stage_differences(*trial.compilations(self._session, entry))
 
-    def _other(self, group: EditGroup) -> dict[str, str] | None:
+    def _edited_sibling(self, group: EditGroup) -> dict[str, str] | None:
         """Return the edited entry of the function, if this one lacks its edits."""
         entry = group.entry
         if entry == CELL or self._edits(group):
@@ -192,15 +192,15 @@ class StageEditor:
             if not is_other or self._session.compilation(other).frame != frame:
                 continue
             stage, text = next(iter(history[-1].items()))
-            return {"entry": other, "stage": stage, "text": self._carried(entry, stage, text)}
+            return {"entry": other, "stage": stage, "text": self._with_own_header(entry, stage, text)}
         return None
 
-    def _carried(self, entry: str, stage: str, text: str) -> str:
+    def _with_own_header(self, entry: str, stage: str, text: str) -> str:
         """Return an edited text with the header of an entry's own graph; empty if it has none."""
         own = self._graphs(self._session.compilation(entry)).get(stage, "")
         return own.partition("\n")[0] + "\n" + text.partition("\n")[2] if own else ""
 
-    def _keep(self, group: EditGroup) -> str:
+    def _write_edit_file(self, group: EditGroup) -> str:
         """Write the edits of a group to a file in the working folder; return what was done."""
         entry, edits, trial = group.entry, self._edits(group), self._trials.get(group)
         is_text = group.kind in (CELL, CALL)

@@ -47,7 +47,7 @@ def page_html(address: str, title: str, body: str, entries: Sequence[Entry], *, 
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(shown)}</title><style>{_style()}</style><script>{_script()}</script></head>\n"
         f'<body><a class="skip" href="#main">Skip to the text</a>\n{_header(address, part, entries)}\n<div class="columns">'
-        f'{_side(address, part, body, entries)}<main id="main" tabindex="-1">\n{body}\n{_turn(address, entries)}</main></div>\n'
+        f'{_side(address, part, body, entries)}<main id="main" tabindex="-1">\n{body}\n{_neighbor_links(address, entries)}</main></div>\n'
         f"{_data(data)}</body></html>\n"
     )
 
@@ -55,7 +55,7 @@ def page_html(address: str, title: str, body: str, entries: Sequence[Entry], *, 
 def _header(address: str, part: str, entries: Sequence[Entry]) -> str:
     home, search = relative(HOME, address), relative(SEARCH, address)
     links = "".join(
-        f'<a href="{relative(_first(name, entries), address)}"{_current(is_current=name == part)}>{title}</a>'
+        f'<a href="{relative(_first_address(name, entries), address)}"{_current(is_current=name == part)}>{title}</a>'
         for name, (title, _) in PARTS.items()
     )
     return (
@@ -65,7 +65,7 @@ def _header(address: str, part: str, entries: Sequence[Entry]) -> str:
     )
 
 
-def _first(part: str, entries: Sequence[Entry]) -> str:
+def _first_address(part: str, entries: Sequence[Entry]) -> str:
     return next(entry.address for entry in entries if entry.part == part)
 
 
@@ -89,7 +89,7 @@ def _contents(body: str) -> str:
     return f"<ul>{rows}</ul>" if rows else ""
 
 
-def _turn(address: str, entries: Sequence[Entry]) -> str:
+def _neighbor_links(address: str, entries: Sequence[Entry]) -> str:
     """Return links to the pages before and after."""
     addresses = [entry.address for entry in entries]
     if address not in addresses:

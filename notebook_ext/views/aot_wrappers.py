@@ -36,14 +36,14 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
     types = _types(record, graph)
     fx = next((g for g in record.graphs if g.stage == "fx"), None)
     results = [v.name for v in aot.values if v.role == "output"]
-    returned = _returned(fx)
+    returned = _output_rows(fx)
     if len(returned) == len(results):
         types |= {name: row["type"] for name, row in zip(results, returned, strict=True)}
     values = [_value(v, types) for v in aot.values]
     # The tracer returns conditions on values as booleans, and raises where one is false: the caller never sees them.
     checks = {v["name"] for v in values if v["role"] == "output" and v["type"].startswith("SymBool(")}
     rings = [
-        {"name": _name(w.name), "actions": _group_actions([_action(a, aot) for a in w.actions])}
+        {"name": _name(w.name), "actions": _group_actions([_action_row(a, aot) for a in w.actions])}
         for w in aot.wrappers
         if w.actions
     ]
@@ -67,7 +67,7 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
             "stage": graph.stage if graph else "",
             "text": pluralize(len(operations), "operation") if graph else "No functional graph was recorded.",
             "ordinals": used,
-            "outputs": _returned(graph),
+            "outputs": _output_rows(graph),
         },
         "backward": (back := _backward(record, aot)),
         "steps": _steps(rings, has_backward=back is not None),
@@ -171,7 +171,7 @@ def _graph(record: CompilationRecord) -> GraphRecord | None:
     return next((g for g in later if g.stage in ("aten", "forward")), later[0] if later else None)
 
 
-def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
+def _output_rows(graph: GraphRecord | None) -> list[dict[str, str]]:
     """Return the names and types of a graph's outputs."""
     if graph is None:
         return []
@@ -201,7 +201,7 @@ def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _action(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
+def _action_row(action: WrapperAction, aot: AotRecord) -> dict[str, Any]:
     roles = {v.name: v.role for v in aot.values}
     # Actions that restore or recreate something run after the graph; all others run before it.
     is_out = roles.get(action.argument) == "output" or "back" in action.action or "again" in action.action

@@ -55,7 +55,7 @@ def _counts_text(session: Session) -> str:
     return f"{pluralize(sum(found.values()), 'backward')}: {outcomes}"
 
 
-def _facts(record: BackwardRecord) -> str:
+def _facts_text(record: BackwardRecord) -> str:
     hooks = sum(len(n.hooks) for n in record.nodes)
     parts = [pluralize(len(record.nodes), "autograd node"), pluralize(record.inputs, "tensor")]
     parts += [pluralize(record.symbolic_sizes, "symbolic size")] if record.symbolic_sizes else []
@@ -66,10 +66,10 @@ def _facts(record: BackwardRecord) -> str:
 def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
     eager, rows_of_eager = _eager(record)
     captured, rows_of_captured = _captured(record, rows_of_eager)
-    compiled, entry = _compiled(session, record, rows_of_captured)
+    compiled, entry = _compiled_graph_rows(session, record, rows_of_captured)
     return {
         "id": sanitize(record.id),
-        "facts": _facts(record),
+        "facts": _facts_text(record),
         "backend": sanitize(record.backend),
         "cause": one_line(record.cause.sentence, 300),
         "nearest": sanitize(record.cause.nearest),
@@ -123,7 +123,9 @@ def _captured(record: BackwardRecord, became: dict[str, int]) -> tuple[list[list
     return rows, {n.id: k for k, n in enumerate(nodes)}
 
 
-def _compiled(session: Session, record: BackwardRecord, places: dict[str, int]) -> tuple[list[list[Any]], str]:
+def _compiled_graph_rows(
+    session: Session, record: BackwardRecord, places: dict[str, int]
+) -> tuple[list[list[Any]], str]:
     """Return the rows of the compiled graphs, and the first compilation for the other views."""
     rows: list[list[Any]] = []
     entry = ""

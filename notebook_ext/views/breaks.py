@@ -26,7 +26,9 @@ def breaks(session: Session) -> dict[str, Any]:
             for group in groups(session)
             for compilation, record in breaks_and_errors_of(group.compilations)
         ],
-        "attempts": [text for c in session.compilations if c.id not in with_rows for text in _attempts(session, c)],
+        "attempts": [
+            text for c in session.compilations if c.id not in with_rows for text in _attempt_texts(session, c)
+        ],
         "skipped": [
             {"name": one_line(s.name, 80), "reason": sanitize(s.reason).rstrip("."), "hint": sanitize(s.hint)}
             for s in session.skipped
@@ -40,7 +42,7 @@ def breaks(session: Session) -> dict[str, Any]:
 def _break_row(
     session: Session, root: str, compilation: CompilationRecord, record: Any, with_rows: set[str]
 ) -> dict[str, Any]:
-    attempts = [] if compilation.id in with_rows else _attempts(session, compilation)
+    attempts = [] if compilation.id in with_rows else _attempt_texts(session, compilation)
     with_rows.add(compilation.id)
     return {
         "root": source_lines.function_of(session, record.span) or one_line(root, 80),
@@ -63,7 +65,7 @@ def _break_row(
     }
 
 
-def _attempts(session: Session, compilation: CompilationRecord) -> list[str]:
+def _attempt_texts(session: Session, compilation: CompilationRecord) -> list[str]:
     """Return one sentence for each attempt of the tracer that this compilation discarded."""
     return [_attempt_text(session, a) for a in (compilation.trace.discarded_attempts if compilation.trace else ())]
 

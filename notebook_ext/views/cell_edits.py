@@ -263,7 +263,7 @@ def break_edit(tree: CellTree, kind: str, span: Span | None) -> tuple[CellEdit, 
         return next(_where_edits(tree, span), None)
     for node in tree.at(span, (ast.Expr,)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _is_output(node.value):
-            return _removal(
+            return _remove_statement(
                 tree, node
             ), f"Remove {tree.text(node.value.func)}(), or call it after the compiled function."
     return None
@@ -277,7 +277,7 @@ def _is_output(call: ast.Call) -> bool:
     )
 
 
-def _removal(tree: CellTree, node: ast.stmt) -> CellEdit:
+def _remove_statement(tree: CellTree, node: ast.stmt) -> CellEdit:
     """Return the edit that removes a statement with its line, or puts ``pass`` in its place."""
     parent = tree.parents[node]
     blocks = [

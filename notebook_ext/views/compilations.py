@@ -42,7 +42,7 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
         if frame and frame.file
         else "",
         "called": source_lines.call_place(session, compilation),
-        "outcome": _outcome(compilation),
+        "outcome": _outcome_text(compilation),
         "cause": one_line(compilation.cause, 200),
         "inputs": one_line(entry_signature(session, compilation), 100),
         "graphs": found.graphs,
@@ -58,7 +58,7 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
     }
 
 
-def _outcome(compilation: CompilationRecord) -> str:
+def _outcome_text(compilation: CompilationRecord) -> str:
     stops = compilation.trace.breaks if compilation.trace else ()
     if any(is_user_error(b) for b in stops):
         return "raises"
@@ -130,7 +130,7 @@ def artifact_text(session: Session, compilation: str, number: str) -> dict[str, 
     Raises:
         KeyError: there is no such text.
     """
-    texts = _texts(session.compilation(compilation)) if compilation else _own(session)
+    texts = _texts(session.compilation(compilation)) if compilation else _artifact_texts(session)
     if not number.isdigit() or int(number) >= len(texts):
         raise KeyError(number)
     name, read = texts[int(number)]
@@ -140,7 +140,7 @@ def artifact_text(session: Session, compilation: str, number: str) -> dict[str, 
     return {"name": name(), "text": "\n".join(lines) if cut else text, "cut": cut}
 
 
-def _own(session: Session) -> list[tuple[Callable[[], str], Callable[[], str]]]:
+def _artifact_texts(session: Session) -> list[tuple[Callable[[], str], Callable[[], str]]]:
     return [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in session.artifacts]  # type: ignore[misc]
 
 

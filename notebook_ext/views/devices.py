@@ -30,13 +30,13 @@ def devices(session: Session) -> dict[str, Any]:
     sections = [
         (
             "What this rank holds",
-            [] if session.compiler == "torch" else _held(session),
+            [] if session.compiler == "torch" else _dtensor_rows(session),
         ),  # its graphs have no placements
         ("Hidden redistributions: DTensor inserts them, no line asks for them", _collectives(session, hidden)),
         ("Collectives that lines ask for", _collectives(session, [c for c in calls if not c.is_hidden])),
         *(_differences(session, found) if found else ()),
     ]
-    shown = [{"title": title, "rows": _limited(rows), "open": True} for title, rows in sections if rows]
+    shown = [{"title": title, "rows": _limit_rows(rows), "open": True} for title, rows in sections if rows]
     said = [outcome(found)] if found else ["One process was recorded."] if mesh is None else []
     said += [f"{pluralize(len(calls), 'collective')} in the graphs, {len(hidden):,} hidden."] if calls else []
     arrivals = map(_arrivals(found), found.arrivals) if found else ()
@@ -63,13 +63,13 @@ def _mesh(mesh: MeshRecord | None, found: RankGroups | None) -> list[dict[str, A
         {
             "title": "Mesh",
             "image": mesh_image(sizes, ranks, {rank: i for i, g in enumerate(groups) for rank in g}),
-            "rows": [_row("", mesh_caption(names, sizes, len(ranks))), *_limited(rows), *rest],
+            "rows": [_row("", mesh_caption(names, sizes, len(ranks))), *_limit_rows(rows), *rest],
             "open": True,
         }
     ]
 
 
-def _held(session: Session) -> list[dict[str, Any]]:
+def _dtensor_rows(session: Session) -> list[dict[str, Any]]:
     """Return a row for each DTensor that graphs read: placements and local bytes."""
     rows: dict[str, dict[str, Any]] = {}
     whole = local = 0
@@ -148,7 +148,7 @@ def _row(name: str, text: str, **more: Any) -> dict[str, Any]:
     return {"name": one_line(name, 200), "text": one_line(text, 1000), **more}
 
 
-def _limited(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _limit_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     left = len(rows) - MAX_ROWS
     return rows if left <= 0 else [*rows[:MAX_ROWS], _row("", f"… and {left:,} more")]
 

@@ -65,7 +65,7 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     by_place = {place: s for s in symbols for place in s.places}
     parts = [f"{sanitize(name)} {_symbolic(name, sanitize(text), by_place)}" for name, text in inputs.items()]
     shown = {s.name for place, s in by_place.items() if _is_shown(place, inputs)}
-    unlisted = [_unlisted(s) for s in symbols if s.places and s.name not in shown]
+    unlisted = [_unlisted_symbol_text(s) for s in symbols if s.places and s.name not in shown]
     left = len(unlisted) - _MAX_UNLISTED
     parts += unlisted[:_MAX_UNLISTED] + ([f"{left} more symbols"] if left > 1 else unlisted[_MAX_UNLISTED:])
     conditions = list(dict.fromkeys(c for s in symbols for c in s.conditions))
@@ -84,21 +84,24 @@ def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
 def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
     traced = compilation.trace.symbols if compilation.trace else ()
     computed = {s.name for s in traced if s.specialized_to}  # computed from other symbols, like strides from sizes
-    equal = [(s.specialized_to, tuple(map(_place, s.sources))) for s in traced if s.specialized_to]
+    equal = [(s.specialized_to, tuple(map(_read_expression, s.sources))) for s in traced if s.specialized_to]
     for s in traced:
         if s.name not in computed:
             texts = (a.text for a in s.assumptions if computed.isdisjoint(_WORD.findall(a.text)))
             assumptions = tuple(one_line(text, 60) for text in texts)
             is_float = "." in s.hint
-            places = (*map(_place, s.sources), *(p for name, others in equal if name == s.name for p in others))
+            places = (
+                *map(_read_expression, s.sources),
+                *(p for name, others in equal if name == s.name for p in others),
+            )
             yield _Symbol(sanitize(s.name), places, s.low, s.high, is_float, assumptions)
     for o in compilation.observed_symbols:
         if not any(e.kind == "specialized" for e in o.events):
             low, high = _bounds(o.range)
-            yield _Symbol(sanitize(o.name), (_place(o.source),) if o.source else (), low, high, "." in o.hint)
+            yield _Symbol(sanitize(o.name), (_read_expression(o.source),) if o.source else (), low, high, "." in o.hint)
 
 
-def _place(source: str) -> str:
+def _read_expression(source: str) -> str:
     """Return where a symbol is read: ``x.shape[0]``, whatever form the compiler gave it."""
     name = sanitize(source_name(source))
     found = _DIMENSION.match(name)
@@ -126,7 +129,7 @@ def _symbolic(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
     return f"{found[1]}[{', '.join(sizes)}]"
 
 
-def _unlisted(symbol: _Symbol) -> str:
+def _unlisted_symbol_text(symbol: _Symbol) -> str:
     """Return a symbol whose input is not listed: a number as an input, else its definition."""
     place = symbol.places[0]
     if not place.isidentifier() and place != STACK_VALUE:

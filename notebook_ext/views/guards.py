@@ -46,7 +46,7 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
         "guards": [_guard(session, ordinals, g) for g in guard_records],
         "tree": _tree(guard_records),
         "cases": [
-            _case(session, call, r, guard_records)
+            _case_row(session, call, r, guard_records)
             for call in session.calls
             for r in call.guard_failures
             if names_entry(r.entry, record)
@@ -123,7 +123,7 @@ def what_if(session: Session, explanation: CallExplanation, compilation: str) ->
     rejection = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
     case = None
     if rejection is not None:
-        case = _case(session, _hypothetical_call(record), rejection, guard_records) | {"title": "what if"}
+        case = _case_row(session, _hypothetical_call(record), rejection, guard_records) | {"title": "what if"}
     return {
         "hit": explanation.hit or "",
         "text": f"This call would use entry {name}."
@@ -168,7 +168,7 @@ def hypothetical_case(session: Session, explanation: CallExplanation, compilatio
     passing = GuardFailure(
         record.id, "", "", "", "", "", "Every guard passes.", results=explanation.results.get(record.id, ())
     )
-    case = _case(session, _hypothetical_call(record), found or passing, guard_records)
+    case = _case_row(session, _hypothetical_call(record), found or passing, guard_records)
     return case | {"call": HYPOTHETICAL_CALL, "title": "hypothetical call", "passes": found is None}
 
 
@@ -251,7 +251,7 @@ def _guess_failed_guard(rejection: GuardFailure, guard_records: tuple[GuardRecor
     return ""
 
 
-def _case(
+def _case_row(
     session: Session, call: CallRecord, rejection: GuardFailure, guard_records: tuple[GuardRecord, ...]
 ) -> dict[str, Any]:
     numbers = {g.id: i for i, g in enumerate(guard_records)}

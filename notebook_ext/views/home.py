@@ -134,7 +134,7 @@ def findings(session: Session) -> list[Finding]:
         *_break_findings(session),
         *_recompile_findings(session),
         *_other_problems(session),
-        *_unfused(session),
+        *_unfused_traffic(session),
     ]
     return _without_repeated_edits(sorted(found, key=lambda f: (f.urgency, -f.saved)))
 
@@ -368,13 +368,17 @@ def _recompile_findings(session: Session) -> Iterator[Finding]:
             key = (source_name(failure.source), failure.kind)
             if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
                 is_derived = is_stack_value(failure.source) and failure.kind not in EQUALITY_KINDS
-                same = (k for k, c in clusters.items() if is_derived or _change(c.failure) == _change(failure))
+                same = (
+                    k
+                    for k, c in clusters.items()
+                    if is_derived or _changed_property(c.failure) == _changed_property(failure)
+                )
                 key = next(same, key)
             clusters.setdefault(key, _Cluster(group, failure, call)).compilations.append(compilation)
         yield from (_finding_of_cluster(session, c) for c in clusters.values())
 
 
-def _change(failure: GuardFailure) -> tuple[str, str, str]:
+def _changed_property(failure: GuardFailure) -> tuple[str, str, str]:
     """Return the changed property with its expected and actual values."""
     return failure.kind, failure.expected, failure.actual
 
@@ -456,7 +460,7 @@ def _sentence(text: str) -> str:
     return start + text[1:] + ("." if text else "")
 
 
-def _unfused(session: Session) -> Iterator[Finding]:
+def _unfused_traffic(session: Session) -> Iterator[Finding]:
     """Yield the memory traffic between kernels that were not fused: a fact without a fix."""
     found = [
         (d.bytes_moved, c, d)

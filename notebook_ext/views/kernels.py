@@ -104,7 +104,7 @@ def _row(
         "estimates": {
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
         },
-        "measured": _measured(kernel),
+        "measured": _measured_time(kernel),
         "launched": launches_of(session, compilation.id, kernel.id),
         "tuning": _tuning(kernel),
         "choices": autotune_choices(compilation, kernel),
@@ -177,7 +177,7 @@ def _settings(values: dict[str, int]) -> dict[str, int]:
     return {one_line(name, 40): value for name, value in values.items()}
 
 
-def _measured(kernel: KernelRecord) -> dict[str, Any] | None:
+def _measured_time(kernel: KernelRecord) -> dict[str, Any] | None:
     """Return the measured time of a kernel on the present card.
 
     ``rate`` is in bytes per second; ``share`` is the part of the card's copy rate.

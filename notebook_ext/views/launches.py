@@ -19,7 +19,7 @@ def launches_of(session: Session, compilation: str, kernel: str) -> dict[str, An
     if not groups:
         return None
     groups.sort(key=lambda g: (-(g.seconds or 0.0), -g.count))
-    facts = [_facts(session, g) for g in groups]
+    facts = [_launch_properties(session, g) for g in groups]
     varying = [name for name in facts[0] if len({f[name] for f in facts}) > 1]
     shown = groups[:MAX_ROWS]
     return {
@@ -34,7 +34,7 @@ def launches_of(session: Session, compilation: str, kernel: str) -> dict[str, An
     }
 
 
-def _facts(session: Session, group: LaunchGroup) -> dict[str, str]:
+def _launch_properties(session: Session, group: LaunchGroup) -> dict[str, str]:
     """Return the properties that can differ between launches of a kernel, by column title."""
     arguments = {one_line(name, 40): one_line(text, 60) for name, text in group.arguments.items()}
     return arguments | {

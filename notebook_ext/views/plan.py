@@ -50,7 +50,7 @@ def _mesh(plan: Plan) -> str:
     names, sizes = tuple(plan.mesh) or ("world",), tuple(plan.mesh.values()) or (plan.world,)
     classes = {rank: i for i, one in enumerate(plan.classes) for rank in one.ranks}
     held = "".join(
-        f"<div>{_square(class_color(i))}{_text(format_ranks(one.ranks).capitalize())}: {_held(one.step_peak)}</div>"
+        f"<div>{_square(class_color(i))}{_text(format_ranks(one.ranks).capitalize())}: {_peak_parts_text(one.step_peak)}</div>"
         for i, one in enumerate(plan.classes)
     )
     rest = " Outlined ranks were not planned." if len(classes) < plan.world else ""
@@ -60,7 +60,7 @@ def _mesh(plan: Plan) -> str:
     return f'{picture}<div style="{MUTED}">{_text(mesh_caption(names, sizes, plan.world))}{rest}</div>{held}'
 
 
-def _held(peak: MemoryPoint) -> str:
+def _peak_parts_text(peak: MemoryPoint) -> str:
     return ", ".join(f"{n} {format_bytes(b)}" for n, b in zip(MEMORY_CATEGORIES, peak.bytes, strict=True) if b)
 
 
@@ -159,7 +159,7 @@ def _collectives(one: RankClass) -> str:
                 c.link,
                 c.phase,
                 format_duration(exposed),
-                _line(c.file, c.line),
+                _line_html(c.file, c.line),
             )
             for c, calls, total, exposed in rows[:MAX_ROWS]
         )
@@ -171,7 +171,7 @@ def _collectives(one: RankClass) -> str:
     return f'<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:13px;margin:4px 0">{f"<tr>{head}</tr>"}{body}</table></div>{cut}'
 
 
-def _line(file: str, line: int) -> str:
+def _line_html(file: str, line: int) -> str:
     if not line:
         return ""
     name = cell_names.get(file, file.rpartition("/")[2])

@@ -195,7 +195,7 @@ def _break_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
     yield SummaryItem(", ")
     yield SummaryItem(pluralize(len(breaks), "break"), f"breaks|{breaks[0][0].id}", "link")
     first = breaks[0][1]
-    where = _place(session, first.span)
+    where = _line_prefix(session, first.span)
     more = ", …" if len(breaks) > 1 else ""
     yield SummaryItem(f" ({where}{break_text(session, first)}{more})")
 
@@ -206,7 +206,7 @@ def _error_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
         compilation, record = errors[0]
         yield SummaryItem(", ")
         yield SummaryItem("raises an exception", f"breaks|{compilation.id}", "link")
-        yield SummaryItem(f" ({_place(session, record.span)}{break_text(session, record)})")
+        yield SummaryItem(f" ({_line_prefix(session, record.span)}{break_text(session, record)})")
 
 
 def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
@@ -220,7 +220,7 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
         return
     # Prefer values that the user can change to values that a break left on the stack.
     rejection = min(found, key=lambda r: is_stack_value(r.source))
-    where = _place(session, rejection.span)
+    where = _line_prefix(session, rejection.span)
     more = ", …" if len(recompiles) > 1 else ""
     yield SummaryItem(" (")
     is_here = any(c.id == rejection.entry for c in session.compilations)
@@ -356,7 +356,9 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
         stops = breaks_and_errors_of(session.compilations)
         if stops:
             yield SummaryItem(" (")
-            yield SummaryItem(_place(session, stops[0][1].span) + break_text(session, stops[0][1]), "breaks", "link")
+            yield SummaryItem(
+                _line_prefix(session, stops[0][1].span) + break_text(session, stops[0][1]), "breaks", "link"
+            )
             yield SummaryItem(")")
     elif any(c.outcome == "python" for c in session.calls):
         yield SummaryItem(
@@ -368,7 +370,7 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
         yield SummaryItem(f", {format_seconds(spent)}")
 
 
-def _place(session: Session, span: Span | None) -> str:
+def _line_prefix(session: Session, span: Span | None) -> str:
     """Return the line, with the name of its file if it is a library's."""
     if span is None:
         return ""

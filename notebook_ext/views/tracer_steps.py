@@ -146,7 +146,7 @@ class _StepColumns:
         text -1.
         """
         seen: set[int] = set()
-        ends = _ends(steps)
+        ends = _last_inner_steps(steps)
         changes: list[list[int]] = []
         for i, step in enumerate(steps):
             at = ends[i] if step.frame in seen else max(i - 1, 0)
@@ -206,7 +206,7 @@ def _callers(steps: tuple[StepRecord, ...]) -> list[int]:
     return found
 
 
-def _ends(steps: tuple[StepRecord, ...]) -> list[int]:
+def _last_inner_steps(steps: tuple[StepRecord, ...]) -> list[int]:
     """Return for each step the last step before its frame continued.
 
     An inlined call changes its caller's variables when it returns.

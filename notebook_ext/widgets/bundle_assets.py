@@ -97,14 +97,14 @@ def full_module_text() -> str:
 
     The default export is ``{render}``, as anywidget expects.
     """
-    return _joined(MODULES)
+    return _join_sources(MODULES)
 
 
 @functools.cache
 def initial_module_text() -> str:
     """Return the initial module of a widget; it shares its exports with the lazy views."""
     names = ", ".join(exported_names(INITIAL_MODULES))
-    return f"{_joined(INITIAL_MODULES)}Object.assign(SHARED, {{ {names} }});\n{_joined((ENTRY_MODULE,))}"
+    return f"{_join_sources(INITIAL_MODULES)}Object.assign(SHARED, {{ {names} }});\n{_join_sources((ENTRY_MODULE,))}"
 
 
 @functools.cache
@@ -118,13 +118,13 @@ def lazy_view_text(view: str) -> str:
     """
     names = LAZY_VIEW_MODULES[view]
     used = dict.fromkeys(name for file in names for name in imported_names(file) if name not in exported_names(names))
-    return f"export default ({{ {', '.join(used)} }}) => {{\n{_joined(names)}}};\n"
+    return f"export default ({{ {', '.join(used)} }}) => {{\n{_join_sources(names)}}};\n"
 
 
 @functools.cache
 def joined_modules(files: tuple[str, ...]) -> str:
     """Return modules as one classic script, without imports, exports and comments."""
-    return f"(() => {{\n{_joined(files)}}})();\n"
+    return f"(() => {{\n{_join_sources(files)}}})();\n"
 
 
 def exported_names(files: Iterable[str]) -> list[str]:
@@ -150,8 +150,8 @@ def packed_sources() -> bytes:
     return lzma.compress(json.dumps(modules | styles, ensure_ascii=False).encode())
 
 
-def _joined(files: Iterable[str]) -> str:
-    return "".join(_stripped(_read(file)) for file in files)
+def _join_sources(files: Iterable[str]) -> str:
+    return "".join(_strip_module_syntax(_read(file)) for file in files)
 
 
 def _read(file: str) -> str:
@@ -165,7 +165,7 @@ def _unpacked_sources() -> dict[str, str]:
     return unpacked
 
 
-def _stripped(text: str) -> str:
+def _strip_module_syntax(text: str) -> str:
     return _JOINED_LINES.sub("", _without_comments(_EXPORT.sub("", _IMPORT.sub("", text))))
 
 

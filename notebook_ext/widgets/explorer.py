@@ -114,7 +114,7 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(_receive)
         self._stop = session.on_change(_weak_listener(self))
         # Other threads may have added kernels before the listener was registered.
-        if self._changed(session.compilations) or overview(session, others, name, can_edit=True) != shown:
+        if self._changed_ids(session.compilations) or overview(session, others, name, can_edit=True) != shown:
             self.schedule_refresh()
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class Explorer(anywidget.AnyWidget):
         with self._lock:
             start = time.perf_counter()
             compilations = self.session.compilations  # Read once: other threads replace records.
-            changed = self._changed(compilations)
+            changed = self._changed_ids(compilations)
             self._seen = {c.id: c for c in compilations}
             for key in tuple(self._sent):
                 if key.startswith(("other|", "difference|")):
@@ -183,7 +183,7 @@ class Explorer(anywidget.AnyWidget):
             self.overview = overview(self.session, self._others, self._name, can_edit=True)
             self._cost = time.perf_counter() - start
 
-    def _changed(self, compilations: tuple[CompilationRecord, ...]) -> set[str]:
+    def _changed_ids(self, compilations: tuple[CompilationRecord, ...]) -> set[str]:
         """Return the ids of the compilations that changed since they were last shown."""
         return {c.id for c in compilations if self._seen.get(c.id) is not c}
 
@@ -267,7 +267,7 @@ class Explorer(anywidget.AnyWidget):
 
         count = api.measure_guards(self.session)
         found = f"Measured the guards of {pluralize(count, 'entry')}, each separately; the check evaluates them together and costs less than the sum."
-        self._say(
+        self._send_message(
             found
             if count
             else "Nothing could be measured: the session was loaded, or its functions and arguments are gone."
@@ -280,16 +280,16 @@ class Explorer(anywidget.AnyWidget):
         try:
             api.compile_for(self.session, target)
         except EngineError as error:
-            self._say(str(error))
+            self._send_message(str(error))
 
     def _replay_values(self, entry: str) -> None:
         from engine import api
         from engine.errors import EngineError
 
         try:
-            self._say(api.record_tensor_values(self.session, entry))
+            self._send_message(api.record_tensor_values(self.session, entry))
         except EngineError as error:
-            self._say(str(error))
+            self._send_message(str(error))
 
     def _cancel(self) -> None:
         from engine import api
@@ -301,15 +301,15 @@ class Explorer(anywidget.AnyWidget):
         from engine.errors import EngineError
 
         try:
-            self._say(f"Measured {pluralize(api.measure_kernels(self.session), 'kernel')} on the GPU.")
+            self._send_message(f"Measured {pluralize(api.measure_kernels(self.session), 'kernel')} on the GPU.")
         except EngineError as error:
-            self._say(str(error))
+            self._send_message(str(error))
 
     def _try(self) -> None:
         from engine import api
 
         count = api.try_fixes(self.session)
-        self._say(
+        self._send_message(
             f"{pluralize(count, 'fix')} verified; each tried fix shows its result."
             if count
             else "No fix could be verified; each tried fix shows the reason."
@@ -317,15 +317,19 @@ class Explorer(anywidget.AnyWidget):
 
     def _replay_edit(self, edit: str) -> None:
         if self._on_replay is None:
-            self._say("This cell cannot be replayed: the session was loaded, or was not recorded by a %%compile cell.")
+            self._send_message(
+                "This cell cannot be replayed: the session was loaded, or was not recorded by a %%compile cell."
+            )
             return
         try:
             result = replay_edit(self.session, edit, self._on_replay)
         except Exception as error:
-            self._say(f"The replay failed: {type(error).__name__}: {error}")
+            self._send_message(f"The replay failed: {type(error).__name__}: {error}")
             return
         self._send_part("home")
-        self._say(f"The edit is {result.text}." if result else "The session changed: this edit is no longer offered.")
+        self._send_message(
+            f"The edit is {result.text}." if result else "The session changed: this edit is no longer offered."
+        )
 
     def _try_checkpoints(self, entry: str) -> None:
         from engine.editing.try_checkpoints import try_checkpoints
@@ -334,11 +338,11 @@ class Explorer(anywidget.AnyWidget):
         try:
             trials = tuple(try_checkpoints(self.session, entry))
         except EngineError as error:
-            self._say(str(error))
+            self._send_message(str(error))
             return
         checkpoint_trials.setdefault(self.session, {})[entry] = trials
         self._send_part(f"memory|{entry}")
-        self._say(f"Compiled the call under {pluralize(len(trials), 'policy')} and compared it with eager.")
+        self._send_message(f"Compiled the call under {pluralize(len(trials), 'policy')} and compared it with eager.")
 
     def _edit(self, content: dict[str, Any]) -> None:
         if self._editor is None:
@@ -349,7 +353,7 @@ class Explorer(anywidget.AnyWidget):
         try:
             answer = self._editor.answer(*asked)
         except Exception as error:
-            self._say(f"The edit failed: {type(error).__name__}: {error}")
+            self._send_message(f"The edit failed: {type(error).__name__}: {error}")
             return
         self.send({"type": "edit", "data": answer})
         if content.get("action") == "open":
@@ -380,7 +384,7 @@ class Explorer(anywidget.AnyWidget):
             answer = {"text": "", "symptom": "", "problem": str(error)}
         self.send({"type": "script", "data": answer})
 
-    def _say(self, text: str) -> None:
+    def _send_message(self, text: str) -> None:
         self.send({"type": "say", "text": text})
 
 

@@ -18,10 +18,10 @@ NAME = "input mutation"
 
 def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
     """Return one action per mutation of an input."""
-    return PreCompileResult(call, tuple(action for i in call.metadata.inputs for action in _actions(i)))
+    return PreCompileResult(call, tuple(action for i in call.metadata.inputs for action in _describe_actions(i)))
 
 
-def _actions(i: InputAliasInfo) -> list[WrapperAction]:
+def _describe_actions(i: InputAliasInfo) -> list[WrapperAction]:
     found = []
     if i.new_layout is not None:
         why = "the functional graph reads it with its original layout"
@@ -67,7 +67,7 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
             after += ["with no_grad():", f"    {copy}"] if i.mutation_hidden_from_autograd else [copy]
         if i.mutation_hidden_from_autograd:
             names["no_grad"] = torch.no_grad
-    after += _copies(plan)
+    after += _copy_back_lines(plan)
     for n, i in enumerate(plan.inputs):
         if i.new_layout is not None:
             layout = f"{sizes_expr(i.new_layout.sizes)}, {sizes_expr(i.new_layout.strides)}"
@@ -85,7 +85,7 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
     return WrapperCode(before=tuple(before), after=tuple(after), namespace=names)
 
 
-def _copies(plan: AotMetadata) -> list[str]:
+def _copy_back_lines(plan: AotMetadata) -> list[str]:
     """Return code that copies new values into inputs.
 
     ``written`` gets the inputs that kernels have written themselves.

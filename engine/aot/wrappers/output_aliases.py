@@ -23,10 +23,12 @@ NAME = "output aliasing"
 def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
     """Return one action per output that is not simply a result of the graph."""
     plan = call.metadata
-    return PreCompileResult(call, tuple(action for n, o in enumerate(plan.outputs) for action in _action(plan, n, o)))
+    return PreCompileResult(
+        call, tuple(action for n, o in enumerate(plan.outputs) for action in _describe_actions(plan, n, o))
+    )
 
 
-def _action(plan: AotMetadata, position: int, output: OutputAliasInfo) -> tuple[WrapperAction, ...]:
+def _describe_actions(plan: AotMetadata, position: int, output: OutputAliasInfo) -> tuple[WrapperAction, ...]:
     name = f"output {position}"
     match output.kind:
         case "input":

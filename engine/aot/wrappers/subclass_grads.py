@@ -108,12 +108,15 @@ class _FlattenFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         left = iter(grads)
         inputs = (
-            _joined(spec, like, whole, version, [next(left) for _ in like]) for spec, like, whole, version in ctx.inputs
+            _join_inner_gradients(spec, like, whole, version, [next(left) for _ in like])
+            for spec, like, whole, version in ctx.inputs
         )
         return None, *inputs
 
 
-def _joined(spec: SubclassSpec, like: Sequence[Any], whole: Any, version: int, grads: Sequence[Any]) -> Any:
+def _join_inner_gradients(
+    spec: SubclassSpec, like: Sequence[Any], whole: Any, version: int, grads: Sequence[Any]
+) -> Any:
     """Return the gradient of one subclass input; None if no inner tensor has a gradient."""
     if all(g is None for g in grads):
         return None

@@ -125,7 +125,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
         FallbackRequired: gradients are needed through inputs that are not slices of one tensor, sizes are symbolic,
             an input overlaps itself or is lazily conjugated, or ``as_strided`` may read any of the memory.
     """
-    groups = [g for g in _groups(call.inputs) if _is_mutated(call, g)]
+    groups = [g for g in _groups_sharing_storage(call.inputs) if _is_mutated(call, g)]
     if not groups:
         return None
     if any(is_as_strided(n) for n in call.graph.graph.nodes):
@@ -157,7 +157,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     return PreCompileResult(TracedCall(graph, inputs), actions, made, guards)
 
 
-def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
+def _groups_sharing_storage(inputs: Sequence[GraphInput]) -> list[list[int]]:
     by_storage: dict[int, list[int]] = {}
     for n, i in enumerate(inputs):
         if i.has_real_tensor and i.example_value.layout == torch.strided:

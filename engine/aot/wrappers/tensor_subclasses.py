@@ -111,7 +111,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     planned = _outputs(call, outputs, trains=trains)
     if any(gradients):
         _check_no_aliasing(call, gradients, outputs)
-    graph = _rewritten(call, given, gradients, planned)
+    graph = _rewrite_for_inner_tensors(call, given, gradients, planned)
     counted = [
         n
         for n, (i, p) in enumerate(zip(call.inputs, given, strict=True))
@@ -121,7 +121,9 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     plan = SubclassMetadata(
         given, counts, planned, gradients, _make_eager_rerun(call, planned), _symbol_locations(call, given, planned)
     )
-    return PreCompileResult(TracedCall(graph, inputs), _actions(call, given, gradients, planned), plan, _guards(inputs))
+    return PreCompileResult(
+        TracedCall(graph, inputs), _describe_actions(call, given, gradients, planned), plan, _guards(inputs)
+    )
 
 
 def _symbol_locations(
@@ -241,7 +243,7 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
     return tuple(found)
 
 
-def _rewritten(
+def _rewrite_for_inner_tensors(
     call: TracedCall,
     given: Sequence[SubclassSpec | None],
     gradients: Sequence[SubclassGradient | None],
@@ -312,7 +314,7 @@ def _get_part(whole: Any, name: str) -> Any:
 _inner_tensor = GraphCallable("part", _get_part)
 
 
-def _actions(
+def _describe_actions(
     call: TracedCall,
     given: Sequence[SubclassSpec | None],
     gradients: Sequence[SubclassGradient | None],

@@ -146,20 +146,20 @@ class _Rewriter:
         if (count := FILTERED_OPERANDS.get(new.target)) is not None:
             convert = {n: self._channels_last(n, new) for n in nodes_in(new.args[:count])}
             new.args = torch.fx.map_arg(new.args, lambda n: convert.get(n, n))
-            return self._evaluated(new, node)
+            return self._set_fake_value(new, node)
         if all(n not in self._original_layouts and n not in self._copies_of_changed for n in new.all_input_nodes):
             return new
         if new.target is operator.getitem or _is_one_of(new, ANY_LAYOUT):
             try:
-                return self._in_image_layout(self._evaluated(new, node), node)
+                return self._in_image_layout(self._set_fake_value(new, node), node)
             except (RuntimeError, ValueError):  # sizes that a view cannot have in this layout
                 pass
         self._restore_operands(new)
-        if self._evaluated(new, node) in self._original_layouts:
+        if self._set_fake_value(new, node) in self._original_layouts:
             raise LayoutError
         return new
 
-    def _evaluated(self, new: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+    def _set_fake_value(self, new: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
         """Set the value of a new node, computed from those of its operands.
 
         Raises:
@@ -194,10 +194,10 @@ class _Rewriter:
 
     def _restore_operands(self, reader: torch.fx.Node) -> None:
         """Give a node operands with eager's layouts."""
-        reader.args = torch.fx.map_arg(reader.args, lambda n: self._restored(n, reader))
-        reader.kwargs = torch.fx.map_arg(reader.kwargs, lambda n: self._restored(n, reader))
+        reader.args = torch.fx.map_arg(reader.args, lambda n: self._with_eager_layout(n, reader))
+        reader.kwargs = torch.fx.map_arg(reader.kwargs, lambda n: self._with_eager_layout(n, reader))
 
-    def _restored(self, node: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
+    def _with_eager_layout(self, node: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node:
         """Return a node with eager's layout of the value.
 
         Raises:

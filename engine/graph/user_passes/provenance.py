@@ -25,7 +25,7 @@ def set_sources(before: torch.fx.Graph, after: torch.fx.Graph, created: Sequence
     kept = {node.name for node in after.nodes}
     removed = [node for node in before.nodes if node.name not in kept]
     new = set(created)
-    for group in _groups(created, new):
+    for group in _connected_groups(created, new):
         replaced = _replaced_by(group, new, removed)
         for node in group:
             _set_source(node, replaced, f"made by the pass {name}")
@@ -47,7 +47,7 @@ def _set_source(node: torch.fx.Node, replaced: Sequence[torch.fx.Node], note: st
         node.meta["custom"][BACKWARD_KEY] = True
 
 
-def _groups(created: Sequence[torch.fx.Node], new: set[torch.fx.Node]) -> Iterable[list[torch.fx.Node]]:
+def _connected_groups(created: Sequence[torch.fx.Node], new: set[torch.fx.Node]) -> Iterable[list[torch.fx.Node]]:
     """Yield the connected groups of created nodes, each in the order of the graph."""
     group_of: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for node in created:

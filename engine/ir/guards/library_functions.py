@@ -74,17 +74,17 @@ class LibraryFunctionsMatch(Guard):
             for f in self.functions
         )
 
-    def _replaced(self) -> list[LibraryFunction]:
+    def _replaced_functions(self) -> list[LibraryFunction]:
         return [f for f in self.functions if f.current() is not f.expected]
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return not self._replaced()
+        return not self._replaced_functions()
 
     def expected_text(self) -> str:
         return "not replaced"
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = [f"{f.text} is {describe_values.describe(f.current())}" for f in self._replaced()]
+        found = [f"{f.text} is {describe_values.describe(f.current())}" for f in self._replaced_functions()]
         return ", ".join(found) or "not replaced"
 
     def failure_message(self, actual: str) -> str:

@@ -95,9 +95,9 @@ class Addresses:
             start = self.broadcast("i64", context.variable(var, copy))
             return write.assign("at", f"add {kind} {start}, {iota(context.lanes)}")
         division = _division(atom)
-        return self._divided(division, self.vector(division.dividend, copy), kind)
+        return self._print_division(division, self.vector(division.dividend, copy), kind)
 
-    def _divided(self, atom: Division, dividend: str, kind: str) -> str:
+    def _print_division(self, atom: Division, dividend: str, kind: str) -> str:
         """Return a quotient or remainder; loop indices are below 2 ** 31 where this is vectorized."""
         operation = "udiv" if atom.as_remainder() is None else "urem"
         by = self.size_name(atom.divisor)
@@ -120,7 +120,7 @@ class Addresses:
         if number is not None:
             return self._context.value_of(number, copy)[0]
         division = _division(atom)
-        return self._divided(division, self._scalar(division.dividend, copy), "i64")
+        return self._print_division(division, self._scalar(division.dividend, copy), "i64")
 
     def _product(self, kind: str, value: str, factor: Size) -> str:
         if factor == 1:

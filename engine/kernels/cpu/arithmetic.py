@@ -261,7 +261,7 @@ class Arithmetic:
         if dtype != torch.bfloat16:
             return name
         floats, words, mask = wide("float", lanes), wide("i32", lanes), wide("i1", lanes)
-        number = functools.partial(_word, lanes)
+        number = functools.partial(_word_constant, lanes)
         bits = write.assign("bits", f"bitcast {floats} {name} to {words}")
         high = write.assign("high", f"lshr {words} {bits}, {number(16)}")
         odd = write.assign("odd", f"and {words} {high}, {number(1)}")
@@ -291,7 +291,7 @@ def _integer_extreme(how: str, dtype: torch.dtype) -> str:
     return f"{'u' if dtype in UNSIGNED else 's'}{how}"
 
 
-def _word(lanes: int, value: int) -> str:
+def _word_constant(lanes: int, value: int) -> str:
     return splat("i32", str(value), lanes)
 
 

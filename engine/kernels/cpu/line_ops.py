@@ -26,7 +26,7 @@ def complete_line_ops(text: str, line_ops: Sequence[Ops]) -> tuple[Ops, ...]:
     functions = function_at_line(text)
     kernel = next(iter(functions.values()), "")
     own = [number - 1 for number, name in functions.items() if name == kernel and is_instruction(lines[number - 1])]
-    for start, end in _loops(lines, own):
+    for start, end in _loop_line_ranges(lines, own):
         inside = _union(found[n] for n in own if start <= n <= end)
         for n in own:
             if start - 1 <= n <= end and not found[n]:
@@ -43,7 +43,7 @@ def _union(parts: Iterator[Ops]) -> Ops:
     return tuple(dict.fromkeys(op for ops in parts for op in ops))
 
 
-def _loops(lines: Sequence[str], own: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _loop_line_ranges(lines: Sequence[str], own: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of each loop, the inner loops first."""
     ends = {line[: -len(".exit:")]: n for n, line in enumerate(lines) if line.endswith(".exit:")}
     heads = [(n, found[1]) for n, line in enumerate(lines[: own[-1]] if own else ()) if (found := _HEAD.match(line))]

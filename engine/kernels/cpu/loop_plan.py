@@ -96,7 +96,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     inner = tuple(v for v in nest.inner if v != lane_var)
     if lane_var in nest.inner:
         inner = (*inner, lane_var)
-    copies = 1 if lane_var is None or short_row is not None else _copies(live, lane_var, lanes)
+    copies = 1 if lane_var is None or short_row is not None else _choose_copy_count(live, lane_var, lanes)
     if lane_var is not None and kernel.vector_config is not None:
         copies = kernel.vector_config.copies
     if lane_var in nest.outer:
@@ -290,7 +290,7 @@ def _common_itemsize(live: Iterable[LoopIROp]) -> int:
     return max(sizes, default=4) if not floats and max(sizes, default=4) < 4 else 4
 
 
-def _copies(live: Iterable[LoopIROp], var: LoopVar, lanes: int) -> int:
+def _choose_copy_count(live: Iterable[LoopIROp], var: LoopVar, lanes: int) -> int:
     cost = sum(op.cost for op in live)
     copies = MAX_COPIES if cost <= CHEAP_OPS else 2 if cost <= 2 * CHEAP_OPS else 1
     size = static_size(var.size)

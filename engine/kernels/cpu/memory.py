@@ -36,7 +36,7 @@ class Memory:
             return self._load_scalar(pointer, scalar, at.base, mask, hint)
         kind, size, write = wide(scalar, self._lanes), dtype.itemsize, self._writer
         if not at.lanes and at.stride == 1:
-            place = self._place(pointer, scalar, at.base)
+            place = self._pointer_at(pointer, scalar, at.base)
             if not mask:
                 return write.assign(hint, f"load {kind}, ptr {place}, align {size}")
             function = f"llvm.masked.load.{type_suffix(scalar, self._lanes)}.p0"
@@ -46,8 +46,8 @@ class Memory:
                 hint, f"call {kind} @{function}(ptr align {size} {place}, {masked}, {kind} zeroinitializer)"
             )
         if not mask and not at.lanes and at.stride in SHORT_STRIDES:
-            return self._load_every(int(at.stride), self._place(pointer, scalar, at.base), scalar, hint)
-        places = self._places(pointer, scalar, at)
+            return self._load_every(int(at.stride), self._pointer_at(pointer, scalar, at.base), scalar, hint)
+        places = self._lane_pointers(pointer, scalar, at)
         function = f"llvm.masked.gather.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
         write.declare(function, kind, f"<{self._lanes} x ptr>, <{self._lanes} x i1>, {kind}")
         masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
@@ -61,7 +61,7 @@ class Memory:
         kind, lanes, write = wide(scalar, self._lanes), self._lanes, self._writer
         size, found = MEMORY_BYTES[scalar], ""
         for part in range(stride):
-            at = self._place(place, scalar, str(part * (lanes - 1)))
+            at = self._pointer_at(place, scalar, str(part * (lanes - 1)))
             row = write.assign("part", f"load {kind}, ptr {at}, align {size}")
             starts = [min(stride - 1, lane * stride // (lanes - 1)) for lane in range(lanes)]
             picks = [
@@ -87,14 +87,14 @@ class Memory:
         kind, step = wide(scalar, lanes), self._addresses.size_name(at.stride)
         held = wide(self.tile_type(dtype), lanes)
         bits = wide(f"i{8 * dtype.itemsize}", lanes)
-        rows, place = [], self._place(pointer, scalar, at.base)
+        rows, place = [], self._pointer_at(pointer, scalar, at.base)
         for lane in range(lanes):
             row = write.assign("row", f"load {kind if held == kind else bits}, ptr {place}, align {dtype.itemsize}")
             rows.append(row if held == kind else write.assign("row", f"zext {bits} {row} to {held}"))
             if lane + 1 < lanes:
-                place = self._place(place, scalar, step)
-        for number, row in enumerate(self._transposed(rows, held)):
-            place = self._place(slot, held, str(number))
+                place = self._pointer_at(place, scalar, step)
+        for number, row in enumerate(self._transpose(rows, held)):
+            place = self._pointer_at(slot, held, str(number))
             write.line(f"store {held} {row}, ptr {place}")
 
     def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
@@ -104,14 +104,14 @@ class Memory:
             wide(self.tile_type(dtype), self._lanes),
             self._writer,
         )
-        found = write.assign(hint, f"load {held}, ptr {self._place(slot, held, number)}")
+        found = write.assign(hint, f"load {held}, ptr {self._pointer_at(slot, held, number)}")
         if held == kind:
             return found
         bits = wide(f"i{8 * dtype.itemsize}", self._lanes)
         found = write.assign(hint, f"trunc {held} {found} to {bits}")
         return found if bits == kind else write.assign(hint, f"bitcast {bits} {found} to {kind}")
 
-    def _transposed(self, rows: list[str], kind: str) -> list[str]:
+    def _transpose(self, rows: list[str], kind: str) -> list[str]:
         """Transpose a square of vectors: each step interleaves the two halves of the rows."""
         half, lanes = self._lanes // 2, self._lanes
         low, high = (
@@ -130,14 +130,14 @@ class Memory:
         """Store one value, or one per lane, of a memory type. An empty ``mask`` stores all."""
         scalar, size, write = _memory_type(dtype), dtype.itemsize, self._writer
         if not is_vector:
-            place = self._place(pointer, scalar, at.base)
+            place = self._pointer_at(pointer, scalar, at.base)
             if mask:
-                place = self._masked_place(place, scalar, mask)
+                place = self._masked_pointer(place, scalar, mask)
             write.line(f"store {scalar} {value}, ptr {place}, align {size}")
             return
         kind = wide(scalar, self._lanes)
         if not at.lanes and at.stride == 1:
-            place = self._place(pointer, scalar, at.base)
+            place = self._pointer_at(pointer, scalar, at.base)
             if not mask:
                 write.line(f"store {kind} {value}, ptr {place}, align {size}")
                 return
@@ -146,9 +146,9 @@ class Memory:
             write.line(f"call void @{function}({kind} {value}, ptr align {size} {place}, <{self._lanes} x i1> {mask})")
             return
         if not mask and not at.lanes and at.stride in SHORT_STRIDES and size >= MIN_MASKED_BYTES:
-            self._store_every(int(at.stride), self._place(pointer, scalar, at.base), scalar, value)
+            self._store_every(int(at.stride), self._pointer_at(pointer, scalar, at.base), scalar, value)
             return
-        places = self._places(pointer, scalar, at)
+        places = self._lane_pointers(pointer, scalar, at)
         function = f"llvm.masked.scatter.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
         write.declare(function, "void", f"{kind}, <{self._lanes} x ptr>, <{self._lanes} x i1>")
         masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
@@ -164,14 +164,14 @@ class Memory:
         pairs = [vectors[n : n + 2] for n in range(0, count, 2)]
         if count > 2:
             kind, joined = wide(scalar, 2 * lanes), iota(2 * lanes, "i32")
-            pairs = [[self._joined(pair, scalar, joined) for pair in pairs]]
+            pairs = [[self._shuffle_pair(pair, scalar, joined) for pair in pairs]]
         places = ", ".join(f"i32 {n % count * lanes + n // count}" for n in range(count * lanes))
         (first, second), length = pairs[0], count * lanes
         row = write.assign("rows", f"shufflevector {kind} {first}, {kind} {second}, <{length} x i32> <{places}>")
-        place = self._place(self._place(pointer, scalar, at.base), scalar, str(1 - count))
+        place = self._pointer_at(self._pointer_at(pointer, scalar, at.base), scalar, str(1 - count))
         write.line(f"store {long} {row}, ptr {place}, align {dtype.itemsize}")
 
-    def _joined(self, pair: Sequence[str], scalar: str, places: str) -> str:
+    def _shuffle_pair(self, pair: Sequence[str], scalar: str, places: str) -> str:
         """Return one vector with the elements of one or two."""
         kind, second = wide(scalar, self._lanes), pair[1] if len(pair) > 1 else "poison"
         length = 2 * self._lanes
@@ -194,22 +194,22 @@ class Memory:
         write.line(f"call void @{function}({long} {spread_value}, ptr align {size} {place}, <{count} x i1> <{mask}>)")
 
     def _load_scalar(self, pointer: str, scalar: str, base: str, mask: str, hint: str) -> str:
-        place = self._place(pointer, scalar, base)
+        place = self._pointer_at(pointer, scalar, base)
         if mask:
-            place = self._masked_place(place, scalar, mask)
+            place = self._masked_pointer(place, scalar, mask)
         return self._writer.assign(hint, f"load {scalar}, ptr {place}")
 
-    def _masked_place(self, place: str, scalar: str, mask: str) -> str:
+    def _masked_pointer(self, place: str, scalar: str, mask: str) -> str:
         """Return the address where the mask is true, else the address of an unused stack slot."""
         slot = self._writer.entry("unused", f"alloca {scalar}")
         return self._writer.assign("place", f"select i1 {mask}, ptr {place}, ptr {slot}")
 
-    def _place(self, pointer: str, scalar: str, base: str) -> str:
+    def _pointer_at(self, pointer: str, scalar: str, base: str) -> str:
         if base == "0":
             return pointer
         return self._writer.assign("place", f"getelementptr {scalar}, ptr {pointer}, i64 {base}")
 
-    def _places(self, pointer: str, scalar: str, at: Address) -> str:
+    def _lane_pointers(self, pointer: str, scalar: str, at: Address) -> str:
         kind, offsets = wide("i64", self._lanes), at.lanes
         if not offsets:
             known = static_size(at.stride)
@@ -218,7 +218,7 @@ class Memory:
                 offsets = self._writer.assign("offsets", f"mul {kind} {iota(self._lanes)}, {step}")
             else:
                 offsets = iota(self._lanes, step=known)
-            pointer = self._place(pointer, scalar, at.base)
+            pointer = self._pointer_at(pointer, scalar, at.base)
         return self._writer.assign("places", f"getelementptr {scalar}, ptr {pointer}, {kind} {offsets}")
 
 

@@ -31,7 +31,7 @@ class VectorSlots:
         p.writer.ops = (op.number,)
         value = p.value(op)
         for copy, name in enumerate(value.names):
-            place = self._place(op, value.scalar, copy)
+            place = self._vector_pointer(op, value.scalar, copy)
             p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {place}, align 4")
         p.writer.ops = ()
 
@@ -41,13 +41,15 @@ class VectorSlots:
         p.writer.ops = (op.number,)
         scalar, lanes = value_type(compute_dtype(op.dtype)), p.plan.lanes
         names = tuple(
-            p.writer.assign(p.hint(op), f"load {wide(scalar, lanes)}, ptr {self._place(op, scalar, copy)}, align 4")
+            p.writer.assign(
+                p.hint(op), f"load {wide(scalar, lanes)}, ptr {self._vector_pointer(op, scalar, copy)}, align 4"
+            )
             for copy in range(p.copies)
         )
         p.values.set(op.number, Value(names, lanes, scalar))
         p.writer.ops = ()
 
-    def _place(self, op: LoopIROp, scalar: str, copy: int) -> str:
+    def _vector_pointer(self, op: LoopIROp, scalar: str, copy: int) -> str:
         """Return the address of the current vector of a copy in the slot of an op."""
         writer, slot = self._printer.writer, self._slots.get(op.number)
         if slot is None:

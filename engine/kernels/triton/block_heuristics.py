@@ -127,7 +127,7 @@ def looped_variant(block: BlockConfig) -> BlockConfig | None:
 
 
 def _shrinking_blockings(block: BlockConfig) -> Iterator[BlockConfig]:
-    while (cut := _halved(block)) is not None:
+    while (cut := _halve_block(block)) is not None:
         block = cut
         yield block
     while block.num_warps > 1:
@@ -135,7 +135,7 @@ def _shrinking_blockings(block: BlockConfig) -> Iterator[BlockConfig]:
         yield block
 
 
-def _halved(block: BlockConfig) -> BlockConfig | None:
+def _halve_block(block: BlockConfig) -> BlockConfig | None:
     """Halve the elements, with no fewer per warp; None for small blocks or whole rows."""
     elements = block.x_block * max(block.r_block, 1)
     if elements <= MIN_BLOCK:

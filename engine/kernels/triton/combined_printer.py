@@ -87,11 +87,11 @@ def combined_source(kernel: LoopKernel) -> GeneratedKernel:
             LoopOp(
                 f"{prefix}:{op.number}",
                 op.to_text(values),
-                _united(member.ops[op.number].node_ids for member in members),
+                _unique_ids(member.ops[op.number].node_ids for member in members),
             )
             for op in printer.live_ops
         ),
-        nodes=_united(member.nodes for member in members),
+        nodes=_unique_ids(member.nodes for member in members),
         num_warps=block.num_warps,
         bytes_moved=_total([member.bytes_moved for member in members]),
         flops=_total([member.flops for member in members]),
@@ -116,7 +116,7 @@ def _signature(name: str, args: Sequence[KernelArg], more: tuple[str, ...] = ())
     return f"def {name}({', '.join([*more, *given])}):"
 
 
-def _united(ids: Iterable[Iterable[str]]) -> tuple[str, ...]:
+def _unique_ids(ids: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(ids)))
 
 

@@ -37,7 +37,7 @@ def choose_layouts(graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[int, ...]
     chosen: dict[torch.fx.Node, Order] = {}
     unplaced: set[torch.fx.Node] = set()
     for node in free:
-        votes = _votes(node, chosen, unplaced)
+        votes = _operand_bytes_by_order(node, chosen, unplaced)
         if not votes:
             unplaced.add(node)
         elif votes[order := votes.most_common(1)[0][0]] > votes[free[node]]:
@@ -93,7 +93,7 @@ def _order(value: torch.Tensor, stride: Sequence[Any]) -> Order | None:
     return order
 
 
-def _votes(
+def _operand_bytes_by_order(
     node: torch.fx.Node, chosen: Mapping[torch.fx.Node, Order], unplaced: Container[torch.fx.Node]
 ) -> Counter[Order]:
     """Count the bytes of the operands of a result's shape, by their order."""

@@ -548,14 +548,14 @@ def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
             return _complex_elementwise(low, (a,), lambda b, x: x)
         given = [_as_real(v) for v in changed(len(a.shape) - 1, list(args))]
         if low.current_node is not None and low.current_node.target is aten.t.default:
-            return a if len(a.shape) < 3 else _transposed(a)
+            return a if len(a.shape) < 3 else _transpose(a)
         with _as_real_result(low):
             return _as_complex(LOWERINGS[operator](low, replace(a, is_complex=False), *given, **kwargs))
 
     return lowered
 
 
-def _transposed(a: LoweredTensor) -> LoweredTensor:
+def _transpose(a: LoweredTensor) -> LoweredTensor:
     turned = a.view((a.shape[1], a.shape[0], 2), lambda i: (i[1], i[0], i[2]))
     return replace(turned, is_complex=True)
 

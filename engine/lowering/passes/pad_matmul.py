@@ -103,7 +103,7 @@ class _MatmulPadder:
         cost = sum(
             LAUNCH_SECONDS + 2 * x.meta["val"].numel() * width / ALIGNED_BANDWIDTH
             for x in copied
-            if _needs_copy_to_pad(_untransposed(x)[0])
+            if _needs_copy_to_pad(_strip_transpose(x)[0])
         )
         return bool(odd - even - cost > MIN_GAIN_SECONDS)
 
@@ -116,7 +116,7 @@ class _MatmulPadder:
         """
         if not more_rows and not more_columns:
             return node
-        base, is_transposed = _untransposed(node)
+        base, is_transposed = _strip_transpose(node)
         if is_transposed:
             more_rows, more_columns = more_columns, more_rows
         key = (base, more_rows, more_columns)
@@ -154,7 +154,7 @@ def _pad_amount(size: int, per_line: int) -> int:
     return -size % (LARGE_SIZE_MULTIPLE if size > LARGE_SIZE else per_line) if size % per_line else 0
 
 
-def _untransposed(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
+def _strip_transpose(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
     """Return ``(matrix, True)`` if the node is a transposed matrix, else ``(node, False)``."""
     if node.target not in TRANSPOSE_OPS:
         return node, False

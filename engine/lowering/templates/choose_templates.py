@@ -124,7 +124,7 @@ class _TemplateChooser:
                 named.append(Candidate(_template_label(tiled), functools.partial(self.make_subprogram, (*rest, tiled))))
         answer = self.chooser.choose(
             ChoiceRequest(
-                _first(call.extern.origins),
+                _first_or_empty(call.extern.origins),
                 tuple(named),
                 unaligned_rows=_rows_if_padding_needed(whole),
                 size_hints=self.size_hints,
@@ -152,7 +152,7 @@ class _TemplateChooser:
         extern, candidates = call.extern, template_candidates(call)
         named = [Candidate("vendor", functools.partial(self.make_subprogram, (extern,)))]
         named += [Candidate(f"template {c.blocks}", functools.partial(self.make_subprogram, (c,))) for c in candidates]
-        answer = self.chooser.choose(ChoiceRequest(_first(extern.origins), tuple(named)))
+        answer = self.chooser.choose(ChoiceRequest(_first_or_empty(extern.origins), tuple(named)))
         if answer.reason:
             self.choices.append(_choice_record(extern, named, answer))
         if answer.chosen == 0:
@@ -246,7 +246,7 @@ def _template_label(tiled: MatmulTemplate) -> str:
     return f"template {tiled.tiling}{within}"
 
 
-def _first(names: tuple[str, ...]) -> str:
+def _first_or_empty(names: tuple[str, ...]) -> str:
     return names[0] if names else ""
 
 

@@ -29,15 +29,15 @@ def compare_graph_lists(
     lines: tuple[list[str], list[str]] = ([], [])
     is_reordered = False
     differing: list[NodeRecord] = []
-    for first, second in _pair(before, after, is_one_compiler):
+    for first, second in _pair_compilations(before, after, is_one_compiler):
         if first is None or second is None:
             continue  # the aspect "compilations" shows it
         found = _compare(first, second, is_one_compiler)
         is_reordered = is_reordered or any(d.is_reordered for d in found)
         for difference in found:
             differing += [*difference.second, *difference.first]
-            lines[0].extend(map(_line, difference.first))
-            lines[1].extend(map(_line, difference.second))
+            lines[0].extend(map(_node_text, difference.first))
+            lines[1].extend(map(_node_text, difference.second))
             if difference.has_other_outputs:
                 lines[0].append("the same operations, other results returned")
                 lines[1].append("the same operations, other results returned")
@@ -46,7 +46,7 @@ def compare_graph_lists(
         summary = f"{sizes[0]}, in another order" if is_reordered else sizes[0]
         return AspectComparison("graphs", summary, summary, is_reordered=is_reordered)
     line = next((n.span.line for n in differing if n.span is not None), 0)
-    return AspectComparison("graphs", *sizes, tuple(_limit(lines[0])), tuple(_limit(lines[1])), line=line)
+    return AspectComparison("graphs", *sizes, tuple(_limit_lines(lines[0])), tuple(_limit_lines(lines[1])), line=line)
 
 
 def differing_nodes(first: CompilationRecord, second: CompilationRecord) -> tuple[NodeRecord | None, NodeRecord | None]:
@@ -57,7 +57,9 @@ def differing_nodes(first: CompilationRecord, second: CompilationRecord) -> tupl
     return None, None
 
 
-def _pair(before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...], is_one_compiler: bool) -> Pairs:
+def _pair_compilations(
+    before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...], is_one_compiler: bool
+) -> Pairs:
     """Pair compilations with equal graphs first, the others in order."""
     left = list(after)
     pairs: Pairs = []
@@ -105,7 +107,7 @@ def _by_stage(record: CompilationRecord, stages: tuple[str, ...]) -> dict[str, G
     return {TRACED[0] if g.stage in TRACED else g.stage: g for g in record.graphs if g.stage in stages}
 
 
-def _line(node: NodeRecord) -> str:
+def _node_text(node: NodeRecord) -> str:
     shape = "" if node.shape is None else f"  # {node.dtype}[{', '.join(node.shape)}]"
     where = f"line {node.span.line}: " if node.span is not None else ""
     return f"{where}{node.text}{shape}"
@@ -124,5 +126,5 @@ def _operation_counts(compilations: tuple[CompilationRecord, ...]) -> Iterator[t
     yield from sizes.items()
 
 
-def _limit(lines: list[str]) -> list[str]:
+def _limit_lines(lines: list[str]) -> list[str]:
     return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES:,} more"]

@@ -44,18 +44,18 @@ def pair_kernels(before: tuple[CompilationRecord, ...], after: tuple[Compilation
             rest.append((name, operations))
         else:
             left.remove(equal)
-            pairs.append(_pair((name, operations), equal))
+            pairs.append(_kernel_pair((name, operations), equal))
     for kernel in rest:
         nearest = max(left, key=lambda other: (kernel[1] & other[1]).total(), default=None)
         if nearest is not None and (kernel[1] & nearest[1]).total():
             left.remove(nearest)
-            pairs.append(_pair(kernel, nearest))
+            pairs.append(_kernel_pair(kernel, nearest))
         else:
-            pairs.append(_pair(kernel, ("", Counter())))
-    return (*pairs, *(_pair(("", Counter()), kernel) for kernel in left))
+            pairs.append(_kernel_pair(kernel, ("", Counter())))
+    return (*pairs, *(_kernel_pair(("", Counter()), kernel) for kernel in left))
 
 
-def _pair(first: FusedKernel, second: FusedKernel) -> KernelPair:
+def _kernel_pair(first: FusedKernel, second: FusedKernel) -> KernelPair:
     return KernelPair(first[0], second[0], _text(first[1]), _text(second[1]))
 
 

@@ -36,12 +36,12 @@ def returned_term(instructions: Sequence[Instruction]) -> str:
 
 
 def _call(stack: Stack, argument: str) -> None:
-    arguments = _pop(stack, int(argument))
-    function = next((f for f in _pop(stack, 2) if f != "NULL"), "")
+    arguments = _pop_values(stack, int(argument))
+    function = next((f for f in _pop_values(stack, 2) if f != "NULL"), "")
     stack.append(GRAPH if "'graph'" in function else f"{function}({', '.join(arguments)})")
 
 
-def _pop(stack: Stack, count: int) -> Stack:
+def _pop_values(stack: Stack, count: int) -> Stack:
     if count > len(stack):
         raise IndexError
     popped = stack[len(stack) - count :]
@@ -62,7 +62,7 @@ def _swap(stack: Stack, argument: str) -> None:
 def _build(kind: str) -> Callable[[Stack, str], None]:
     def build(stack: Stack, argument: str) -> None:
         count = int(argument) * (2 if kind == "BUILD_MAP" else 1) + (kind == "BUILD_CONST_KEY_MAP")
-        stack.append(f"{kind.removeprefix('BUILD_').lower()}({', '.join(_pop(stack, count))})")
+        stack.append(f"{kind.removeprefix('BUILD_').lower()}({', '.join(_pop_values(stack, count))})")
 
     return build
 

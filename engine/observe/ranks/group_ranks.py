@@ -25,14 +25,14 @@ MAX_RANK = 1 << 20
 def group_ranks(contents: Sequence[RankContents], problems: Iterable[str] = ()) -> RankGroups:
     """Group ranks by their contents, of which there is one for each rank, in order."""
     ranks = tuple(c.rank for c in contents)
-    by_digest = _grouped(contents, "")
+    by_digest = _group_equal_ranks(contents, "")
     largest, others = by_digest[0], by_digest[1:]
     divergences = [d for group in others if (d := _divergence(group, largest)) is not None]
     world = min(max(ranks[-1] + 1, largest[0].world_size()), MAX_RANK)
     return RankGroups(
         ranks,
         tuple(RankGroup(_ranks(g), g[0].file.name) for g in by_digest),
-        tuple(AspectGroups(a, tuple(map(_ranks, _grouped(contents, a)))) for a in ASPECTS),
+        tuple(AspectGroups(a, tuple(map(_ranks, _group_equal_ranks(contents, a)))) for a in ASPECTS),
         tuple(divergences),
         tuple(_arrivals(contents, largest[0])),
         tuple(sorted(set(range(world)) - set(ranks))),
@@ -44,7 +44,7 @@ def _ranks(group: Sequence[RankContents]) -> tuple[int, ...]:
     return tuple(c.rank for c in group)
 
 
-def _grouped(contents: Sequence[RankContents], aspect: str) -> list[list[RankContents]]:
+def _group_equal_ranks(contents: Sequence[RankContents], aspect: str) -> list[list[RankContents]]:
     """Return groups of equals: by size, then by the lowest rank."""
     found: dict[str, list[RankContents]] = {}
     for rank in contents:

@@ -42,7 +42,7 @@ class LoadedRanks:
 
 def holds_ranks(folder: Path) -> bool:
     """Return True if a folder has recordings of at least two ranks."""
-    return folder.is_dir() and len({rank for _, rank in _ranked(_recordings(folder)) if rank is not None}) > 1
+    return folder.is_dir() and len({rank for _, rank in _with_ranks(_recordings(folder)) if rank is not None}) > 1
 
 
 def load_sessions(
@@ -109,7 +109,7 @@ def _recordings(folder: Path) -> list[Path]:
     )
 
 
-def _ranked(files: Iterable[Path]) -> Iterable[tuple[Path, int | None]]:
+def _with_ranks(files: Iterable[Path]) -> Iterable[tuple[Path, int | None]]:
     for file in files:
         try:
             yield file, rank_of(file)
@@ -123,7 +123,7 @@ def _read(files: Iterable[Path], seen: Callable[[int], None]) -> tuple[list[Rank
     known: dict[str, RankContents] = {}
     found, problems = [], []
     unranked = []
-    for file, rank in _ranked(files):
+    for file, rank in _with_ranks(files):
         if rank is None:
             unranked.append(file)
             continue

@@ -114,7 +114,7 @@ class RankLogReader:
         """Add what a line says by itself: its facts are read once for all ranks."""
         facts = self._lines.facts(line.metadata, line.length)
         if facts is None:
-            facts = self._facts(event, line)
+            facts = self._facts_of_event(event, line)
             if event.digest or not line.length:
                 self._lines.add_facts(line.metadata, line.length, facts)
         if facts.aspects:
@@ -123,7 +123,7 @@ class RankLogReader:
             phase = _PHASES.get(event.name, "forward")
             found.collectives.setdefault((event.compilation, phase), facts.collectives)
 
-    def _facts(self, event: TraceEvent, line: LogRecord) -> ParsedLineFacts:
+    def _facts_of_event(self, event: TraceEvent, line: LogRecord) -> ParsedLineFacts:
         name = event.name
         if name == "describe_tensor":
             facts = [event.facts.get(key) for key in _DESCRIBED]

@@ -82,15 +82,15 @@ def input_statement(node: NodeRecord, symbols: Mapping[str, int], seed: int) -> 
     """
     if node.shape is None:
         found = re.search(r"\((.+)\)", node.dtype)
-        return str(_number(found[1] if found else node.text, symbols, node.name))
-    shape = tuple(_number(s, symbols, node.name) for s in node.shape)
+        return str(_evaluate_size(found[1] if found else node.text, symbols, node.name))
+    shape = tuple(_evaluate_size(s, symbols, node.name) for s in node.shape)
     if node.stride is None:
         raise CannotWrite(f"the input {node.name} is no strided tensor")
-    stride = tuple(_number(s, symbols, node.name) for s in node.stride)
+    stride = tuple(_evaluate_size(s, symbols, node.name) for s in node.stride)
     return f'make({shape}, {stride}, torch.{node.dtype}, "{node.device}", seed={seed})'
 
 
-def _number(text: str, symbols: Mapping[str, int], name: str) -> int:
+def _evaluate_size(text: str, symbols: Mapping[str, int], name: str) -> int:
     if not re.fullmatch(r"[\w\s+*/()-]+", text):
         raise CannotWrite(f"the size {text} of {name} is not known")
     try:

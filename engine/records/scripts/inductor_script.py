@@ -151,7 +151,7 @@ class _ArgumentStatements(ast.NodeVisitor):
         name, value = getattr(node.targets[0], "id", ""), node.value
         if not name or self._arguments:
             return
-        text, reads, called, given = ast.unparse(value), _names(value), _called(value), getattr(value, "args", [])
+        text, reads, called, given = ast.unparse(value), _names(value), _called_name(value), getattr(value, "args", [])
         if called == "rand_strided":
             text = self._buffer(*given, *(o.value for o in getattr(value, "keywords", ()) if o.arg == "dtype"))
         elif called in ("empty_strided_cpu", "empty_strided_cuda"):
@@ -167,7 +167,7 @@ class _ArgumentStatements(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         """Note an asserted layout, or the kernel's call."""
-        called, given = _called(node.value), getattr(node.value, "args", [])
+        called, given = _called_name(node.value), getattr(node.value, "args", [])
         if called == "assert_size_stride":
             name = ast.unparse(given[0])
             while self._made.get(name, ("", set()))[0] in self._made:  # a second name
@@ -187,7 +187,7 @@ class _ArgumentStatements(ast.NodeVisitor):
         names = [ast.unparse(a) for a in self._arguments]
         for name, parameter in zip(names, self._parameters, strict=True):
             self._make_result(name, parameter.dtype)
-        return names, list(self._needed())
+        return names, list(self._needed_statements())
 
     def _buffer(self, *layout: ast.expr) -> str:
         self._seed += 1
@@ -203,7 +203,7 @@ class _ArgumentStatements(ast.NodeVisitor):
             made = self._buffer(*layout, ast.parse(f"torch.{dtype}", mode="eval").body)
             self._made[name] = made, {n for part in layout for n in _names(part)}
 
-    def _needed(self) -> Iterator[str]:
+    def _needed_statements(self) -> Iterator[str]:
         """Yield the statements that the arguments need, in the program's order."""
         wanted = {n for value in self._arguments for n in _names(value)}
         kept: list[str] = []
@@ -216,7 +216,7 @@ class _ArgumentStatements(ast.NodeVisitor):
         yield from reversed(kept)
 
 
-def _called(value: ast.expr) -> str:
+def _called_name(value: ast.expr) -> str:
     """Return the name of the function or kernel that an expression calls; empty for others."""
     function: Any = getattr(value, "func", None)
     is_launch = getattr(function, "attr", "") == "run"

@@ -41,7 +41,7 @@ def repro_script(session: Session, compilation: str) -> str:
     frame = next(f for f in session.frames if f.id == record.frame)
     versions = ", ".join(f"{name} {version}" for name, version in session.versions.items())
     head = [f"{frame.name}, compilation {record.id} ({record.backend or 'no backend'}), with {versions}"]
-    head += [line for part in _outcome(record) for line in part.splitlines()]
+    head += [line for part in _outcome_lines(record) for line in part.splitlines()]
     text = next((f.text for f in session.files if f.id == frame.file), "")
     parts = [
         "\n".join(f"# {line}".rstrip() for line in head),
@@ -52,7 +52,7 @@ def repro_script(session: Session, compilation: str) -> str:
     return "\n\n".join([*parts, _call_statements(frame, record.inputs or {})]) + "\n"
 
 
-def _outcome(record: CompilationRecord) -> Iterator[str]:
+def _outcome_lines(record: CompilationRecord) -> Iterator[str]:
     """Yield the graph breaks, and the stage failures with their tracebacks."""
     for found in record.trace.breaks if record.trace is not None else ():
         place = f" at {found.span.file}:{found.span.line}" if found.span is not None else ""

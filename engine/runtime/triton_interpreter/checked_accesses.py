@@ -32,7 +32,7 @@ def checked_accesses(buffers: Mapping[str, range], written: frozenset[str]) -> I
     before = {name: getattr(builder, name) for name in POINTER_POSITIONS}
     for name, positions in POINTER_POSITIONS.items():
         allowed = {n: r for n, r in buffers.items() if name == "create_masked_load" or n in written}
-        setattr(builder, name, _checked(before[name], positions, allowed, buffers))
+        setattr(builder, name, _wrap_access(before[name], positions, allowed, buffers))
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def checked_accesses(buffers: Mapping[str, range], written: frozenset[str]) -> I
             setattr(builder, name, method)
 
 
-def _checked(
+def _wrap_access(
     access: Any, positions: tuple[int, int | None], allowed: Mapping[str, range], all_: Mapping[str, range]
 ) -> Any:
     pointer_position, mask_position = positions

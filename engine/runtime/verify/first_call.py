@@ -54,10 +54,10 @@ def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence
         RuntimeError: this process is a fork in which torch runs no backward.
     """
     inputs = make_inputs(), make_inputs()
-    expected, error = _outcome(eager, inputs[0], make_inputs)
+    expected, error = _values_or_error(eager, inputs[0], make_inputs)
     if error is not None and is_fork_backward_error(error):
         raise error
-    found, failure = _outcome(run, inputs[1], make_inputs)
+    found, failure = _values_or_error(run, inputs[1], make_inputs)
     if error.__class__ is not failure.__class__:
         return (
             f"it raised {failure!r}, unlike eager"
@@ -76,7 +76,7 @@ def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence
     return first
 
 
-def _outcome(run: Run, inputs: Sequence[Any], seed: Callable[[], object]) -> tuple[list[Any], Exception | None]:
+def _values_or_error(run: Run, inputs: Sequence[Any], seed: Callable[[], object]) -> tuple[list[Any], Exception | None]:
     """Return the values in a call's result, or its error."""
     seed()
     try:
@@ -109,12 +109,12 @@ class _FirstCallVerifier:
         if self._is_done or not self._lock.acquire(blocking=False):
             return self._run(*inputs)
         try:
-            return self._run(*inputs) if self._is_done else self._first(inputs)
+            return self._run(*inputs) if self._is_done else self._verify_and_run(inputs)
         finally:
             self._is_done = True
             self._lock.release()
 
-    def _first(self, inputs: tuple[Any, ...]) -> Any:
+    def _verify_and_run(self, inputs: tuple[Any, ...]) -> Any:
         if reason := _why_not_verifiable(self._graph, inputs):
             self._report(f"not verifiable: {reason}")
             return self._run(*inputs)
@@ -127,8 +127,8 @@ class _FirstCallVerifier:
     def difference(self, inputs: tuple[Any, ...]) -> str:
         """Run both on copies of the inputs; return the first difference, or nothing."""
         copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
-        expected, error = self._trial(self._eager, copies)
-        results, failure = self._trial(self._run, others)
+        expected, error = self._results_or_error(self._eager, copies)
+        results, failure = self._results_or_error(self._run, others)
         if error is not None:  # a user error, which the compiled graph must raise too
             return f"the compiled graph did not raise {type(error).__name__}" if failure is None else ""
         if failure is not None:
@@ -139,7 +139,7 @@ class _FirstCallVerifier:
         return found
 
     @staticmethod
-    def _trial(run: Run, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
+    def _results_or_error(run: Run, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
         with _fork_rng(inputs):
             try:
                 return tuple(run(*inputs)), None

@@ -55,7 +55,7 @@ def _double_input(node: torch.fx.Node, value: Any) -> Any:
     made = tensor_meta(node)
     if made is not None and made.is_complex() and not value.is_complex():
         value = torch.view_as_complex(value.contiguous())
-    return _double(value)
+    return _as_double(value)
 
 
 def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]]) -> dict[str, torch.fx.Node]:
@@ -78,7 +78,7 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
 
 def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     if node.op == "get_attr":
-        return _double(getattr(module, str(node.target)))
+        return _as_double(getattr(module, str(node.target)))
     assert callable(node.target)
     given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     arguments = torch.fx.node.map_aggregate(given, _argument)
@@ -94,7 +94,7 @@ def _argument(argument: Any) -> Any:
     return torch.device("cpu") if isinstance(argument, torch.device) else argument
 
 
-def _double(value: Any) -> Any:
+def _as_double(value: Any) -> Any:
     return next(iter(map_tensors(_double_tensor, (value,))))
 
 

@@ -149,12 +149,12 @@ class _BackgroundCompiler:
         self._pool.submit(
             COMPILE_TASK,
             (work.unit, work.target),
-            lambda value, reason: self._compiled(work, value, reason),
+            lambda value, reason: self._on_compiled(work, value, reason),
             timeout=TIMEOUT,
             is_wanted=lambda: work.is_wanted,
         )
 
-    def _compiled(self, work: _CompileTask, compiled: Any, reason: str | None) -> None:
+    def _on_compiled(self, work: _CompileTask, compiled: Any, reason: str | None) -> None:
         if reason is not None and work.was_abandoned and work.is_wanted:
             # It was killed while unwanted, and a new job has requested it meanwhile.
             work.was_abandoned = False

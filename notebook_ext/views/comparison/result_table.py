@@ -19,7 +19,7 @@ def result_table_text(compared: TorchComparison) -> str:
     table = [COLUMN_TITLES, *map(_cells, compared.rows[:MAX_ROWS])]
     widths = [max(len(row[i]) for row in table) for i in range(len(COLUMN_TITLES))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    return "\n".join(["Largest difference of any element", *lines, *_rest(compared)])
+    return "\n".join(["Largest difference of any element", *lines, *_omitted_rows_line(compared)])
 
 
 def result_table_html(compared: TorchComparison) -> str:
@@ -29,7 +29,7 @@ def result_table_html(compared: TorchComparison) -> str:
         for i, h in enumerate(COLUMN_TITLES)
     )
     rows = "".join(_row_html(_cells(row)) for row in compared.rows[:MAX_ROWS])
-    rest = "".join(f"<div>{html.escape(line)}</div>" for line in _rest(compared))
+    rest = "".join(f"<div>{html.escape(line)}</div>" for line in _omitted_rows_line(compared))
     caption = '<caption style="text-align:left;padding:0 0 2px">Largest difference of any element</caption>'
     return f'<table style="border-collapse:collapse;margin:6px 0">{caption}<tr>{heads}</tr>{rows}</table>{rest}'
 
@@ -44,15 +44,15 @@ def _row_html(cells: tuple[str, ...]) -> str:
 
 def _cells(row: ResultDifference) -> tuple[str, ...]:
     differences = (row.ours_vs_torch, row.ours_vs_eager, row.torch_vs_eager)
-    return (str(row.call), one_line(row.value, 60), one_line(row.type, 40), *map(_number, differences))
+    return (str(row.call), one_line(row.value, 60), one_line(row.type, 40), *map(_format_difference, differences))
 
 
-def _number(value: float | None) -> str:
+def _format_difference(value: float | None) -> str:
     if value is None:
         return "–"
     return "not the same kind" if math.isinf(value) else f"{value:.2g}"
 
 
-def _rest(compared: TorchComparison) -> list[str]:
+def _omitted_rows_line(compared: TorchComparison) -> list[str]:
     left = len(compared.rows) - MAX_ROWS
     return [f"… and {left} more values"] if left > 0 else []

@@ -159,7 +159,7 @@ def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
     record = session.compilation(compilation)
     programs = {target: for_target(record, target) for target in targets_of(record) or [""]}
     return {
-        "facts": [[name, sanitize(text)] for name, text in _facts(session, record) if text],
+        "facts": [[name, sanitize(text)] for name, text in _compilation_facts(session, record) if text],
         "guards": [
             one_line(f"{g.source} {g.kind} {g.expected}", 400) for g in (record.guards.guards if record.guards else ())
         ],
@@ -171,7 +171,7 @@ def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
     }
 
 
-def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
+def _compilation_facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
     yield "Compiled because", one_line(record.cause, 200)
     yield "Inputs", entry_signature(session, record)
     yield "Breaks", str(len(breaks_of((record,))))

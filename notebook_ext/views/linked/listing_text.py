@@ -38,10 +38,10 @@ def readable_lines(listing: Listing) -> Iterator[tuple[int, str]]:
         if _DEBUG_SECTION.match(line):
             return
         if debug is None or not debug.match(line):
-            yield number, _tidy(tail.sub("", line) if tail else line, listing.stage)
+            yield number, _normalize_columns(tail.sub("", line) if tail else line, listing.stage)
 
 
-def _tidy(line: str, stage: str) -> str:
+def _normalize_columns(line: str, stage: str) -> str:
     """Return an assembly line without wide tabs; a SASS line has its address as plain digits."""
     if stage == "sass":
         return _ADDRESS.sub(r"\1  ", line)

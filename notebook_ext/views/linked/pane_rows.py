@@ -144,7 +144,7 @@ class LinkedPanes:
 
     def _instruction(self, step: Instruction) -> PaneRow:
         text = f"{one_line(step.opname, 40):<20} {one_line(step.argument, 60)}".rstrip()
-        return PaneRow(text, str(step.offset), self._source_row(step.span), mark=self._mark(step.span))
+        return PaneRow(text, str(step.offset), self._source_row(step.span), mark=self._column_range(step.span))
 
     def _is_backward(self) -> bool:
         return any(b.id == self.compilation.frame for b in self.session.backwards)
@@ -153,7 +153,7 @@ class LinkedPanes:
         row = self.row_of_place.get((span.file, span.line)) if span else None
         return () if row is None else (row,)
 
-    def _mark(self, span: Span | None) -> tuple[int, int, int] | None:
+    def _column_range(self, span: Span | None) -> tuple[int, int, int] | None:
         row = self._source_row(span)
         if not row or span is None or span.column < 0:
             return None
@@ -208,7 +208,9 @@ class LinkedPanes:
                 node.op, GENERATED_LABEL
             )
         )
-        return PaneRow(node_text(node), str(number), up, callers, one_line(label), "", fate, self._mark(found.span))
+        return PaneRow(
+            node_text(node), str(number), up, callers, one_line(label), "", fate, self._column_range(found.span)
+        )
 
     def _outcomes(self) -> dict[str, str]:
         """Return why a node has no kernel, by node."""
@@ -241,7 +243,9 @@ class LinkedPanes:
                 loop,
                 kernel,
                 (
-                    PaneRow(sanitize(o.text), "", self._up(o.origins), label="" if o.origins else GENERATED_LABEL)
+                    PaneRow(
+                        sanitize(o.text), "", self._rows_of_nodes(o.origins), label="" if o.origins else GENERATED_LABEL
+                    )
                     for o in kernel.ops
                 ),
                 [o.id for o in kernel.ops],
@@ -264,7 +268,7 @@ class LinkedPanes:
         is_cpp = bool(self.kernels) and all(k.language == "cpp" for k in self.kernels)
         pane = self._open("triton", "C++" if is_cpp else "Triton", parent, "cpp" if is_cpp else "python")
         for kernel in self.kernels:
-            up = self._up(kernel.fused_nodes)
+            up = self._rows_of_nodes(kernel.fused_nodes)
             rows = (
                 PaneRow(sanitize(text), str(number), up, label="" if up or not text.strip() else UNKNOWN_ORIGIN)
                 for number, text in kernel_lines(kernel.text)
@@ -280,10 +284,13 @@ class LinkedPanes:
     def _triton_row(self, kernel: KernelRecord, number: int, text: str) -> PaneRow:
         ops = kernel.line_ops[number - 1] if number <= len(kernel.line_ops) else ()
         return PaneRow(
-            sanitize(text), str(number), self._up(ops), label="" if ops or not text.strip() else GENERATED_LABEL
+            sanitize(text),
+            str(number),
+            self._rows_of_nodes(ops),
+            label="" if ops or not text.strip() else GENERATED_LABEL,
         )
 
-    def _up(self, ids: Iterable[str]) -> tuple[int, ...]:
+    def _rows_of_nodes(self, ids: Iterable[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.row_of_node[i] for i in ids if i in self.row_of_node))
 
     def _segment(self, pane: Pane, kernel: KernelRecord, rows: Iterable[PaneRow], ids: Iterable[str] = ()) -> None:

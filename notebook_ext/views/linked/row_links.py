@@ -103,7 +103,7 @@ def _structure(session: Session, found: LinkedPanes, targets: list[str]) -> dict
         "targets": [sanitize(t) for t in targets] or [sanitize(found.target)],
         "kernels": [_kernel(k, found.target) for k in found.kernels],
         "panes": [_pane(p) for p in found.panes],
-        "up": [_up(row) for row in rows],
+        "up": [_origin_rows(row) for row in rows],
         "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
         "labels": _sparse_column(rows, "label", strings),
         "library": _sparse_column(rows, "library", strings),
@@ -120,7 +120,7 @@ def _structure(session: Session, found: LinkedPanes, targets: list[str]) -> dict
     }
 
 
-def _up(row: PaneRow) -> int | list[int]:
+def _origin_rows(row: PaneRow) -> int | list[int]:
     if not row.origins:
         return -1
     return row.origins[0] if len(row.origins) == 1 else list(row.origins)

@@ -54,7 +54,7 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         "blocks": blocks,
         "peak": peak,
         "source": lines.texts if steps else {},
-        "outcome": _outcome(compilation, steps, peak),
+        "outcome": _peak_sentence(compilation, steps, peak),
         "recompute": _recompute(compilation),
         "checkpoints": _checkpoint_rows(compilation, checkpoint_trials.get(session, {}).get(entry, ())),
     }
@@ -98,7 +98,7 @@ def _target(session: Session, compilation: CompilationRecord) -> str:
     return one_line(compilation.lowering.target if compilation.lowering else session.target, 40)
 
 
-def _outcome(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: int) -> str:
+def _peak_sentence(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: int) -> str:
     """Return one sentence: the peak, where it is, and what it consists of."""
     if peak < 0:
         return "No program was recorded, so its memory is not known."
@@ -159,7 +159,7 @@ def _checkpoint_row(trial: CheckpointTrial) -> dict[str, str]:
     }
 
 
-def _place(file: str, line: int) -> str:
+def _line_text(file: str, line: int) -> str:
     module = source_lines.module_of(file)
     if module is None:
         return f"line {line}"
@@ -187,7 +187,7 @@ class _NodeLines:
     def texts(self) -> dict[int, list[Any]]:
         """Line number (0 for a module), place and text by ordinal."""
         return {
-            number: [line, _place(file, line), sanitize(source_lines.line_text(self._session, file, line)).strip()]
+            number: [line, _line_text(file, line), sanitize(source_lines.line_text(self._session, file, line)).strip()]
             for (file, line), number in self._ordinals.numbers.items()
         }
 

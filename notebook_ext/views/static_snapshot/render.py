@@ -62,7 +62,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True, 
     left_out: list[str] = []
     room = limit_kb * 1000 - 800
     for section in _sections(session, timed):
-        text = _details(section.title, section.html, unfolded and section.title.startswith(UNFOLDED))
+        text = _details_html(section.title, section.html, unfolded and section.title.startswith(UNFOLDED))
         size = len(text.encode())
         if size > room:
             left_out.append(section.title)
@@ -73,7 +73,9 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True, 
         names = one_line(", ".join(left_out), 200)
         kept.append(f"<p>Left out to stay below {limit_kb} kB: {_text(names)}.</p>")
     size_kb = max(1, round(sum(len(k.encode()) for k in kept) / 1000))
-    return _details(f"Static snapshot: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept), unfolded)
+    return _details_html(
+        f"Static snapshot: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept), unfolded
+    )
 
 
 def summary_html(session: Session, *, timed: bool = True) -> str:
@@ -155,10 +157,14 @@ def _break_sections(session: Session) -> Iterator[SnapshotSection]:
             + _discarded_attempts(b["attempts"])
             for b in stops["breaks"][:MAX_ROWS]
         )
-        yield SnapshotSection(f"Graph breaks ({len(stops['breaks'])})", body + _cut(len(stops["breaks"]), "break"))
+        yield SnapshotSection(
+            f"Graph breaks ({len(stops['breaks'])})", body + _omitted_rows_html(len(stops["breaks"]), "break")
+        )
     if stops["attempts"]:
         title = f"Discarded attempts (retraced without a break) ({len(stops['attempts'])})"
-        yield SnapshotSection(title, _list(stops["attempts"][:MAX_ROWS]) + _cut(len(stops["attempts"]), "attempt"))
+        yield SnapshotSection(
+            title, _list(stops["attempts"][:MAX_ROWS]) + _omitted_rows_html(len(stops["attempts"]), "attempt")
+        )
     if stops["skipped"]:
         rows = [[s["name"], s["reason"], s["hint"]] for s in stops["skipped"]]
         yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Reason", "Hint"], rows))
@@ -210,7 +216,9 @@ def _source_sections(session: Session) -> Iterator[SnapshotSection]:
             number = numbers.get((row.file, row.line), 0)
             lines.append(f'{_badge(number)}<span style="color:#616161">{row.line or "":>5} </span>{_text(row.text)}')
         if lines:
-            body = f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _cut(len(rows), "line", MAX_LINES)
+            body = (
+                f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _omitted_rows_html(len(rows), "line", MAX_LINES)
+            )
             yield SnapshotSection(f"Source of {one_line(group.root.name, 60)}, lines numbered in order of use", body)
 
 
@@ -333,7 +341,7 @@ def _triton_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
             if kernel.text not in seen:
                 seen.add(kernel.text)
                 lines = [text for _, text in kernel_lines(sanitize(kernel.text))]
-                body = _highlighted("\n".join(lines[:MAX_LINES])) + _cut(len(lines), "line", MAX_LINES)
+                body = _highlight_html("\n".join(lines[:MAX_LINES])) + _omitted_rows_html(len(lines), "line", MAX_LINES)
                 language = "LLVM IR" if kernel.language == "llvm" else "Triton"
                 yield SnapshotSection(f"{language} of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
 
@@ -341,7 +349,7 @@ def _triton_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
 _COLORS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
 
 
-def _highlighted(code: str) -> str:
+def _highlight_html(code: str) -> str:
     """Return Python code as HTML with inline colors for a light background.
 
     Only colored text gets an element. Without Pygments the text is plain.
@@ -365,7 +373,7 @@ def _attribute(text: str) -> str:
     return _text(one_line(text, 300))
 
 
-def _details(title: str, body: str, is_open: bool = False) -> str:
+def _details_html(title: str, body: str, is_open: bool = False) -> str:
     return f'<details{" open" if is_open else ""} style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_text(title)}</summary>{body}</details>'
 
 
@@ -389,8 +397,8 @@ def _table(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> st
         f'<tr style="{ROW}">' + "".join(f'<td style="{CELL}">{_text(c)}</td>' for c in row) + "</tr>"
         for row in rows[:limit]
     )
-    return f'<table style="border-collapse:collapse;font-size:12px"><tr style="{ROW}">{head}</tr>{body}</table>{_cut(len(rows), "row", limit)}'
+    return f'<table style="border-collapse:collapse;font-size:12px"><tr style="{ROW}">{head}</tr>{body}</table>{_omitted_rows_html(len(rows), "row", limit)}'
 
 
-def _cut(count: int, word: str, limit: int = MAX_ROWS) -> str:
+def _omitted_rows_html(count: int, word: str, limit: int = MAX_ROWS) -> str:
     return f"<p>{pluralize(count - limit, f'more {word}')} not shown.</p>" if count > limit else ""
