@@ -27,7 +27,8 @@ def as_size(value: Any) -> Size:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, sympy.Expr):
-        return int(value) if value.is_Integer else sympy.expand(value)
+        # torch 2.15 truncates 0.0 to itself
+        return int(value) if value.is_Integer or value.is_Float else sympy.expand(value)
     node = getattr(value, "node", None)
     if node is not None and hasattr(node, "expr"):
         return 1 if _is_known_one(value) else as_size(node.expr)

@@ -120,9 +120,12 @@ def array_operators(a, b):
     return a + b, a - b, a * b, a / b, a // b, a % b, a**2, -a, a == b, a < b, (a < b) & (b > 1), abs(a - b)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(2),))
 def to_list(x):
-    """tolist of a few elements gives numbers that only the graph knows."""
+    """tolist of a few elements gives numbers that only the graph knows.
+
+    From Python 3.12 on, sum() adds three floats and more with a compensation, which breaks the graph.
+    """
     return sum(x.numpy().tolist()) * 0 + x
 
 
