@@ -125,8 +125,8 @@ def print_recompile_causes(session: Session) -> None:
             # A relation ends in "(s0 is x.size(0))".
             cause = re.sub(r"^The compiled code requires .*?\(\w+ is ", "", compilation.cause)
             place = re.split(r" is | has |\)[,;)]", cause)[0]
-            at_break = re.match(r"a value carried over the graph break at line \d+", place)
-            tally[at_break.group(0) if at_break else re.sub(r"\[\d+\]", "[…]", place)] += 1
+            at_break = re.search(r"carried over the graph break at line \d+", place)
+            tally[f"a value {at_break[0]}" if at_break else re.sub(r"\[\d+\]", "[…]", place)] += 1
     for place, times in tally.most_common():
         print(times, "×", place)
 
