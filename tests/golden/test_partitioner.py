@@ -30,7 +30,7 @@ def show(pair: Pair) -> Show:
         assert record.aot is not None
         assert record.aot.partition is not None
         values = [
-            f"{v.name} {v.action}, {v.bytes:,} bytes: {v.reason}"
+            f"{v.name} {v.action}, {v.unknown_bytes or format(v.bytes, ',')} bytes: {v.reason}"
             for v in record.aot.partition.values
             # whether the forward already reads a size that only the backward needs is up to torch's tracer
             if (v.action, v.reason) != ("recomputed", "a number computed from sizes")
