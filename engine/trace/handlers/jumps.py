@@ -41,6 +41,9 @@ def _to_bool(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         truth = _branch_condition(tx, frame, value, on_true=jump.target, on_false=after)
     elif jump.opname in _IF_FALSE:
         truth = _branch_condition(tx, frame, value, on_true=after, on_false=jump.target)
+    elif jump.opname == "UNARY_NOT":  # It asks for the boolean itself, and keeps that of the data in the graph.
+        frame.push(value)
+        return
     else:
         truth = value.is_truthy(tx)
     frame.push(ConstantVariable(truth))
