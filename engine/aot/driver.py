@@ -415,11 +415,12 @@ def _wrap_call(
     outer = wrapped.without_real_inputs()
 
     run, probe = settings.lower(graph), probe_for(graph.compilation_id)
-    as_traced = probe is None and _may_run_as_traced(wrapped.call.graph, call.metadata, settings)
-    gain = getattr(run, KERNEL_GAIN_ATTR, None) if as_traced else None
+    may_run_as_traced = probe is None and _may_run_as_traced(wrapped.call.graph, call.metadata, settings)
+    gain = getattr(run, KERNEL_GAIN_ATTR, None) if may_run_as_traced else None
     if call.backward is not None:
         call.backward.forward_gain = gain
-    as_traced = gain == 0.0 and not call.requires_grad and _saves_no_calls(graph, wrapped.call.graph, call.metadata)
+    has_no_gain = gain == 0.0 and not call.requires_grad
+    runs_as_traced = has_no_gain and _is_traced_as_fast(wrapped.call.graph, graph, call.metadata)
 
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
         """Put the inner wrappers around ``run``, then the outer ones."""
@@ -435,9 +436,9 @@ def _wrap_call(
     has_probe = not call.metadata.effectful_ops and bool(result.graphs)
     return replace(
         result,
-        run=outer.apply_post_compile(call.run_eager) if as_traced else wrap(run, call, probe),
+        run=outer.apply_post_compile(call.run_eager) if runs_as_traced else wrap(run, call, probe),
         record=replace(result.record, wrappers=wrappers),
-        runs_as_traced=as_traced,
+        runs_as_traced=runs_as_traced,
         run_with_probe=run_with_probe if has_probe else None,
     )
 
@@ -449,17 +450,17 @@ def _may_run_as_traced(graph: torch.fx.GraphModule, metadata: AotMetadata, setti
     return is_pure and not has_bodies and not settings.passes.passes and not settings.passes.kernel_edits
 
 
-def _saves_no_calls(graph: AotGraph, traced: torch.fx.GraphModule, metadata: AotMetadata) -> bool:
-    """Return True if a functional graph makes at least as many calls as the traced graph.
+def _is_traced_as_fast(traced: torch.fx.GraphModule, graph: AotGraph, metadata: AotMetadata) -> bool:
+    """Return True if the traced graph makes at most as many calls as the functional graph.
 
-    It makes fewer if it computes a repeated value once. Views of inputs are regenerated in one call each.
+    Views of results, which the functional graph leaves to its wrapper, count as calls of it.
     """
     counts = [
         sum(n.op.startswith("call") and n.target is not operator.getitem for n in module.graph.nodes)
-        for module in (graph.module, traced)
+        for module in (traced, graph.module)
     ]
-    kinds = [o.kind for o in metadata.outputs if o.view is not None]
-    return "alias of input" not in kinds and counts[0] + _CALLS_PER_VIEW * len(kinds) >= counts[1]
+    views = [o.kind for o in metadata.outputs if o.view is not None]
+    return "alias of input" not in views and counts[0] <= counts[1] + _CALLS_PER_VIEW * len(views)
 
 
 def _inputs_to_write(metadata: AotMetadata, excluded: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
