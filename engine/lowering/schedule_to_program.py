@@ -115,7 +115,7 @@ def schedule_to_program(
 def _extern_record(extern: ExternNode) -> ExternCall:
     """Return the record of an ATen call, with the reason for it."""
     return ExternCall(
-        _first_or_empty(extern.origins),
+        next(iter(extern.origins), ""),
         _op_name(unwrap_functionalized(extern.target, extern.args)),
         extern.reason,
         extern.is_library,
@@ -212,7 +212,7 @@ def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: Kern
         reason = "Without dropout, no random number state is needed."
         made.append(
             AtenCall(
-                _first_or_empty(nodes),
+                next(iter(nodes), ""),
                 torch.ops.aten.zeros.default,
                 (list(rest.shape),),
                 options,
@@ -242,10 +242,6 @@ def _check_symbols_known(program: LoweredProgram) -> None:
         raise ValueError(f"the graph does not define {', '.join(sorted(unknown))}")
 
 
-def _first_or_empty(values: tuple[str, ...]) -> str:
-    return values[0] if values else ""
-
-
 def _make_buffers(walk: GraphLowering, schedule: Schedule) -> dict[str, Buffer]:
     returned = definitions_in(walk.outputs)
     buffers: dict[str, Buffer] = {}
@@ -270,4 +266,4 @@ def _make_ref(value: LoweredTensor) -> BufferRef:
 def _make_extern(step: ExternNode) -> AtenCall:
     args, kwargs = tree_map_only(LoweredTensor, _make_ref, (step.args, step.kwargs))
     results = tuple(None if r is None else r.name for r in step.results)
-    return AtenCall(_first_or_empty(step.origins), step.target, args, kwargs, results, step.reason, step.is_library)
+    return AtenCall(next(iter(step.origins), ""), step.target, args, kwargs, results, step.reason, step.is_library)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from engine.observe.canonical.compare_compilations import compare_graph_lists
+from engine.observe.canonical.compare_compilations import compare_graph_lists, limit_lines
 from engine.observe.canonical.compare_kernels import compare_kernel_lists, pair_kernels
 from engine.observe.canonical.returned_value import returned_term
 from engine.records.counts import compile_seconds, unique_kernels
@@ -16,8 +16,6 @@ from engine.records.guards import GuardRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 
-MAX_LINES = 200
-"""Maximum number of lines per aspect; further lines are counted."""
 TIME_TOLERANCE = 1.25
 """Maximum ratio of two times that count as equal."""
 _PROCESS_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]{4,}|\d{6,})\b")
@@ -177,12 +175,11 @@ def _compare_aspect(
         Counter(map(normalize_process_names, facts_of(after))),
     )
     counts = (short(before), short(after)) if short else (str(old.total()), str(new.total()))
-    return AspectComparison(what, *counts, _limit_lines(old - new), _limit_lines(new - old))
+    return AspectComparison(what, *counts, _counted_lines(old - new), _counted_lines(new - old))
 
 
-def _limit_lines(counted: Counter[str]) -> tuple[str, ...]:
-    lines = [text if count == 1 else f"{text}  (× {count})" for text, count in counted.items()]
-    return tuple(lines) if len(lines) <= MAX_LINES else (*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES:,} more")
+def _counted_lines(counted: Counter[str]) -> tuple[str, ...]:
+    return limit_lines([text if count == 1 else f"{text}  (× {count})" for text, count in counted.items()])
 
 
 def normalize_process_names(text: str) -> str:

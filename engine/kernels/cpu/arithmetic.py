@@ -10,7 +10,16 @@ import torch
 
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.kernels.cpu.ir_writer import IrWriter
-from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, literal, splat, type_suffix, value_type, wide
+from engine.kernels.cpu.llvm_types import (
+    MEMORY_TYPES,
+    NotPrintable,
+    literal,
+    splat,
+    type_suffix,
+    value_type,
+    wide,
+    word_constant,
+)
 from engine.kernels.cpu.vector_math import SLEEF_FUNCTIONS, VectorMath
 
 FLOAT_INSTRUCTIONS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -261,7 +270,7 @@ class Arithmetic:
         if dtype != torch.bfloat16:
             return name
         floats, words, mask = wide("float", lanes), wide("i32", lanes), wide("i1", lanes)
-        number = functools.partial(_word_constant, lanes)
+        number = functools.partial(word_constant, lanes)
         bits = write.assign("bits", f"bitcast {floats} {name} to {words}")
         high = write.assign("high", f"lshr {words} {bits}, {number(16)}")
         odd = write.assign("odd", f"and {words} {high}, {number(1)}")
@@ -289,10 +298,6 @@ class Arithmetic:
 
 def _integer_extreme(how: str, dtype: torch.dtype) -> str:
     return f"{'u' if dtype in UNSIGNED else 's'}{how}"
-
-
-def _word_constant(lanes: int, value: int) -> str:
-    return splat("i32", str(value), lanes)
 
 
 def _bits(dtype: torch.dtype) -> int:

@@ -8,11 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine.kernels.cpu.llvm_types import literal, splat, type_suffix, wide
-
-
-def _word_constant(lanes: int, value: int) -> str:
-    return splat("i32", str(value), lanes)
+from engine.kernels.cpu.llvm_types import literal, splat, type_suffix, wide, word_constant
 
 
 def _float(lanes: int, value: float) -> str:
@@ -36,7 +32,7 @@ def _exp_text(lanes: int) -> str:
     """
     kind, whole, suffix = wide("float", lanes), wide("i32", lanes), type_suffix("float", lanes)
     f = functools.partial(_float, lanes)
-    i = functools.partial(_word_constant, lanes)
+    i = functools.partial(word_constant, lanes)
     fma, mask = f"call {kind} @llvm.fma.{suffix}", wide("i1", lanes)
     polynomial = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
     lines = [
@@ -136,7 +132,7 @@ def _erf_text(lanes: int) -> str:
         f"  %part = {fma}({kind} %n, {kind} {f(-math.log(2))}, {kind} %negated)",
         *_horner(kind, "%part", _EXP_NEAR, lanes, "e"),
         f"  %bits = bitcast {kind} %moved to {whole}",
-        f"  %power = shl {whole} %bits, {_word_constant(lanes, 23)}",
+        f"  %power = shl {whole} %bits, {word_constant(lanes, 23)}",
         f"  %part.bits = bitcast {kind} %e{len(_EXP_NEAR) - 1} to {whole}",
         f"  %rest.bits = add {whole} %part.bits, %power",
         f"  %rest = bitcast {whole} %rest.bits to {kind}",
@@ -171,7 +167,7 @@ def _log_text(name: str, lanes: int) -> str:
     kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
     f, i, fma = (
         functools.partial(_float, lanes),
-        functools.partial(_word_constant, lanes),
+        functools.partial(word_constant, lanes),
         f"call {kind} @llvm.fma.{suffix}",
     )
     given, scaled, start, rest = _log1p_arguments(lanes) if name == "log1p" else _log_arguments(lanes)
@@ -237,7 +233,7 @@ def _log1p_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
     What 1 + x lost by rounding is scaled like the rest and added to it.
     """
     kind, mask, whole = wide("float", lanes), wide("i1", lanes), wide("i32", lanes)
-    f, i = functools.partial(_float, lanes), functools.partial(_word_constant, lanes)
+    f, i = functools.partial(_float, lanes), functools.partial(word_constant, lanes)
     start = [
         f"  %u = fadd {kind} %x, {f(1.0)}",
         f"  %one = fsub {kind} %u, %x",
@@ -264,7 +260,7 @@ def _sine_text(name: str, lanes: int) -> str:
     A vector with a large, infinite or NaN element is left to the library.
     """
     kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
-    f, i, whole = functools.partial(_float, lanes), functools.partial(_word_constant, lanes), wide("i32", lanes)
+    f, i, whole = functools.partial(_float, lanes), functools.partial(word_constant, lanes), wide("i32", lanes)
     fma, is_cosine = f"call {kind} @llvm.fma.{suffix}", name == "cos"
     any_lane = f"call i1 @llvm.vector.reduce.or.v{lanes}i1({mask} %is_large)" if lanes > 1 else "or i1 %is_large, false"
     turns = ["  %n = fsub {kind} %moved, {magic}"]

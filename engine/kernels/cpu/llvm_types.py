@@ -54,6 +54,11 @@ def splat(scalar: str, literal: str, lanes: int) -> str:
     return literal if lanes == 1 else f"splat ({scalar} {literal})"
 
 
+def word_constant(lanes: int, value: int) -> str:
+    """Return a 32-bit integer in each of the lanes, without its type."""
+    return splat("i32", str(value), lanes)
+
+
 def literal(value: bool | float, dtype: torch.dtype) -> str:
     """Return a constant of a compute dtype; floats as the bits of a double."""
     if dtype == torch.bool:

@@ -124,7 +124,7 @@ class _TemplateChooser:
                 named.append(Candidate(_template_label(tiled), functools.partial(self.make_subprogram, (*rest, tiled))))
         answer = self.chooser.choose(
             ChoiceRequest(
-                _first_or_empty(call.extern.origins),
+                next(iter(call.extern.origins), ""),
                 tuple(named),
                 unaligned_rows=_rows_if_padding_needed(whole),
                 size_hints=self.size_hints,
@@ -152,7 +152,7 @@ class _TemplateChooser:
         extern, candidates = call.extern, template_candidates(call)
         named = [Candidate("vendor", functools.partial(self.make_subprogram, (extern,)))]
         named += [Candidate(f"template {c.blocks}", functools.partial(self.make_subprogram, (c,))) for c in candidates]
-        answer = self.chooser.choose(ChoiceRequest(_first_or_empty(extern.origins), tuple(named)))
+        answer = self.chooser.choose(ChoiceRequest(next(iter(extern.origins), ""), tuple(named)))
         if answer.reason:
             self.choices.append(_choice_record(extern, named, answer))
         if answer.chosen == 0:
@@ -244,10 +244,6 @@ def _hinted_size(size: Size, sizes: Mapping[str, int]) -> int:
 def _template_label(tiled: MatmulTemplate) -> str:
     within = " with fused operands" if tiled.fused_matmul.prologues else ""
     return f"template {tiled.tiling}{within}"
-
-
-def _first_or_empty(names: tuple[str, ...]) -> str:
-    return names[0] if names else ""
 
 
 def _choice_record(extern: ExternNode, named: list[Candidate], answer: ChoiceResult) -> AutotuneChoice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engine.observe.canonical.graphs import GraphDifference, compare_graphs
 from engine.records.graph import GraphRecord, NodeRecord
@@ -46,7 +46,7 @@ def compare_graph_lists(
         summary = f"{sizes[0]}, in another order" if is_reordered else sizes[0]
         return AspectComparison("graphs", summary, summary, is_reordered=is_reordered)
     line = next((n.span.line for n in differing if n.span is not None), 0)
-    return AspectComparison("graphs", *sizes, tuple(_limit_lines(lines[0])), tuple(_limit_lines(lines[1])), line=line)
+    return AspectComparison("graphs", *sizes, limit_lines(lines[0]), limit_lines(lines[1]), line=line)
 
 
 def differing_nodes(first: CompilationRecord, second: CompilationRecord) -> tuple[NodeRecord | None, NodeRecord | None]:
@@ -126,5 +126,7 @@ def _operation_counts(compilations: tuple[CompilationRecord, ...]) -> Iterator[t
     yield from sizes.items()
 
 
-def _limit_lines(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES:,} more"]
+def limit_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return at most ``MAX_LINES`` lines; one more says how many are left out."""
+    more = len(lines) - MAX_LINES
+    return (*lines[:MAX_LINES], *([f"… and {more:,} more"] if more > 0 else ()))
