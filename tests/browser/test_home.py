@@ -47,7 +47,7 @@ def page(session: Session, tab: Callable[..., Any], tmp_path: pathlib.Path) -> C
     return show
 
 
-@pytest.mark.parametrize("width", [1400, 1024, 800])
+@pytest.mark.parametrize("width", [1400, 1024, 800, 600])
 def test_home_fits_and_says_what_happened(page: Callable[[int], Any], width: int) -> None:
     """Outcome, figures and findings are there at every width, and nothing overflows."""
     found = page(width)
@@ -55,6 +55,7 @@ def test_home_fits_and_says_what_happened(page: Callable[[int], Any], width: int
     assert found.page.locator(".home .find1[data-sign]").count() == 2
     assert found.page.evaluate(HELD) == []
     assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert found.page.evaluate("((e) => e.scrollWidth <= e.clientWidth)(document.querySelector('.home .made'))")
     assert found.errors == []
 
 

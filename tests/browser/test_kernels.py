@@ -47,6 +47,9 @@ def test_a_kernel_tells_its_resources_roof_ladder_and_reasons(explorer: Show) ->
     """
     page = explorer(head_session())
     open_view(page, "kernels")
+    page.set_viewport_size({"width": 600, "height": 900})
+    assert page.evaluate("((e) => e.scrollWidth <= e.clientWidth)(document.querySelector('.lm .ktable'))")
+    page.set_viewport_size({"width": 1400, "height": 900})
     assert "28 registers, 0 spills. Estimated" in said(page)
     assert "for the launch (assumed)" in said(page)
     assert page.locator(".lm .lad button").all_inner_texts() == [
