@@ -63,15 +63,15 @@ class AccuracyReport:
         return self.first is not None
 
     def __repr__(self) -> str:
-        found = self.first
+        mismatch = self.first
         notes = "".join(f"\n  not compared: {p}" for p in self.problems)
         if not self.nodes:
             return f"Nothing could be compared.{notes}"
-        if found is None:
+        if mismatch is None:
             return f"All {len(self.nodes):,} compared results are within tolerance.{notes}"
-        what = "gradient of the result" if found.stage == "backward" else "result"
-        place = f" ({found.place})" if found.place else ""
-        return f"The {what} of {found.text}{place} leaves tolerance: largest difference {found.max_error:.3g}.{notes}"
+        subject = "gradient of the result" if mismatch.stage == "backward" else "result"
+        location = f" ({mismatch.place})" if mismatch.place else ""
+        return f"The {subject} of {mismatch.text}{location} leaves tolerance: largest difference {mismatch.max_error:.3g}.{notes}"
 
 
 class AccuracyBisector:
@@ -104,11 +104,11 @@ class AccuracyBisector:
         tapped = TappedGraph(
             graph, has_taps=torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(inputs))
         )
-        found = []
+        runs = []
         for way in (lambda run: run, self.compile):
             torch.set_rng_state(state)
-            found.append(tapped.run(way, inputs))
-        for (node, stage), eager, compiled in zip(tapped.rows(*map(len, found[0])), *map(_joined, found), strict=True):
+            runs.append(tapped.run(way, inputs))
+        for (node, stage), eager, compiled in zip(tapped.rows(*map(len, runs[0])), *map(_joined, runs), strict=True):
             if torch.is_tensor(eager) and torch.is_tensor(compiled):
                 self.nodes.append(self._row(node, stage, eager, compiled))
 
@@ -149,23 +149,23 @@ class TappedGraph:
             value = example_tensor(node)
             if value is None or node.op not in ("call_function", "call_method", "call_module"):
                 continue
-            seen = node
+            tapped = node
             with graph.inserting_after(node):
                 if has_taps and value.is_floating_point():
                     with graph.inserting_after(inputs[-1]):
                         tap = graph.placeholder(f"tap_{node.name}")
                     inputs.append(tap)
-                    seen = graph.call_function(torch.add, (node, tap))
-                    node.replace_all_uses_with(seen, delete_user_cb=lambda user, seen=seen: user is not seen)
+                    tapped = graph.call_function(torch.add, (node, tap))
+                    node.replace_all_uses_with(tapped, delete_user_cb=lambda user, tapped=tapped: user is not tapped)
                     self.taps.append(self.originals[node.name])
                     self.tap_types.append(value)
-            with graph.inserting_after(seen):
-                copies.append(graph.call_function(torch.clone, (seen,)))
+            with graph.inserting_after(tapped):
+                copies.append(graph.call_function(torch.clone, (tapped,)))
             self.values.append(self.originals[node.name])
         (output,) = [n for n in graph.nodes if n.op == "output"]
         output.args = ((output.args[0], tuple(copies)),)
 
-    def run(self, way: Compile, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def run(self, compile_graph: Compile, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Run the graph on copies; return its values, and their gradients in the backward's order."""
         copies = map_tensors(_copy_leaf, inputs)
         taps = [
@@ -174,10 +174,10 @@ class TappedGraph:
         ]
         module = self.module
 
-        def forward(*given: Any) -> Any:
-            return module(*given)
+        def forward(*values: Any) -> Any:
+            return module(*values)
 
-        results, values = way(forward)(*copies, *taps)
+        results, values = compile_graph(forward)(*copies, *taps)
         losses = [r.sum() for r in tensors_in(results) if r.requires_grad and r.is_floating_point()]
         if not taps or not losses:
             return [v.detach() for v in values], []
@@ -196,8 +196,8 @@ def _joined(found: tuple[list[Any], list[Any]]) -> list[Any]:
 
 
 def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    made = tensor.detach().clone(memory_format=torch.preserve_format)
-    return made.requires_grad_(tensor.requires_grad)
+    copy = tensor.detach().clone(memory_format=torch.preserve_format)
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _writes_operand(node: torch.fx.Node) -> bool:

@@ -371,8 +371,8 @@ class Explanation:
     @property
     def breaks(self) -> tuple[str, ...]:
         """One line per graph break: reason and location."""
-        found = [b for c in self.session.compilations if c.trace for b in c.trace.breaks]
-        return tuple(f"{b.title}: {b.context}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in found)
+        breaks = [b for c in self.session.compilations if c.trace for b in c.trace.breaks]
+        return tuple(f"{b.title}: {b.context}" + (f" ({b.span.file}:{b.span.line})" if b.span else "") for b in breaks)
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -387,7 +387,7 @@ class Explanation:
     def __repr__(self) -> str:
         guards = sum(len(g.guards) for g in self.guards)
         counts = ((self.graphs, "graph"), (len(self.breaks), "break"), (guards, "guard"))
-        head = f"{self.name}: " + ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
+        head = f"{self.name}: " + ", ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counts)
         limits = (f"  dynamic: {c}" for c in self.constraints)
         return "\n".join([head, *(f"  break: {b}" for b in self.breaks), *limits])
 
@@ -520,9 +520,9 @@ def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | N
         BadArgument: the tensor has no such dimension, the bounds are invalid, or the tensor's size is outside
             of them.
     """
-    place = normalize_dim(t, dim)
-    check_bounds(place, t.shape[place], min, max)
-    getattr_or_set(t, DYNAMIC_DIMS_ATTR, dict)[place] = (min, max)
+    position = normalize_dim(t, dim)
+    check_bounds(position, t.shape[position], min, max)
+    getattr_or_set(t, DYNAMIC_DIMS_ATTR, dict)[position] = (min, max)
 
 
 def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None:

@@ -94,12 +94,12 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
             text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {type(error).__name__}: {error}"
             session.add_failure(StageFailure("autograd", text.splitlines()[0], "it runs eagerly, operator by operator"))
 
-    whole, notes = inline_compiled_backwards(backward.graph)
-    notes += move_cpu_scalars(whole)
+    inlined, notes = inline_compiled_backwards(backward.graph)
+    notes += move_cpu_scalars(inlined)
     if notes:
-        _record_compiled_graph(backward, whole, notes)
+        _record_compiled_graph(backward, inlined, notes)
     run, _ = split_into_segments(
-        whole, backward.id, compile, fail, make_exit_hook(backward.capture, backward.execution_order)
+        inlined, backward.id, compile, fail, make_exit_hook(backward.capture, backward.execution_order)
     )
 
     def compiled(*lists: Any) -> Any:
@@ -110,15 +110,15 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
     return compiled
 
 
-def _record_compiled_graph(backward: CapturedBackward, whole: torch.fx.GraphModule, notes: tuple[str, ...]) -> None:
+def _record_compiled_graph(backward: CapturedBackward, inlined: torch.fx.GraphModule, notes: tuple[str, ...]) -> None:
     session = current_session()
     if session is None:
         return
-    record = graph_record(whole, "captured", backward.id, "captured backward, as compiled by the backend")
-    for known in session.backwards:
-        if known.id == backward.id:
-            nodes = autograd_node_records(backward, whole)
-            session.put_backward(replace(known, nodes=nodes, graphs=(record,), notes=(*known.notes, *notes)))
+    record = graph_record(inlined, "captured", backward.id, "captured backward, as compiled by the backend")
+    for recorded in session.backwards:
+        if recorded.id == backward.id:
+            nodes = autograd_node_records(backward, inlined)
+            session.put_backward(replace(recorded, nodes=nodes, graphs=(record,), notes=(*recorded.notes, *notes)))
 
 
 def _record_event(options: Options, event: BackwardEvent) -> None:

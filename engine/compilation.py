@@ -135,8 +135,8 @@ class Compilation:
 
     def record_undone_passes(self, passes: Iterable[PassRecord]) -> None:
         """Record a stage failure for each user pass that raised or broke the graph."""
-        for found in (p for p in passes if p.failure):
-            self.failures.append(StageFailure("pass", found.failure, "the graph is as it was before", found.detail))
+        for undone in (p for p in passes if p.failure):
+            self.failures.append(StageFailure("pass", undone.failure, "the graph is as it was before", undone.detail))
 
     def record_fx_graph(self, traced: TracedGraph) -> None:
         """Record the graph as traced, where no later stage records its own."""

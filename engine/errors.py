@@ -87,10 +87,10 @@ class SizeOutOfRange(ConstraintViolation):
 
     def __init__(self, tensor: str, dim: int, size: int, low: int | None, high: int | None) -> None:
         self.stack = ()
-        given = " and ".join(f"{name}={bound}" for name, bound in (("min", low), ("max", high)) if bound is not None)
+        bounds = " and ".join(f"{name}={bound}" for name, bound in (("min", low), ("max", high)) if bound is not None)
         EngineError.__init__(
             self,
-            f"{f'Dimension {dim} of ' if dim >= 0 else ''}{tensor} is {size}, but its range is {given}. "
+            f"{f'Dimension {dim} of ' if dim >= 0 else ''}{tensor} is {size}, but its range is {bounds}. "
             "Widen the range, or remove it.",
         )
 

@@ -29,54 +29,58 @@ def check_expectations(
     """
     before = {c.id for c in session.compilations}
     yield session
-    made = tuple(c for c in session.compilations if c.id not in before)
+    compilations = tuple(c for c in session.compilations if c.id not in before)
     problems = [
-        *_graph_problems(made, graphs),
-        *_break_problems(made, breaks),
-        *_recompile_problems(session, made, recompiles),
-        *_limit_problems(made, guards, peak_bytes),
+        *_graph_problems(compilations, graphs),
+        *_break_problems(compilations, breaks),
+        *_recompile_problems(session, compilations, recompiles),
+        *_limit_problems(compilations, guards, peak_bytes),
     ]
     if problems:
         raise ExpectationFailed("\n".join(problems))
 
 
-def _graph_problems(made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
-    found = [c.id for c in made for g in c.graphs if g.stage == "fx"]
-    if allowed is None or len(found) == allowed:
+def _graph_problems(compilations: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
+    graph_ids = [c.id for c in compilations for g in c.graphs if g.stage == "fx"]
+    if allowed is None or len(graph_ids) == allowed:
         return
-    yield f"expected {_count(allowed, 'graph')}, got {len(found)}{' (compilations ' + ', '.join(found) + ')' if found else ': nothing was compiled'}"
+    yield f"expected {_count(allowed, 'graph')}, got {len(graph_ids)}{' (compilations ' + ', '.join(graph_ids) + ')' if graph_ids else ': nothing was compiled'}"
 
 
-def _break_problems(made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
-    found = [b for c in made if c.trace is not None for b in c.trace.breaks]
-    if allowed is None or sum(b.count for b in found) <= allowed:
+def _break_problems(compilations: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
+    breaks = [b for c in compilations if c.trace is not None for b in c.trace.breaks]
+    if allowed is None or sum(b.count for b in breaks) <= allowed:
         return
-    yield f"expected at most {_count(allowed, 'graph break')}, got {sum(b.count for b in found)}:"
-    yield from (f"  {b.title}: {b.context}{_line_text(b.span)}" for b in found)
+    yield f"expected at most {_count(allowed, 'graph break')}, got {sum(b.count for b in breaks)}:"
+    yield from (f"  {b.title}: {b.context}{_line_text(b.span)}" for b in breaks)
 
 
-def _recompile_problems(session: Session, made: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
-    found = [c for c in made if not c.id.endswith("/0")]
-    if allowed is None or len(found) <= allowed:
+def _recompile_problems(
+    session: Session, compilations: tuple[CompilationRecord, ...], allowed: int | None
+) -> Iterator[str]:
+    recompiles = [c for c in compilations if not c.id.endswith("/0")]
+    if allowed is None or len(recompiles) <= allowed:
         return
     spans = {call.entry: r.span for call in session.calls for r in call.guard_failures[:1]}
     names = {f.id: f.name for f in session.frames}
-    yield f"expected at most {_count(allowed, 'recompile')}, got {len(found)}:"
-    yield from (f"  {names.get(c.frame, c.frame)}: {c.cause}{_line_text(spans.get(c.id))}" for c in found)
+    yield f"expected at most {_count(allowed, 'recompile')}, got {len(recompiles)}:"
+    yield from (f"  {names.get(c.frame, c.frame)}: {c.cause}{_line_text(spans.get(c.id))}" for c in recompiles)
 
 
-def _limit_problems(made: tuple[CompilationRecord, ...], guards: int | None, peak_bytes: int | None) -> Iterator[str]:
-    count = sum(len(c.guards.guards) for c in made if c.guards is not None)
+def _limit_problems(
+    compilations: tuple[CompilationRecord, ...], guards: int | None, peak_bytes: int | None
+) -> Iterator[str]:
+    count = sum(len(c.guards.guards) for c in compilations if c.guards is not None)
     if guards is not None and count > guards:
         yield f"expected at most {_count(guards, 'guard')}, got {count}"
-    partitions = [c.aot.partition for c in made if c.aot is not None and c.aot.partition is not None]
+    partitions = [c.aot.partition for c in compilations if c.aot is not None and c.aot.partition is not None]
     peak = max((max(p.forward_peak_bytes, p.backward_peak_bytes) for p in partitions), default=0)
     if peak_bytes is not None and peak > peak_bytes:
         yield f"expected an estimated peak of at most {peak_bytes:,} bytes, got {peak:,}"
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _line_text(span: Span | None) -> str:

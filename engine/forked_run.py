@@ -115,8 +115,8 @@ def _read_answer(read: int, seconds: float, stop: threading.Event | None) -> For
     data = b""
     end = time.monotonic() + seconds
     while True:
-        left = max(0.0, end - time.monotonic())
-        ready, _, _ = select.select([read], [], [], left if stop is None else min(left, STOP_SECONDS))
+        seconds_left = max(0.0, end - time.monotonic())
+        ready, _, _ = select.select([read], [], [], seconds_left if stop is None else min(seconds_left, STOP_SECONDS))
         if not ready and stop is not None and stop.is_set():
             return ForkedResult(None, "the re-run was stopped", RunEnd.STOPPED)
         if not ready and time.monotonic() < end:
@@ -161,9 +161,9 @@ def _run_child(write: int, work: Callable[[], Any], *, blocks_effects: bool) -> 
 
 def _write_all(to: int, data: bytes) -> None:
     """Write all bytes: one ``os.write`` may take only a part."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(to, rest) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(to, remaining) :]
 
 
 def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:

@@ -56,10 +56,10 @@ def link_frame(
         objects[traced.graph.slot] = run
     called: list[Any] = []
     for resume in traced.resume_functions:
-        objects[resume.slot] = found = _resume_dispatcher(resume, compiler, frame_id)
+        objects[resume.slot] = existing = _resume_dispatcher(resume, compiler, frame_id)
         if not resume.makes_closure:
-            called.append(found)
-            objects[resume.slot] = ResumeCall(found)
+            called.append(existing)
+            objects[resume.slot] = ResumeCall(existing)
     return fill_slots(traced.code, objects), tuple(called)
 
 

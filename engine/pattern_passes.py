@@ -36,17 +36,17 @@ class PatternPass:
 
     def __call__(self, module: torch.fx.GraphModule) -> None:
         """Replace all matches in place."""
-        for found in find_matches(module, self._example, exact=False):
-            values = [n.meta.get("val", n.meta.get("example_value")) for n in found.inputs]
-            if found.is_stale or not all(map(_has_static_layout, values)):
+        for match in find_matches(module, self._example, exact=False):
+            values = [n.meta.get("val", n.meta.get("example_value")) for n in match.inputs]
+            if match.is_stale or not all(map(_has_static_layout, values)):
                 continue
             try:
-                exact, made = self._trace_both(tuple(map(_real_like, values)))
+                exact, traced = self._trace_both(tuple(map(_real_like, values)))
             except errors.BadArgument:  # These shapes do not fit: the operators match by chance.
                 continue
-            again = find_matches(module, exact, exact=True, at=found)
+            again = find_matches(module, exact, exact=True, at=match)
             if again:
-                substitute(module, again[0], made)
+                substitute(module, again[0], traced)
 
     def _trace_both(self, inputs: tuple[Any, ...]) -> tuple[PatternGraph, PatternGraph]:
         key = tuple((tuple(i.shape), i.stride(), i.dtype, i.device) for i in inputs)
@@ -75,10 +75,10 @@ class PatternPass:
         names = {i.name: i.source.expr for i in traced.inputs}
         module = traced.graph
         if self._stage != "traced":
-            made = functionalize(traced.graph, traced.inputs, "pattern")
-            module = made.module
+            functional = functionalize(traced.graph, traced.inputs, "pattern")
+            module = functional.module
             if self._stage == "decomposed":
-                module = decompose(AotGraph(module, made.inputs, "pattern"))
+                module = decompose(AotGraph(module, functional.inputs, "pattern"))
         return pattern_graph(module, names, fn)
 
 

@@ -48,16 +48,16 @@ _settings: WeakTable[SharedSetting, None] = WeakTable()
 
 def make_lock() -> threading.Lock:
     """Return a lock that is free in a forked child. A thread that holds it must not fork."""
-    made = threading.Lock()
-    _locks[made] = None
-    return made
+    lock = threading.Lock()
+    _locks[lock] = None
+    return lock
 
 
 def make_rlock() -> threading.RLock:
     """Return a reentrant lock that a forked child gets free unless its own thread holds it."""
-    made = threading.RLock()
-    _locks[made] = None
-    return made
+    lock = threading.RLock()
+    _locks[lock] = None
+    return lock
 
 
 class SharedSetting:
@@ -137,9 +137,9 @@ def _renew_cached_properties() -> None:
         return
     if gc.get_freeze_count():
         gc.unfreeze()
-    for found in gc.get_referrers(functools.cached_property):
-        if hasattr(found, "attrname"):  # an instance, not a module's dict
-            found.lock = threading.RLock()
+    for referrer in gc.get_referrers(functools.cached_property):
+        if hasattr(referrer, "attrname"):  # an instance, not a module's dict
+            referrer.lock = threading.RLock()
 
 
 class _ImportPause(threading.local):

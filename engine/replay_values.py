@@ -43,10 +43,10 @@ class _WeakTensor:
 
     def current(self) -> torch.Tensor | None:
         """Return the tensor if it is alive and its metadata is unchanged, else None."""
-        found = self.reference()
-        if found is None or found.shape != self.spec.shape or found.stride() != self.spec.strides:
+        tensor = self.reference()
+        if tensor is None or tensor.shape != self.spec.shape or tensor.stride() != self.spec.strides:
             return None
-        return found if found.dtype == self.spec.dtype and found.device == self.spec.device else None
+        return tensor if tensor.dtype == self.spec.dtype and tensor.device == self.spec.device else None
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ _replayable_calls: WeakTable[Session, dict[str, _ReplayableCall | str]] = WeakTa
 def remember_call(session: Session, compilation: str, noted: RunWithProbe, inputs: Sequence[GraphInput]) -> None:
     """Store how to replay a compilation's call, without retaining a tensor."""
     try:
-        found: _ReplayableCall | str = _ReplayableCall(noted, tuple(map(_describe_input, inputs)))
+        remembered: _ReplayableCall | str = _ReplayableCall(noted, tuple(map(_describe_input, inputs)))
     except ValueUnavailable as error:
-        found = str(error)
-    _replayable_calls.setdefault(session, {})[compilation] = found
+        remembered = str(error)
+    _replayable_calls.setdefault(session, {})[compilation] = remembered
 
 
 def _describe_input(given: GraphInput) -> Any:
@@ -90,16 +90,16 @@ def replay_with_probes(session: Session, compilation: str) -> str:
     Raises:
         BadArgument: the call cannot be replayed; the message has the reason.
     """
-    known = _replayable_calls.get(session, {}).get(compilation)
-    if known is None:
+    remembered = _replayable_calls.get(session, {}).get(compilation)
+    if remembered is None:
         raise BadArgument(_why_not_replayable(session, compilation))
-    if isinstance(known, str):
-        raise BadArgument(f"The call cannot be replayed: {known}.")
+    if isinstance(remembered, str):
+        raise BadArgument(f"The call cannot be replayed: {remembered}.")
     aot = session.compilation(compilation).aot
     try:
-        inputs, how = _copy_inputs(known)
+        inputs, note = _copy_inputs(remembered)
         _run(
-            known.run_with_probe(ValueProbe(compilation, session, how)),
+            remembered.run_with_probe(ValueProbe(compilation, session, note)),
             inputs,
             trains=aot is not None and aot.mode == "training",
         )
@@ -108,7 +108,7 @@ def replay_with_probes(session: Session, compilation: str) -> str:
     except Exception as error:
         text = (str(error).strip().splitlines() or [""])[0]
         raise BadArgument(f"The replayed call raised {type(error).__name__}: {text}") from error
-    return f"The call was replayed on {how}."
+    return f"The call was replayed on {note}."
 
 
 def _why_not_replayable(session: Session, compilation: str) -> str:
@@ -121,12 +121,12 @@ def _why_not_replayable(session: Session, compilation: str) -> str:
     return "The session was loaded from a file, or the compiled function was deleted: the call cannot be replayed."
 
 
-def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
+def _copy_inputs(remembered: _ReplayableCall) -> tuple[list[Any], str]:
     """Return copies of the call's inputs, and a description of them.
 
     New random tensors replace inputs that no longer exist.
     """
-    tensors = [(t, t.current()) for t in known.inputs if isinstance(t, _WeakTensor)]
+    tensors = [(t, t.current()) for t in remembered.inputs if isinstance(t, _WeakTensor)]
     if sum(now.untyped_storage().nbytes() for _, now in tensors if now is not None) > MAX_BYTES:
         raise ValueUnavailable(f"its tensors take more than {MAX_BYTES // 1_000_000} MB")
     storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
@@ -134,7 +134,7 @@ def _copy_inputs(known: _ReplayableCall) -> tuple[list[Any], str]:
         [make_argument(t.spec) if now is None else _copy_sharing_storage(t, now, storages) for t, now in tensors]
     )
     gone = [t.name for t, now in tensors if now is None]
-    inputs = [next(copies) if isinstance(value, _WeakTensor) else value for value in known.inputs]
+    inputs = [next(copies) if isinstance(value, _WeakTensor) else value for value in remembered.inputs]
     if not gone:
         return inputs, ON_COPIES
     if len(gone) == len(tensors):
@@ -153,8 +153,8 @@ def _copy_sharing_storage(
         flat = now.detach()
         key = flat.untyped_storage()._cdata, flat.dtype
         if key not in storages:
-            whole = flat.new_empty(0).set_(flat.untyped_storage())
-            storages[key] = whole.clone()
+            base = flat.new_empty(0).set_(flat.untyped_storage())
+            storages[key] = base.clone()
         copy = storages[key].as_strided(flat.shape, flat.stride(), flat.storage_offset())
     if not kept.spec.requires_grad:
         return copy

@@ -82,9 +82,9 @@ class Reproducer:
 
     def save(self, path: str | Path) -> Path:
         """Write the script to a file."""
-        found = Path(path)
-        found.write_text(self.text, encoding="utf-8")
-        return found
+        target = Path(path)
+        target.write_text(self.text, encoding="utf-8")
+        return target
 
 
 def reproducer(
@@ -117,17 +117,17 @@ def reproducer(
     graphs = {g.stage: g for g in record.graphs}
     try:
         if what in graphs:
-            made = _graph_script(session, record, graphs[what], seed, values or {})
+            script = _graph_script(session, record, graphs[what], seed, values or {})
         elif what in kernels:
-            made = _kernel_script(session, record, kernels[what], seed)
+            script = _kernel_script(session, record, kernels[what], seed)
         elif what in ("break", "recompile", "failure"):
-            made = _engine_script(session, record, what)
+            script = _engine_script(session, record, what)
         else:
-            known = [*graphs, *kernels, "break", "recompile", "failure"]
-            raise BadArgument(f"{compilation} has no {what!r}: choose one of {', '.join(known)}.")
+            subjects = [*graphs, *kernels, "break", "recompile", "failure"]
+            raise BadArgument(f"{compilation} has no {what!r}: choose one of {', '.join(subjects)}.")
     except CannotWrite as error:
         raise NotReproduced(f"No script can show {what} of {compilation}: {error}.") from error
-    return _run_and_add_digest(made)
+    return _run_and_add_digest(script)
 
 
 def _default_subject(record: CompilationRecord) -> str:
@@ -152,11 +152,13 @@ def _graph_script(session: Session, record: CompilationRecord, graph: GraphRecor
     symbols = symbol_values(record)
     statements = []
     for number, node in enumerate(graph_inputs(graph)):
-        made = input_statement(node, symbols, seed + number) if node.name not in values else _values(values[node.name])
-        statements.append(f"{node.name} = {made}")
+        inputs = (
+            input_statement(node, symbols, seed + number) if node.name not in values else _values(values[node.name])
+        )
+        statements.append(f"{node.name} = {inputs}")
     layouts = [
-        None if found is None else (f"torch.{found[0]}", *(tuple(_concrete(part, symbols)) for part in found[1:]))
-        for found in result_layouts(graph)
+        None if layout is None else (f"torch.{layout[0]}", *(tuple(_concrete(part, symbols)) for part in layout[1:]))
+        for layout in result_layouts(graph)
     ]
     names = ", ".join(n.name for n in graph_inputs(graph))
     body = f"""\
@@ -327,8 +329,8 @@ def _engine_script(session: Session, record: CompilationRecord, what: str) -> _D
     head, _, _ = scripts[-1].rstrip().rpartition("\n\n")
     blocks = []
     for script in scripts:
-        *made, call = script.rstrip().rpartition("\n\n")[2].splitlines()
-        blocks.append("\n".join([*made, f"results = {_with_backend(call, record)}"]))
+        *setup, call = script.rstrip().rpartition("\n\n")[2].splitlines()
+        blocks.append("\n".join([*setup, f"results = {_with_backend(call, record)}"]))
     check, symptom = _event_check(record, what)
     body = textwrap.indent("\n".join(blocks), "    ")
     text = f"{head}\n\nwith engine.record() as session:\n{body}\n{check}\nprint({DONE!r})\n"
@@ -344,8 +346,8 @@ def _with_backend(call: str, record: CompilationRecord) -> str:
 def _event_check(record: CompilationRecord, what: str) -> tuple[str, str]:
     """Return statements that compare an event with the recorded one, and a sentence."""
     if what == "failure" and record.failures:
-        found = record.failures[0].sentence
-        return _assertion("[f.sentence for c in session.compilations for f in c.failures]", found), found
+        failure = record.failures[0].sentence
+        return _assertion("[f.sentence for c in session.compilations for f in c.failures]", failure), failure
     if what == "break" and record.trace is not None and record.trace.breaks:
         title = record.trace.breaks[0].title
         listed = "[b.title for c in session.compilations if c.trace for b in c.trace.breaks]"

@@ -62,10 +62,12 @@ def add_lowered_graph(session: Session, compilation: str, lowered: LoweredGraph,
 
     After ``cancel`` nothing is started.
     """
-    known = _jobs_of(session).lowered_graphs
+    lowered_graphs = _jobs_of(session).lowered_graphs
     is_backward = lowered.graph.stage == "backward"
-    others = (x for x in known.get(compilation, ()) if is_backward or x.program.target != lowered.program.target)
-    known[compilation] = (*others, lowered)
+    earlier = (
+        x for x in lowered_graphs.get(compilation, ()) if is_backward or x.program.target != lowered.program.target
+    )
+    lowered_graphs[compilation] = (*earlier, lowered)
     if not stop_event_of(session).is_set():
         compile_for(session, compilation, target, only=lowered)
 
@@ -92,9 +94,9 @@ def compile_for(
     alive = weakref.ref(session)
 
     def on_done(kernel: str, record: TargetRecord) -> None:
-        found = alive()
-        if found is not None:
-            found.update_compilation(compilation, lambda c: _with_target_record(c, kernel, record))
+        session = alive()
+        if session is not None:
+            session.update_compilation(compilation, lambda c: _with_target_record(c, kernel, record))
 
     job = submit_compile_job(kernels, target, on_done)
     _jobs_of(session).jobs.append(job)
@@ -106,9 +108,9 @@ def compile_cpu_kernels_here(session: Session) -> None:
     for compilation, graphs in lowered_graphs_of(session).items():
         programs = (lowered.program for lowered in graphs if lowered.program.target == CPU_TARGET)
         for kernel in unique_kernels([k for p in programs for k in p.kernels]):
-            made = compile_for_cpu(kernel.name, kernel.text)
+            binary = compile_for_cpu(kernel.name, kernel.text)
             session.update_compilation(
-                compilation, functools.partial(_with_target_record, kernel=kernel.id, record=made)
+                compilation, functools.partial(_with_target_record, kernel=kernel.id, record=binary)
             )
 
 
@@ -139,8 +141,8 @@ def wait(session: Session, timeout: float | None = None) -> bool:
     """Wait for the background jobs; return False if ``timeout`` seconds passed first."""
     end = None if timeout is None else time.monotonic() + timeout
     for job in tuple(_jobs_of(session).jobs):
-        left = None if end is None else max(0.0, end - time.monotonic())
-        if not job.wait(left):
+        seconds_left = None if end is None else max(0.0, end - time.monotonic())
+        if not job.wait(seconds_left):
             return False
     return True
 
@@ -176,9 +178,9 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
             with _jobs_of(session).lock:
                 session.set_stage(f"verify {compilation.id}")
                 found = {}
-                for one in lowered:
-                    found |= verify_kernels(one.program, one.graph, one.inputs)
-        session.update_compilation(compilation.id, functools.partial(_with_verify, found=found))
+                for graph in lowered:
+                    found |= verify_kernels(graph.program, graph.graph, graph.inputs)
+        session.update_compilation(compilation.id, functools.partial(_with_verify, results=found))
         results.update({f"{compilation.id} {k}": v for k, v in found.items()})
     session.set_stage("")
     trim_heap()
@@ -205,21 +207,21 @@ def time_session_kernels(session: Session) -> int:
                 continue
             session.set_stage(f"measure {compilation}")
             try:
-                found = (time_cpu_kernels if is_cpu else time_kernels)(lowered.program, lowered.inputs)
+                timings = (time_cpu_kernels if is_cpu else time_kernels)(lowered.program, lowered.inputs)
             except Exception as error:
                 problem = problem or f"{type(error).__name__}: {error}"
                 continue
-            count += len(found)
-            session.update_compilation(compilation, functools.partial(_with_timings, found=found))
+            count += len(timings)
+            session.update_compilation(compilation, functools.partial(_with_timings, timings=timings))
     session.set_stage("")
     if not count:
         raise BadArgument(f"Nothing could be measured: {problem or 'no kernel was launched'}.")
     return count
 
 
-def _with_timings(compilation: CompilationRecord, found: dict[str, KernelTimingRecord]) -> CompilationRecord:
-    return with_kernels(compilation, lambda k: replace(k, measured=found.get(k.id, k.measured)))
+def _with_timings(compilation: CompilationRecord, timings: dict[str, KernelTimingRecord]) -> CompilationRecord:
+    return with_kernels(compilation, lambda k: replace(k, measured=timings.get(k.id, k.measured)))
 
 
-def _with_verify(compilation: CompilationRecord, found: dict[str, VerifyRecord]) -> CompilationRecord:
-    return with_kernels(compilation, lambda k: replace(k, verify=found.get(k.id, k.verify)))
+def _with_verify(compilation: CompilationRecord, results: dict[str, VerifyRecord]) -> CompilationRecord:
+    return with_kernels(compilation, lambda k: replace(k, verify=results.get(k.id, k.verify)))

@@ -25,21 +25,21 @@ _CALLS = ("call_function", "call_method", "call_module")
 def report_trace(request: CompileRequest, traced: TracedFrame) -> None:
     """Count and log a traced frame: the cause of a recompile, its graph breaks and its graph."""
     _count_frame(traced)
-    place = _place_of(request)
+    location = _place_of(request)
     if request.entry_index:
         for name in ("recompiles", "recompiles_verbose"):
-            log_artifact(name, lambda: f"Recompiling {place}. {request.miss_reason}")
-    for found in traced.record.breaks:
-        log_artifact("graph_breaks", functools.partial(_describe_break, found, place))
+            log_artifact(name, lambda: f"Recompiling {location}. {request.miss_reason}")
+    for graph_break in traced.record.breaks:
+        log_artifact("graph_breaks", functools.partial(_describe_break, graph_break, location))
     if traced.graph is not None:
-        log_graph(("graph", "graph_code"), f"Graph of {place}", traced.graph.graph)
+        log_graph(("graph", "graph_code"), f"Graph of {location}", traced.graph.graph)
 
 
 def report_entry(request: CompileRequest, entry: CacheEntry) -> None:
     """Log the guards and the bytecode of a compiled frame."""
-    place = _place_of(request)
-    log_artifact("guards", lambda: f"Guards of {place}\n{_describe_guards(entry)}")
-    log_artifact("bytecode", lambda: f"Bytecode of {place}\n{dis.Bytecode(entry.code).dis()}")
+    location = _place_of(request)
+    log_artifact("guards", lambda: f"Guards of {location}\n{_describe_guards(entry)}")
+    log_artifact("bytecode", lambda: f"Bytecode of {location}\n{dis.Bytecode(entry.code).dis()}")
 
 
 def log_graph(artifacts: Iterable[str], title: str, graph: torch.fx.GraphModule) -> None:
@@ -74,19 +74,24 @@ def _count_frame(traced: TracedFrame) -> None:
         return
     counters["frames"]["total"] += 1
     counters["frames"]["ok"] += traced.code is not None
-    for found in traced.record.breaks:
-        counters["graph_break"][f"{found.title}: {found.context}"] += 1
+    for graph_break in traced.record.breaks:
+        counters["graph_break"][f"{graph_break.title}: {graph_break.context}"] += 1
     if traced.graph is not None:
         operations = Counter(n.op for n in traced.graph.graph.graph.nodes)
         counters["stats"]["calls_captured"] += sum(operations[op] for op in _CALLS)
         counters["stats"]["unique_graphs"] += 1
 
 
-def _describe_break(found: BreakRecord, place: str) -> str:
-    where = f"{found.span.file}:{found.span.line}" if found.span is not None else place
-    stack = (f"  called from {s.file}:{s.line}" for s in reversed(found.stack[:-1]))
-    hints = (f"Hint: {hint}" for hint in found.hints)
-    parts = (f"Graph break at {where}: {found.title}: {found.context}", *stack, found.explanation, *hints)
+def _describe_break(graph_break: BreakRecord, location: str) -> str:
+    where = f"{graph_break.span.file}:{graph_break.span.line}" if graph_break.span is not None else location
+    stack = (f"  called from {s.file}:{s.line}" for s in reversed(graph_break.stack[:-1]))
+    hints = (f"Hint: {hint}" for hint in graph_break.hints)
+    parts = (
+        f"Graph break at {where}: {graph_break.title}: {graph_break.context}",
+        *stack,
+        graph_break.explanation,
+        *hints,
+    )
     return "\n".join(filter(None, parts))
 
 

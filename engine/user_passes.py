@@ -45,12 +45,12 @@ class RegisteredPass:
     def remove(self) -> None:
         """Remove the pass: calls no longer use functions that were compiled with it."""
         if self.is_registered:
-            active_passes.change(lambda known: tuple(p for p in known if p is not self._pass))
+            active_passes.change(lambda registered: tuple(p for p in registered if p is not self._pass))
 
     def _register(self) -> None:
         if not self.is_registered:
             _check_order((*active_passes.passes, self._pass), self._pass.stage)
-            active_passes.change(lambda known: (*known, self._pass))
+            active_passes.change(lambda registered: (*registered, self._pass))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function of the pass."""
@@ -111,9 +111,9 @@ def register_pass(
     if not callable(fn):
         raise errors.BadArgument("A pass is a function (graph_module) -> graph_module or None.")
     name = getattr(fn, "__name__", type(fn).__name__)
-    key, why = _key_of((fn,), name, version)
-    made = UserPass(name, stage, fn, key, _span_of(fn), before, after, verify, why)
-    return RegisteredPass(made, fn)
+    key, not_hashable = _key_of((fn,), name, version)
+    user_pass = UserPass(name, stage, fn, key, _span_of(fn), before, after, verify, not_hashable)
+    return RegisteredPass(user_pass, fn)
 
 
 def replace_pattern(
@@ -153,10 +153,12 @@ def replace_pattern(
     _check_stage(stage)
     if not all(hasattr(fn, "__code__") for fn in (pattern, replacement)):
         raise errors.BadArgument("A pattern and its replacement are Python functions: call an operator in one.")
-    found = PatternPass(pattern, replacement, tuple(example_inputs), stage)
-    key, why = _key_of((pattern, replacement), pattern.__name__, version)
-    made = UserPass(pattern.__name__, stage, found, key, _span_of(pattern), before, after, verify, why)
-    return RegisteredPass(made, pattern)
+    pattern_pass = PatternPass(pattern, replacement, tuple(example_inputs), stage)
+    key, not_hashable = _key_of((pattern, replacement), pattern.__name__, version)
+    user_pass = UserPass(
+        pattern.__name__, stage, pattern_pass, key, _span_of(pattern), before, after, verify, not_hashable
+    )
+    return RegisteredPass(user_pass, pattern)
 
 
 def _check_stage(stage: str) -> None:
@@ -192,6 +194,6 @@ def _key_of(functions: Sequence[Any], name: str, version: str | int | None) -> t
     try:
         parts = [function_fingerprint(fn, _serialize) for fn in functions]
     except (NotCached, AttributeError, TypeError) as error:
-        why = f"the pass {name} has no version, and its code cannot be hashed: {error}"
-        return f"registration {next(_numbers)}", why
+        not_hashable = f"the pass {name} has no version, and its code cannot be hashed: {error}"
+        return f"registration {next(_numbers)}", not_hashable
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest(), ""

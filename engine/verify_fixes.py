@@ -142,8 +142,8 @@ def _run_with_fix(
         ValueUnavailable: an argument is no longer available.
     """
     arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
-    found = run_in_fork(lambda: astuple(_count_compiles(dispatch, arguments, code, compiler)), uses_gpu=uses_gpu)
-    return FixTrial(problem=found.problem) if found.problem else FixTrial(*found.value)
+    counts = run_in_fork(lambda: astuple(_count_compiles(dispatch, arguments, code, compiler)), uses_gpu=uses_gpu)
+    return FixTrial(problem=counts.problem) if counts.problem else FixTrial(*counts.value)
 
 
 def _count_compiles(
@@ -154,8 +154,8 @@ def _count_compiles(
     function = dispatch.function
     compiled = make_dispatcher(function, private)
     item_names = wrapped_parameters(function)
-    for given in arguments:
-        values = {n: make_argument(v) for n, v in given.items()}
+    for call in arguments:
+        values = {n: make_argument(v) for n, v in call.items()}
         if code and code != DYNAMIC_FIX:
             space = {"engine": sys.modules["engine"], "torch": torch, **values, **name_arguments(values, item_names)}
             try:

@@ -124,16 +124,16 @@ class CheckWriter:
         self._no_modes = self._no_modes or guard.forbids_modes
         if not guard.reads_value:
             return guard.condition("", self.names.const)
-        expr, *others = (self.reads.text(o, lines) for o in guard.sources)
-        text = guard.condition(expr, self.names.const, tuple(others), self._known_type(guard))
-        found = guard.implied_type
-        if found is not None:
-            self._known[guard.source] = found
+        expr, *other_texts = (self.reads.text(o, lines) for o in guard.sources)
+        text = guard.condition(expr, self.names.const, tuple(other_texts), self._known_type(guard))
+        implied_type = guard.implied_type
+        if implied_type is not None:
+            self._known[guard.source] = implied_type
         return text
 
     def _known_type(self, guard: Guard) -> type | None:
-        known = self._known.get(guard.source)
-        return None if guard.is_tensor_property and not self._no_modes else known
+        implied_type = self._known.get(guard.source)
+        return None if guard.is_tensor_property and not self._no_modes else implied_type
 
     def assume_type(self, origin: Source, kind: type) -> None:
         """Record that a source's exact type has been checked by other means."""
@@ -160,7 +160,7 @@ def _fast_path_body(
     """
     structured = _group_by_subtree(in_order, tensors) if HAS_DICT_VERSIONS else {}
     if structured:
-        below = {id(g) for found in structured.values() for g in found}
+        below = {id(g) for guards_here in structured.values() for g in guards_here}
         in_order = [g for g in in_order if id(g) not in below]
         tensors = batchable_tensors(in_order)
     apart = [g for g in in_order if not (g.source in tensors and (g.is_tensor_property or g.is_type_test))]
@@ -180,9 +180,9 @@ def _fast_path_body(
             if min(guard.tier, 3) == level:
                 writer.write(guard, lines)
                 if guard.is_type_test and guard.source in structured:
-                    found = structured[guard.source]
-                    below_modules.append(_subtree_line(guard, found, writer, admission, lines, prefetched))
-        members = {o: found for o, found in tensors.items() if o.tier == level}
+                    guards_here = structured[guard.source]
+                    below_modules.append(_subtree_line(guard, guards_here, writer, admission, lines, prefetched))
+        members = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
         if members:
             _tensor_batch_line(members, writer, admission, lines)
     for guard in late:
@@ -197,7 +197,7 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
     out.
     """
     modules = {g.source for g in in_order if g.is_type_test and issubclass(g.implied_type or object, torch.nn.Module)}
-    found: dict[Source | None, list[Guard]] = {}
+    groups: dict[Source | None, list[Guard]] = {}
     for guard in in_order:
         if (guard.is_relational or not guard.reads_value) and guard.same_object is None:
             continue
@@ -216,8 +216,8 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
             continue
         if guard.source in tensors and not (guard.is_tensor_property or guard.is_type_test):
             continue
-        found.setdefault(root, []).append(guard)
-    return {root: guards for root, guards in found.items() if len(guards) >= MIN_GUARDS}
+        groups.setdefault(root, []).append(guard)
+    return {root: guards for root, guards in groups.items() if len(guards) >= MIN_GUARDS}
 
 
 def _subtree_line(
@@ -303,12 +303,12 @@ def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
             )
         return texts[origin]
 
-    known: dict[Source, type] = {}
+    known_types: dict[Source, type] = {}
     conditions = []
     for guard in in_order:
-        expr, *others = tuple(text(o) for o in guard.sources) if guard.reads_value else ("",)
-        conditions.append(guard.condition(expr, names.const, tuple(others), known.get(guard.source)))
-        found = guard.implied_type
-        if found is not None:
-            known[guard.source] = found
+        expr, *other_texts = tuple(text(o) for o in guard.sources) if guard.reads_value else ("",)
+        conditions.append(guard.condition(expr, names.const, tuple(other_texts), known_types.get(guard.source)))
+        implied_type = guard.implied_type
+        if implied_type is not None:
+            known_types[guard.source] = implied_type
     return tuple(conditions)

@@ -63,9 +63,9 @@ class SourceReads:
 
     def text(self, origin: Source, lines: list[str]) -> str:
         """Return code that reads the source; append the assignments that it needs to ``lines``."""
-        found = self._texts.get(origin)
-        if found is not None:
-            return found
+        text = self._texts.get(origin)
+        if text is not None:
+            return text
         for link in self._links_without_text(origin):
             self._texts[link] = self._read(link, lines)
         return self._texts[origin]

@@ -43,13 +43,13 @@ def evaluate_guards(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardE
     """
     reader = SourceReader(scope)
     failed: set[Source] = set()
-    found = []
+    evaluations = []
     for guard in ordered:
         finding = _evaluate(guard, reader, failed)
         if not finding.holds:
             failed.add(guard.source)
-        found.append(finding)
-    return tuple(found)
+        evaluations.append(finding)
+    return tuple(evaluations)
 
 
 def _evaluate(guard: Guard, reader: SourceReader, failed: set[Source]) -> GuardEvaluation:
@@ -57,12 +57,12 @@ def _evaluate(guard: Guard, reader: SourceReader, failed: set[Source]) -> GuardE
     bad = next((r for r in reads if not r.ok), None)
     if bad is not None:
         return GuardEvaluation(guard, False if bad.is_safe else None, bad)
-    value, *others = (r.value for r in reads)
+    value, *other_values = (r.value for r in reads)
     try:
-        verdict = bool(guard.test(value, tuple(others)))
+        verdict = bool(guard.test(value, tuple(other_values)))
     except Exception:
         verdict = False
-    return GuardEvaluation(guard, verdict, reads[0], tuple(others))
+    return GuardEvaluation(guard, verdict, reads[0], tuple(other_values))
 
 
 def explain(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardResult, ...]:
@@ -73,11 +73,11 @@ def explain(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardResult, .
     return guard_results(evaluate_guards(ordered, scope))
 
 
-def guard_results(found: Sequence[GuardEvaluation]) -> tuple[GuardResult, ...]:
+def guard_results(evaluations: Sequence[GuardEvaluation]) -> tuple[GuardResult, ...]:
     """Convert guard evaluations to records; ids are positions in executed order."""
     results = []
     has_failed = False
-    for index, finding in enumerate(found):
+    for index, finding in enumerate(evaluations):
         results.append(GuardResult(guard_id(index), _verdict(finding.holds, has_failed), finding.actual_text()))
         has_failed = has_failed or not finding.holds
     return tuple(results)

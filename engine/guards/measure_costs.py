@@ -23,22 +23,22 @@ def measure_guard_costs(
     None for a guard that cannot be evaluated. Loop overhead is subtracted. The whole check costs less than the
     sum: guards share reads, and the check covers many guards in one call.
     """
-    known: dict[Source, type] = {}
+    known_types: dict[Source, type] = {}
     empty = _time_condition("pass", (), CheckNames(parameters), cells, arguments) or 0.0
     costs = []
     for guard in ordered:
         names = CheckNames(parameters)
         writer = CheckWriter((guard,), names, no_modes=True)
         for origin in guard.sources:
-            if origin in known:
-                writer.assume_type(origin, known[origin])
+            if origin in known_types:
+                writer.assume_type(origin, known_types[origin])
         lines: list[str] = []
         condition = writer.condition(guard, lines)
         seconds = _time_condition(condition, lines, names, cells, arguments)
         costs.append(None if seconds is None else max(0.0, (seconds - empty) * 1e9))
         kind = guard.implied_type
         if kind is not None:
-            known[guard.source] = kind
+            known_types[guard.source] = kind
     return tuple(costs)
 
 
@@ -58,6 +58,6 @@ def _time_condition(
             space[name](cells, *arguments)
         except Exception:
             return None
-        taken = (time.perf_counter() - start) / REPEATS
-        best = taken if best is None else min(best, taken)
+        seconds = (time.perf_counter() - start) / REPEATS
+        best = seconds if best is None else min(best, seconds)
     return best

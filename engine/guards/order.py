@@ -50,10 +50,10 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
                 blockers[index] += 1
         if not blockers[index]:
             heapq.heappush(ready, (guard.tier, guard.rank, index))
-    done: list[Guard] = []
+    ordered: list[Guard] = []
     while ready:
         guard = guards[heapq.heappop(ready)[2]]
-        done.append(guard)
+        ordered.append(guard)
         if guard.is_relational:
             continue
         pending[guard.source] -= 1
@@ -63,16 +63,16 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
             blockers[index] -= 1
             if not blockers[index]:
                 heapq.heappush(ready, (guards[index].tier, guards[index].rank, index))
-    return tuple(done)
+    return tuple(ordered)
 
 
 def _prerequisites(guard: Guard, prefixes: dict[Source, tuple[Source, ...]]) -> set[Source]:
     """Return the sources whose guards must run before this guard."""
-    found: set[Source] = set()
+    sources: set[Source] = set()
     for origin in guard.sources:
         if origin not in prefixes:
             prefixes[origin] = origin.chain()[:-1]
-        found.update(prefixes[origin])
+        sources.update(prefixes[origin])
         if guard.is_relational:
-            found.add(origin)
-    return found
+            sources.add(origin)
+    return sources

@@ -22,16 +22,16 @@ def first_guard_failure(
 
     ``modules``: weak references to the arguments that are modules and that the entry was compiled for.
     """
-    found = evaluate_guards(ordered, scope)
-    index = next((i for i, f in enumerate(found) if not f.holds), None)
+    evaluations = evaluate_guards(ordered, scope)
+    index = next((i for i, f in enumerate(evaluations) if not f.holds), None)
     if index is None:
         return None
-    first = found[index]
+    first = evaluations[index]
     guard, message, fixes = first.guard, failure_message(first), failure_fixes(first)
     root, *below = guard.source.chain()
     name = getattr(root, "variable_name", "")
-    if name in modules and (given := scope.arguments.get(name)) is not modules[name]():
-        message = f"{name} is another {type(given).__name__} than the one before: {message}" if below else message
+    if name in modules and (argument := scope.arguments.get(name)) is not modules[name]():
+        message = f"{name} is another {type(argument).__name__} than the one before: {message}" if below else message
         fixes = (Fix(f"{NO_FIX}: another module may need a cache entry of its own."),)
     return GuardFailure(
         entry_id,
@@ -43,7 +43,7 @@ def first_guard_failure(
         message,
         guard.cause.span,
         fixes,
-        guard_results(found),
+        guard_results(evaluations),
         hint_for(first),
     )
 

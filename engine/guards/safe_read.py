@@ -58,10 +58,10 @@ class SourceReader:
         ``doubtful`` means that a guard on its chain has failed, so its type may differ from the expected one.
         """
         key = (origin, doubtful)
-        found = self._seen.get(key)
-        if found is None:
-            found = self._seen[key] = self._read(origin, doubtful)
-        return found
+        result = self._seen.get(key)
+        if result is None:
+            result = self._seen[key] = self._read(origin, doubtful)
+        return result
 
     def _read(self, origin: Source, doubtful: bool) -> ReadResult:
         parent = origin.parent
@@ -102,15 +102,15 @@ def read_static(origin: Source, base: Any) -> Any:
 
 
 def _attr(origin: AttrSource, base: Any) -> Any:
-    found = python_objects.static_attribute(base, origin.attribute)
-    if found is python_objects.NO_ATTRIBUTE:
+    attribute = python_objects.static_attribute(base, origin.attribute)
+    if attribute is python_objects.NO_ATTRIBUTE:
         raise AttributeError(origin.attribute)
     in_class = any(
-        python_objects.class_dict(c).get(origin.attribute) is found for c in python_objects.mro_of(type(base))
+        python_objects.class_dict(c).get(origin.attribute) is attribute for c in python_objects.mro_of(type(base))
     )
-    if in_class and hasattr(type(found), "__get__") and type(found) is not types.FunctionType:
+    if in_class and hasattr(type(attribute), "__get__") and type(attribute) is not types.FunctionType:
         raise UnsafeRead(f"not read: {origin.attribute} is computed by {type(base).__name__}")
-    return types.MethodType(found, base) if in_class and type(found) is types.FunctionType else found
+    return types.MethodType(attribute, base) if in_class and type(attribute) is types.FunctionType else attribute
 
 
 def _item(origin: GetItemSource, base: Any) -> Any:

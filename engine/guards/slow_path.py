@@ -32,8 +32,8 @@ def all_hold(guards: Sequence[Guard], scope: FrameScope) -> bool:
     values: dict[Source, Any] = {}
     try:
         for guard in guards:
-            value, *others = [_read_once(s, scope, values) for s in guard.sources]
-            if not guard.test(value, tuple(others)):
+            value, *other_values = [_read_once(s, scope, values) for s in guard.sources]
+            if not guard.test(value, tuple(other_values)):
                 return False
     except Exception:
         return False

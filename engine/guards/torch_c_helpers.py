@@ -102,24 +102,26 @@ def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPro
         )
     }
     return {
-        o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _has_all_properties(found)
+        o: tuple(guards_of_tensor)
+        for o, guards_of_tensor in facets.items()
+        if o in plain and o not in others and _has_all_properties(guards_of_tensor)
     }
 
 
-def _has_all_properties(found: list[TensorPropertyGuard]) -> bool:
-    kinds = [type(f) for f in found]
+def _has_all_properties(property_guards: list[TensorPropertyGuard]) -> bool:
+    kinds = [type(f) for f in property_guards]
     if len(set(kinds)) != len(kinds):
         return False
-    by_kind = _by_kind(found)
+    by_kind = _by_kind(property_guards)
     if not by_kind.keys() >= {LayoutMatch, DispatchKeysMatch, NdimMatch}:
         return False
     keys = by_kind[DispatchKeysMatch].keys
     return by_kind[LayoutMatch].layout is torch.strided and "Nested" not in keys and "Sparse" not in keys
 
 
-def _by_kind(found: Sequence[TensorPropertyGuard]) -> dict[type, Any]:
+def _by_kind(property_guards: Sequence[TensorPropertyGuard]) -> dict[type, Any]:
     """Return the property guards of one tensor by their class."""
-    return {type(f): f for f in found}
+    return {type(f): f for f in property_guards}
 
 
 def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
@@ -127,7 +129,7 @@ def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard,
 
     Modes then change its effective dispatch keys.
     """
-    return any("Autograd" in _by_kind(found)[DispatchKeysMatch].keys for found in tensors.values())
+    return any("Autograd" in _by_kind(property_guards)[DispatchKeysMatch].keys for property_guards in tensors.values())
 
 
 def new_guard_tree() -> Any:
@@ -179,8 +181,8 @@ def _make_inference_check(
     check = _make_duplicate_safe_check(values, facets)
     expected = [torch.is_inference(v) for v in values]
 
-    def check_both(*found: Any) -> bool:
-        return check(*found) and list(map(torch.is_inference, found)) == expected
+    def check_both(*tensors: Any) -> bool:
+        return check(*tensors) and list(map(torch.is_inference, tensors)) == expected
 
     return check_both
 
@@ -203,8 +205,8 @@ def _make_duplicate_safe_check(
     if len(checks) == 1:
         return checks[0][0]
 
-    def check_layers(*found: Any) -> bool:
-        return all(check(*[found[i] for i in layer]) for check, layer in checks)
+    def check_layers(*tensors: Any) -> bool:
+        return all(check(*[tensors[i] for i in layer]) for check, layer in checks)
 
     return check_layers
 
@@ -212,22 +214,22 @@ def _make_duplicate_safe_check(
 def _make_tensor_guards(
     values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
 ) -> Callable[..., bool]:
-    sizes = [list(_sizes(found)) for found in facets]
-    strides = [list(_strides(found)) for found in facets]
+    sizes = [list(_sizes(property_guards)) for property_guards in facets]
+    strides = [list(_strides(property_guards)) for property_guards in facets]
     check: Callable[..., bool] = TensorGuards(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
 
 
-def _sizes(found: tuple[TensorPropertyGuard, ...]) -> Sizes:
-    shape = _by_kind(found).get(ShapeMatch)
-    return (None,) * _dimensions(found) if shape is None else shape.sizes
+def _sizes(property_guards: tuple[TensorPropertyGuard, ...]) -> Sizes:
+    shape = _by_kind(property_guards).get(ShapeMatch)
+    return (None,) * _dimensions(property_guards) if shape is None else shape.sizes
 
 
-def _strides(found: tuple[TensorPropertyGuard, ...]) -> Sizes:
-    strides = _by_kind(found).get(StrideMatch)
-    return (None,) * _dimensions(found) if strides is None else strides.strides
+def _strides(property_guards: tuple[TensorPropertyGuard, ...]) -> Sizes:
+    strides = _by_kind(property_guards).get(StrideMatch)
+    return (None,) * _dimensions(property_guards) if strides is None else strides.strides
 
 
-def _dimensions(found: tuple[TensorPropertyGuard, ...]) -> int:
-    ndim: int = _by_kind(found)[NdimMatch].ndim
+def _dimensions(property_guards: tuple[TensorPropertyGuard, ...]) -> int:
+    ndim: int = _by_kind(property_guards)[NdimMatch].ndim
     return ndim

@@ -71,14 +71,14 @@ def make_c_check(dicts: Sequence[Any], objects: Sequence[Any], attributes: Seque
     groups = [nodes[i : i + MAX_CHILDREN] for i in range(0, len(nodes), MAX_CHILDREN)]
     for index, group in enumerate(groups):
         branch = tree.tuple_getitem_manager(index, "", None, None)
-        for place, (_, add) in enumerate(group):
-            add(branch.tuple_getitem_manager(place, "", None, None))
+        for position, (_, add) in enumerate(group):
+            add(branch.tuple_getitem_manager(position, "", None, None))
     looked_at = tuple(tuple(value for value, _ in group) for group in groups)
     # Nodes compare addresses, so the expected objects must stay alive.
-    kept = [*map(type, objects), *(value for _, _, value in attributes)]
+    referents = [*map(type, objects), *(value for _, _, value in attributes)]
     check: Callable[[Any], bool] = tree.check
 
-    def ask(looked_at: Any = looked_at, check: Callable[[Any], bool] = check, kept: Any = kept) -> bool:
+    def ask(looked_at: Any = looked_at, check: Callable[[Any], bool] = check, referents: Any = referents) -> bool:
         return check(looked_at)
 
     return ask
@@ -95,12 +95,12 @@ def _add_type_guard(cls: type, node: Any) -> None:
 def _add_attribute_guard(attribute: AttributeValue, node: Any) -> None:
     _, name, value = attribute
     if name == "__code__":
-        found = node.code_manager("", None, None)
+        manager = node.code_manager("", None, None)
     elif name == "__mro__":
-        found = node.type_mro_manager("", None, None)
+        manager = node.type_mro_manager("", None, None)
     else:
-        found = node.getattr_manager(name, "", None, None)
-    found.add_id_match_guard(id(value), _NO_MESSAGE, None)
+        manager = node.getattr_manager(name, "", None, None)
+    manager.add_id_match_guard(id(value), _NO_MESSAGE, None)
 
 
 _NO_MESSAGE = [""]

@@ -112,7 +112,7 @@ class SubtreeDependencies:
         """Return the dicts and lists of instances, modules and tables that a check refers to."""
         compared = (space for space, _ in self.compared_entries.values())
         replaced = (space for space, _ in self.replaced_tensors.values())
-        listed = (found for found, _, _ in self.list_items.values())
+        listed = (container for container, _, _ in self.list_items.values())
         return [*self.versioned_dicts.values(), *compared, *replaced, *self.lists.values(), *listed]
 
 
@@ -129,8 +129,8 @@ class ObservedWrites:
         """Note that these dicts were written since their entries had these ids."""
         written = {id(d): d for d in dicts}
         self.dicts.update(written.keys())
-        for (space, key), found in entry_ids.items():
-            if space in written and id(written[space].get(key, MISSING)) != found:
+        for (space, key), value_id in entry_ids.items():
+            if space in written and id(written[space].get(key, MISSING)) != value_id:
                 self.entries[space, key] += 1
 
 
@@ -183,12 +183,12 @@ class _DependencyCollector:
             self._value(source.parent)  # Below, only the tensor's own entry can be one that is replaced.
         try:
             self.plan.tensors[source] = self._value(source)
-        except ReplacedTensor as found:
-            self.plan.replaced_tensors[source] = (found.space, found.key)
-            self.plan.tensors[source] = found.space[found.key]
-        except InnerTensor as found:
-            self.plan.inner_tensors[source] = (found.outer, found.name)
-            self.plan.tensors[source] = getattr(found.outer, found.name)
+        except ReplacedTensor as reason:
+            self.plan.replaced_tensors[source] = (reason.space, reason.key)
+            self.plan.tensors[source] = reason.space[reason.key]
+        except InnerTensor as reason:
+            self.plan.inner_tensors[source] = (reason.outer, reason.name)
+            self.plan.tensors[source] = getattr(reason.outer, reason.name)
 
     def _add_same_object(self, guard: SameObject) -> None:
         self._value(guard.source), self._value(guard.other)
@@ -238,11 +238,11 @@ class _DependencyCollector:
         )
 
     def _add_c_attribute(self, owner: Any, name: str) -> Any:
-        found = getattr(owner, name)
+        value = getattr(owner, name)
         if name != "__code__":
-            self._require_holdable(found)
-        self.plan.attributes[id(owner), name] = (owner, name, found)
-        return found
+            self._require_holdable(value)
+        self.plan.attributes[id(owner), name] = (owner, name, value)
+        return value
 
     def _add_attribute_lookup(self, guard: HasAttrGuard) -> None:
         """Record everything that a static attribute lookup depends on."""
@@ -335,33 +335,33 @@ class _DependencyCollector:
 
     def _entry(self, space: Any, key: Any, *default: Any) -> Any:
         """Return a dict entry, and record the dict as a dependency."""
-        found = space.get(key, *default) if default else space[key]
-        self.plan.entry_ids[id(space), key] = id(found)
+        value = space.get(key, *default) if default else space[key]
+        self.plan.entry_ids[id(space), key] = id(value)
         if not self._is_written(space):
             self.plan.versioned_dicts[id(space)] = space
         else:
-            _require_no_tensor(space, key, found)
-            if self._is_replaced(space, key, found):
+            _require_no_tensor(space, key, value)
+            if self._is_replaced(space, key, value):
                 raise NotCovered
-            if found is not MISSING and not self._may_hold(found):
-                self._add_object_class(found)  # The entry is compared with a weak reference.
-            self.plan.compared_entries.setdefault(id(space), (space, {}))[1][key] = found
-        return found
+            if value is not MISSING and not self._may_hold(value):
+                self._add_object_class(value)  # The entry is compared with a weak reference.
+            self.plan.compared_entries.setdefault(id(space), (space, {}))[1][key] = value
+        return value
 
-    def _is_replaced(self, space: Any, key: Any, found: Any) -> bool:
+    def _is_replaced(self, space: Any, key: Any, value: Any) -> bool:
         """Return True if the entry is seldom the same object: its identity says nothing.
 
         A constant costs one guard; below a module there are many, so one replacement is not enough.
         """
         count = self._written.entries[id(space), key]
-        return count > 0 and (count >= MAX_REPLACED_OBJECTS or _is_constant(found))
+        return count > 0 and (count >= MAX_REPLACED_OBJECTS or _is_constant(value))
 
-    def _list_item(self, found: list[Any], index: int) -> Any:
+    def _list_item(self, items: list[Any], index: int) -> Any:
         """Return a list item; the check compares it by identity."""
-        item = found[index]
-        _require_no_tensor(found, index, item)
+        item = items[index]
+        _require_no_tensor(items, index, item)
         self._require_holdable(item)
-        self.plan.list_items[id(found), index] = (found, index, item)
+        self.plan.list_items[id(items), index] = (items, index, item)
         return item
 
     def _class_entry(self, cls: type, name: str) -> Any:
@@ -374,10 +374,10 @@ class _DependencyCollector:
             if base is not object:
                 self._add_class_dict(space)
             if name in space:
-                found = space[name]
-                if type(found) not in (types.FunctionType, property) and hasattr(type(found), "__get__"):
+                value = space[name]
+                if type(value) not in (types.FunctionType, property) and hasattr(type(value), "__get__"):
                     raise NotCovered
-                return found
+                return value
         raise NotCovered
 
     def _require_plain_lookup(self, base: Any, name: str) -> None:
@@ -386,8 +386,8 @@ class _DependencyCollector:
             self.plan.attributes[id(type(base)), "__mro__"] = (type(base), "__mro__", type(base).__mro__)
         for cls in python_objects.mro_of(type(base)):
             space = _dict_of_class(cls)
-            found = space.get(name)
-            if found is not None and hasattr(type(found), "__set__"):
+            entry = space.get(name)
+            if entry is not None and hasattr(type(entry), "__set__"):
                 raise NotCovered
             # A user ``__getattribute__`` was traced and has its own guards; this is its final plain lookup.
             if cls is not object:
@@ -433,9 +433,9 @@ _RECORDERS: dict[type[Guard], Callable[[_DependencyCollector, Any], None]] = {
 """Recorder of each kind of guard; guards of other kinds are checked one by one."""
 
 
-def _require_no_tensor(space: Any, key: Any, found: Any) -> None:
+def _require_no_tensor(space: Any, key: Any, value: Any) -> None:
     """Raise ``ReplacedTensor`` for a tensor: checks hold tensors weakly and read them again."""
-    if isinstance(found, torch.Tensor):
+    if isinstance(value, torch.Tensor):
         raise ReplacedTensor(space, key)
 
 
@@ -445,17 +445,17 @@ def _own_dict(value: Any) -> dict[str, Any]:
     Raises:
         NotCovered: there is no such dict, or the class overrides it.
     """
-    found = python_objects.instance_dict(value)
-    if isinstance(value, type) or type(found) is not dict or not (isinstance(value, torch.nn.Module) or found):
+    own_dict = python_objects.instance_dict(value)
+    if isinstance(value, type) or type(own_dict) is not dict or not (isinstance(value, torch.nn.Module) or own_dict):
         raise NotCovered
-    track_attribute_writes(value, found)
-    return found
+    track_attribute_writes(value, own_dict)
+    return own_dict
 
 
 def _dict_of_class(cls: type) -> Any:
     """Return the dict behind a class's namespace; writes to the class change its version."""
-    (found,) = gc.get_referents(python_objects.class_dict(cls))
-    return found
+    (class_dict,) = gc.get_referents(python_objects.class_dict(cls))
+    return class_dict
 
 
 def _is_constant(value: Any) -> bool:

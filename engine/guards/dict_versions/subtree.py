@@ -73,9 +73,9 @@ class SubtreeVersionGuard:
 
     def __call__(self, root: Any = None) -> bool:
         """Return True if the guards are known to hold for this module; False means unknown."""
-        found = self._checks.get(id(root))
+        check = self._checks.get(id(root))
         try:
-            holds = found is not None and found[0]() is root and found[1]()
+            holds = check is not None and check[0]() is root and check[1]()
         except Exception:
             holds = False
         if not holds and self._prefetched is not None:
@@ -96,8 +96,8 @@ class SubtreeVersionGuard:
             return
         if last is not always_false:
             self._writes.add(last.changed_dicts(), last.entry_ids)
-        plan, rest = collect_dependencies(self.root, root, self._guards, self._writes)
-        check = self._build_check(plan, rest, root, gone)
+        plan, other_guards = collect_dependencies(self.root, root, self._guards, self._writes)
+        check = self._build_check(plan, other_guards, root, gone)
         if check is not None and (
             _weak_objects_are_freeable(plan) if root is None else _does_not_reach_module(plan, root)
         ):
@@ -106,7 +106,7 @@ class SubtreeVersionGuard:
             self._checks[key] = reference, always_false, MAX_EAGER_RELEARNS if learned else 1, 0
 
     def _build_check(
-        self, plan: SubtreeDependencies, rest: Sequence[Guard], root: Any, gone: Callable[[Any], None]
+        self, plan: SubtreeDependencies, other_guards: Sequence[Guard], root: Any, gone: Callable[[Any], None]
     ) -> _VersionCheck | None:
         values = list(plan.tensors.values())
         helper: Callable[..., bool] | None = always_false
@@ -114,9 +114,9 @@ class SubtreeVersionGuard:
             helper = make_tensor_check(values, [tuple(self._facets[o]) for o in plan.tensors])
         if helper is None:
             return None
-        chosen = frozenset(rest)
+        chosen = frozenset(other_guards)
         if chosen and (self._rest is None or self._rest[0] != chosen):
-            self._rest = (chosen, self._compile_rest(rest))
+            self._rest = (chosen, self._compile_rest(other_guards))
         owner = _no_module if root is None else weakref.ref(root)
         give = None if self._prefetched is None else self._prefetched.writer(tuple(plan.tensors))
         return _VersionCheck(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give, gone)
@@ -162,7 +162,7 @@ class _VersionCheck:
         self._dicts = [*plan.versioned_dicts.values(), *plan.class_dicts.values()]
         self._versions = list(map(dict_version, self._dicts))
         self._entries = [
-            _entries_unchanged(space, wanted, plan.weak_objects) for space, wanted in plan.compared_entries.values()
+            _entries_unchanged(space, expected, plan.weak_objects) for space, expected in plan.compared_entries.values()
         ]
         self._entry_dicts = [space for space, _ in plan.compared_entries.values()]
         self._entry_versions = list(map(dict_version, self._entry_dicts))
@@ -244,7 +244,7 @@ def _entries_unchanged(space: Any, wanted: dict[Any, Any], weak_objects: dict[in
     def unchanged() -> bool:
         if get is not None and not all(map(is_, get(space), expected)):
             return False
-        return all(space[k] is held() for k, held in weak) and not any(k in space for k in absent)
+        return all(space[k] is reference() for k, reference in weak) and not any(k in space for k in absent)
 
     def guarded() -> bool:
         try:
