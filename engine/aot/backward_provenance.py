@@ -81,13 +81,13 @@ class BackwardProvenance:
     def _take_new_nodes(self) -> list[torch.fx.Node]:
         """Return the nodes traced since the last call, marked as backward nodes."""
         node = end = self._graph._root._prev
-        found = []
+        new_nodes = []
         while node is not self._last:
             node.meta["custom"] = {**node.meta.get("custom", {}), BACKWARD_KEY: True}
-            found.append(node)
+            new_nodes.append(node)
             node = node._prev
         self._last = end
-        return found
+        return new_nodes
 
     def _mark_grad_sums(self, gradients: Sequence[Any], origin: NodeProvenance | None) -> None:
         """Set the provenance of the sums among these gradients; other new sums stay pending.

@@ -218,10 +218,10 @@ def _functionalize_call(
         require(Feature.FUNCTIONAL_GRAPHS)
         wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, traced)
         call = wrapped.call
-        if found := why_not_functional(
+        if fallback := why_not_functional(
             CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, autograd_uses_after_break)
         ):
-            raise FallbackRequired(found.kind, found.reason, found.node)
+            raise FallbackRequired(fallback.kind, fallback.reason, fallback.node)
         artifact, note = _load_or_trace(call, compilation, settings, trains=trains)
         assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[assumption_count:], settings)
     except FallbackRequired:
@@ -253,8 +253,8 @@ def _load_or_trace(
     """
     if settings.cache_dir is None:
         return _trace_artifact(call, compilation, settings, trains=trains), ""
-    if why := settings.passes.why_not_on_disk:
-        return _trace_artifact(call, compilation, settings, trains=trains), f"not saved to disk: {why}"
+    if reason := settings.passes.why_not_on_disk:
+        return _trace_artifact(call, compilation, settings, trains=trains), f"not saved to disk: {reason}"
     layouts = settings.chooses_layouts
     key_settings = (settings.partition_method, settings.recompute_random, settings.passes.key, layouts)
     location = cache_location(call, settings.cache_dir, trains=trains, settings=key_settings)

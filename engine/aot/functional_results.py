@@ -48,9 +48,9 @@ class TracedValues:
         """Collect the values of a graph."""
         creators: dict[int, torch.fx.Node] = {}
         for node in graph.nodes:
-            made = example_tensor(node) if node.op not in ("placeholder", "output") else None
-            if made is not None:
-                creators.setdefault(storage_id(made), node)
+            value = example_tensor(node) if node.op not in ("placeholder", "output") else None
+            if value is not None:
+                creators.setdefault(storage_id(value), node)
         shown = {id(f): storage_id(f) for n in output_args(graph) if (f := example_tensor(n)) is not None}
         versioned = [n for n in graph.nodes if "version" in n.meta]
         return cls(
@@ -68,8 +68,8 @@ class TracedValues:
         """
         if not fake._is_view():
             return False
-        made = self._result_at_hint_sizes(fake)
-        return made is None or made._is_view()
+        eager = self._result_at_hint_sizes(fake)
+        return eager is None or eager._is_view()
 
     def version_in_eager(self, fake: torch.Tensor) -> int:
         """Return how often eager mutates a tensor, including inside the operator that creates it."""
@@ -77,8 +77,8 @@ class TracedValues:
         maker = self.creators.get(storage_id(fake))
         if maker is None or facts_of_node(maker).name not in _MUTATING_THEIR_RESULT:
             return writes - self.factory_versions.get(id(fake), 0)
-        made = self._result_at_hint_sizes(fake)
-        return writes if made is None else made._version + writes - self.first_versions.get(id(fake), writes)
+        eager = self._result_at_hint_sizes(fake)
+        return writes if eager is None else eager._version + writes - self.first_versions.get(id(fake), writes)
 
     def _result_at_hint_sizes(self, fake: torch.Tensor) -> torch.Tensor | None:
         """Return what the operator that created a tensor returns at the hinted sizes, if known."""
@@ -169,27 +169,29 @@ def _run_at_hint_sizes(node: torch.fx.Node) -> torch.Tensor | None:
     is_method = node.op == "call_method"
     if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch", "torch._C._nn"):
         return None
-    here = {n: with_hint_sizes(f) for n in node.all_input_nodes if (f := example_tensor(n)) is not None}
-    if len(here) < len(node.all_input_nodes) or any(h._has_symbolic_sizes_strides for h in here.values()):
+    at_hints = {n: with_hint_sizes(f) for n in node.all_input_nodes if (f := example_tensor(n)) is not None}
+    if len(at_hints) < len(node.all_input_nodes) or any(h._has_symbolic_sizes_strides for h in at_hints.values()):
         return None
     with disable_current_modes(), DisablePythonDispatcher(), torch.no_grad():
-        given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+        inputs = {
+            n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in at_hints.items()
+        }
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), inputs.__getitem__)
         call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target
         try:
-            made = call(args[0]) if is_method else call(*args, **kwargs)
+            result = call(args[0]) if is_method else call(*args, **kwargs)
         except RuntimeError:  # the layout of an operand has changed since
             return None
-    return made if isinstance(made, torch.Tensor) else None
+    return result if isinstance(result, torch.Tensor) else None
 
 
 def _covers_storage(t: torch.Tensor) -> bool:
     """Return True if a tensor covers its whole storage, or if its sizes are unknown."""
-    known = static_sizes((t.untyped_storage().nbytes(), t.numel(), offset_of(t)))
-    if known is None:
+    sizes = static_sizes((t.untyped_storage().nbytes(), t.numel(), offset_of(t)))
+    if sizes is None:
         return True
-    held, seen, _ = known
-    return bool(t.storage_offset() == 0 and (seen == 0 or held <= _span_in_elements(t) * t.element_size()))
+    num_bytes, numel, _ = sizes
+    return bool(t.storage_offset() == 0 and (numel == 0 or num_bytes <= _span_in_elements(t) * t.element_size()))
 
 
 def _span_in_elements(t: torch.Tensor) -> int:

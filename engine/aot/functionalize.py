@@ -124,7 +124,7 @@ def trace_functional(
         fakes = tuple(fake_at_entry(i) if i.is_tensor else i.fake for i in inputs)
     is_symbolic = _is_symbolic(fakes) or has_unbacked_values(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
-    known = len(_shape_env_guards(mode))
+    num_guards = len(_shape_env_guards(mode))
     with (
         mode,
         torch.fx.traceback.preserve_node_meta(),
@@ -143,7 +143,7 @@ def trace_functional(
         eliminate_dead_code(module)
     thread_tokens(module)
     module.meta[PASS_RECORDS_KEY] = tuple(watch.records)
-    relations = tuple(dict.fromkeys(_shape_env_guards(mode)[known:]))
+    relations = tuple(dict.fromkeys(_shape_env_guards(mode)[num_guards:]))
     plan = replace(tracing.build_metadata(), symbol_sources=symbol_sources(fakes), shape_assumptions=relations)
     _check_symbols_readable(plan)
     return module, fakes, plan
@@ -181,16 +181,16 @@ def _restore_grad_mode() -> Iterator[None]:
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
     """Return the fake mode that the graph was traced under; a new one if it has no tensors."""
     values = itertools.chain((i.fake for i in inputs), (n.meta.get("example_value") for n in graph.graph.nodes))
-    found = first_fake_tensor(values)
-    return make_fake_mode(ShapeEnv()) if found is None else found.fake_mode
+    fake = first_fake_tensor(values)
+    return make_fake_mode(ShapeEnv()) if fake is None else fake.fake_mode
 
 
 def _check_symbols_readable(plan: AotMetadata) -> None:
     """Raise if a view or layout depends on a symbol that no input provides."""
-    known = {name for name, *_ in plan.symbol_sources}
+    readable = {name for name, *_ in plan.symbol_sources}
     views = (*(o.view for o in (*plan.outputs, *plan.detached_bases)), *(i.new_layout for i in plan.inputs))
     for size in view_sizes(views):
-        if not known.issuperset(map(str, symbols_in(size))):
+        if not readable.issuperset(map(str, symbols_in(size))):
             raise FallbackRequired(
                 AotFallback.UNBACKED_VIEW_RETURNED, f"a returned view depends on {size}, which no input provides"
             )
@@ -215,19 +215,19 @@ def _is_symbolic(fakes: Sequence[Any]) -> bool:
 
 def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
     """Return where each size symbol can be read (``AotMetadata.symbol_sources``)."""
-    found: dict[str, tuple[str, int, int]] = {}
-    places: list[tuple[Any, int, int]] = []
+    sources: dict[str, tuple[str, int, int]] = {}
+    locations: list[tuple[Any, int, int]] = []
     tensors = {n: t for n, t in tensors_by_position(fakes).items() if t._has_symbolic_sizes_strides}
     for n, fake in enumerate(fakes):
         sizes = enumerate(fake.shape) if n in tensors else [(NUMBER, fake)]
-        places += [(size, n, dim) for dim, size in sizes]
+        locations += [(size, n, dim) for dim, size in sizes]
     for n, tensor in tensors.items():  # symbols that occur in no size: the input may be a slice
-        places += [(stride, n, stride_place(dim)) for dim, stride in enumerate(tensor.stride())]
-        places.append((tensor.storage_offset(), n, OFFSET))
-    for number, n, dim in places:
+        locations += [(stride, n, stride_place(dim)) for dim, stride in enumerate(tensor.stride())]
+        locations.append((tensor.storage_offset(), n, OFFSET))
+    for number, n, dim in locations:
         if (symbol := symbol_of(number)) is not None:
-            found.setdefault(str(symbol), (str(symbol), n, dim))
-    return tuple(found.values())
+            sources.setdefault(str(symbol), (str(symbol), n, dim))
+    return tuple(sources.values())
 
 
 def copy_with_provenance(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
@@ -259,7 +259,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         self._keeps_composites = not creates_graph_of_gradients(graph)  # their backwards have no backward
         self._autocasts: list[Any] = []
         self._as_strided_storages: set[int] = {
-            storage_id(seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None
+            storage_id(fake) for n in graph.graph.nodes if is_as_strided(n) and (fake := example_tensor(n)) is not None
         }
         """Storages of traced fake values on which ``as_strided`` is called."""
 
@@ -281,7 +281,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         deliver_interrupts()
         if n.target in GRAD_MODE_CALLS and not self.under_autograd:  # nothing here requires grad
             return None
-        given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
+        out_shapes = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None
         if draws_random(n) and replace_composite(n.target) is n.target:
             self._check_random_memory_order(n)
         traced = n.meta.get("example_value")
@@ -298,7 +298,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
                 with OverlappingWriteMode() if is_callee else contextlib.nullcontext():
                     result = super().run_node(n)
         # If ``out`` is a view, only the traced fake value shows the resize.
-        if given is not None and (given != _shapes(result) or given != _shapes(traced)):
+        if out_shapes is not None and (out_shapes != _shapes(result) or out_shapes != _shapes(traced)):
             raise FallbackRequired(AotFallback.OUT_RESIZED, f"{n.name} resizes its out= tensor")
         self.functional_by_fake[id(traced)] = result
         if self._as_strided_storages and (may_mutate(n) or is_as_strided(n)):
@@ -319,15 +319,15 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         was = args[0]
         with torch.enable_grad():  # autograd tracks the tensor as before, whatever the grad mode of the layout change
-            made = getattr(was, facts_of_node(n).name)(*args[1:], **kwargs)
-        return self._replace_value(was, made)
+            view = getattr(was, facts_of_node(n).name)(*args[1:], **kwargs)
+        return self._replace_value(was, view)
 
-    def _replace_value(self, was: Any, made: Any) -> Any:
+    def _replace_value(self, was: Any, new_value: Any) -> Any:
         for node, value in self.env.items():
             if value is was:
-                self.env[node] = made
-                self.functional_by_fake[id(node.meta.get("example_value"))] = made
-        return made
+                self.env[node] = new_value
+                self.functional_by_fake[id(node.meta.get("example_value"))] = new_value
+        return new_value
 
     def _grows_unshared_storage(self, n: torch.fx.Node) -> bool:
         """Return True if ``resize_`` adds elements to a tensor of the graph without aliases."""
@@ -335,11 +335,13 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         was = args[0]
         if was.requires_grad or math.prod(_resize_sizes(args)) <= math.prod(_shapes(was)[0]):
             return False
-        own, known = storage_id(n.all_input_nodes[0].meta["example_value"]), self.env.items()
-        if any(value is was and node.op not in {"call_function", "call_method"} for node, value in known):
+        own, values = storage_id(n.all_input_nodes[0].meta["example_value"]), self.env.items()
+        if any(value is was and node.op not in {"call_function", "call_method"} for node, value in values):
             return False
-        others = (t for node, value in known if value is not was for t in tensors_in(node.meta.get("example_value")))
-        return all(storage_id(t) != own for t in others)
+        other_tensors = (
+            t for node, value in values if value is not was for t in tensors_in(node.meta.get("example_value"))
+        )
+        return all(storage_id(t) != own for t in other_tensors)
 
     def _replace_growth(self, n: torch.fx.Node) -> Any:
         """Replace a growing ``resize_`` by the functional operator.
@@ -473,24 +475,24 @@ class FunctionalTracer:
             set_mode_tokens(mode)
             originals = tree_map_only(torch.Tensor, FunctionalTensor.to_functional, list(args))
             # An input whose layout changes in place is read through an alias that has the original layout.
-            kept = [
+            mutated = [
                 w.detach() if is_layout_mutated(i.fake, i.example_value) else w
                 for i, w in zip(self._inputs, originals, strict=True)
             ]
-            given = self.graph_arguments(originals)
-            returned = interpreter.run(*given)
-        for i, w in zip(self._inputs, given, strict=True):
+            arguments = self.graph_arguments(originals)
+            returned = interpreter.run(*arguments)
+        for i, w in zip(self._inputs, arguments, strict=True):
             interpreter.functional_by_fake[id(i.fake)] = w
         outputs = OutputAliasAnalyzer(
             self._inputs, args, interpreter.functional_by_fake, self._graph.graph, in_grad_mode=self._in_grad_mode
         )
         for node, value in zip(output_args(self._graph.graph), returned, strict=True):
             outputs.add(node, value)
-        new = self._mutated_contents(args, kept, len(outputs.results.values))
+        new = self._mutated_contents(args, mutated, len(outputs.results.values))
         self._outputs = outputs
         return (
             (*outputs.results.values, *new),
-            (*outputs.results.tensors, *(given[n] for n in self._mutated_results)),
+            (*outputs.results.tensors, *(arguments[n] for n in self._mutated_results)),
             originals,
         )
 
@@ -562,7 +564,7 @@ def _traced_and_functional(values: Mapping[torch.fx.Node, Any]) -> Iterator[tupl
     """Yield the traced tensor and the functional tensor of nodes that have both."""
     for node, value in values.items():
         if (traced := example_tensor(node)) is not None:
-            yield from ((traced, found) for found in functional_tensors((value,)))
+            yield from ((traced, functional) for functional in functional_tensors((value,)))
 
 
 def _name_after_operators(module: torch.fx.GraphModule) -> None:
@@ -576,11 +578,11 @@ def _name_after_operators(module: torch.fx.GraphModule) -> None:
 
 def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
-    taken = {n.name: n for n in module.graph.nodes}
+    used_names = {n.name: n for n in module.graph.nodes}
     for node, i in zip(placeholders, inputs, strict=False):
         if node.name != i.name:
-            if i.name in taken:
-                taken[i.name]._rename(f"{i.name}_value")
+            if i.name in used_names:
+                used_names[i.name]._rename(f"{i.name}_value")
             node._rename(i.name)
         node.target = node.name
         set_provenance(node, replace(provenance_of(node), note=i.source.expr))

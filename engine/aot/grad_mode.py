@@ -55,18 +55,18 @@ def inputs_with_layout_mutated_in_grad_mode(graph: torch.fx.GraphModule, *, is_o
         if on and mutates_layout(node)
     ]
     inputs = [n.meta.get("example_value") for n in graph.graph.nodes if n.op == "placeholder"] if changed else []
-    return {k for k, given in enumerate(inputs) if any(given is c for c in changed)}
+    return {k for k, graph_input in enumerate(inputs) if any(graph_input is c for c in changed)}
 
 
 def inputs_read_after_last_write(graph: torch.fx.GraphModule, *, is_on: bool) -> frozenset[int]:
     """Return the positions of inputs whose ``grad_fn`` is read after the last write to them."""
-    places = {n: k for k, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
-    found: dict[int, int] = {}
+    input_numbers = {n: k for k, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
+    storages: dict[int, int] = {}
     for node, on in nodes_with_grad_mode(graph, is_on=is_on):
         if may_mutate(node):
             touched = {storage_id(t) for a in node.all_input_nodes for t in example_tensors(a)}
-            found = {k: storage for k, storage in found.items() if storage not in touched}
+            storages = {k: storage for k, storage in storages.items() if storage not in touched}
         elif on and any(t.requires_grad for t in example_tensors(node)):
-            read = (a for a in node.all_input_nodes if a in places)
-            found |= {places[a]: storage_id(t) for a in read for t in example_tensors(a)}
-    return frozenset(found)
+            read = (a for a in node.all_input_nodes if a in input_numbers)
+            storages |= {input_numbers[a]: storage_id(t) for a in read for t in example_tensors(a)}
+    return frozenset(storages)

@@ -44,10 +44,10 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
     if not _tracks_all_views_and_writes(graph.graph, inputs):
         return None
     copied = torch.fx.Graph()
-    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.graph.nodes:
         if node is not calls[0] and node is not calls[-1]:
-            known[node] = copied.node_copy(node, known.__getitem__)
+            copies[node] = copied.node_copy(node, copies.__getitem__)
     return torch.fx.GraphModule(graph, copied)
 
 
@@ -56,12 +56,12 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
     fakes = [i.fake for i in inputs if i.is_tensor]
     if any(f.is_inference() for f in fakes):
         return False
-    given = {storage_id(f) for f in fakes}
+    input_storages = {storage_id(f) for f in fakes}
     values = [v for n in graph.nodes if (v := example_tensor(n)) is not None]
-    seen = [v for v in values if storage_id(v) in given and all(v is not f for f in fakes)]
-    if not all(v._is_view() for v in seen):
+    views = [v for v in values if storage_id(v) in input_storages and all(v is not f for f in fakes)]
+    if not all(v._is_view() for v in views):
         return False
-    written = [{storage_id(v) for v in _operands(n)} & given for n in graph.nodes if may_mutate(n)]
+    written = [{storage_id(v) for v in _operands(n)} & input_storages for n in graph.nodes if may_mutate(n)]
     return all(
         i.fake._version - i.initial_version == sum(storage_id(i.fake) in w for w in written)
         for i in inputs
@@ -70,12 +70,12 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
 
 
 def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
-    found = [node.kwargs.get("out") or node.args[0]] if node.args else []
-    return [v for v in map(example_tensor, found) if v is not None]
+    operands = [node.kwargs.get("out") or node.args[0]] if node.args else []
+    return [v for v in map(example_tensor, operands) if v is not None]
 
 
-def _is_inference_mode_call(node: torch.fx.Node, word: str) -> bool:
-    return graph_callable_of(node).__name__ == f"{word}_inference_mode"
+def _is_inference_mode_call(node: torch.fx.Node, method: str) -> bool:
+    return graph_callable_of(node).__name__ == f"{method}_inference_mode"
 
 
 def run_in_inference_mode(run: Run) -> Run:

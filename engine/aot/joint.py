@@ -160,12 +160,12 @@ class _SequenceNrInterpreter(FunctionalInterpreter):
         self.sequence_nrs.append(get_sequence_nr())
         self.provenances.append(provenance_of(n))
         listed = self.fetch_args_kwargs_from_env(n)[0][0] if _mutates_tensor_list(n) else ()
-        known = [t._version for t in listed]
-        made = super().run_node(n)
+        versions = [t._version for t in listed]
+        result = super().run_node(n)
         # Mutating functional tensors in a list bumps no version, so autograd would miss that saved tensors changed.
-        if uncounted := [t for t, v in zip(listed, known, strict=True) if t._version == v]:
+        if uncounted := [t for t, v in zip(listed, versions, strict=True) if t._version == v]:
             torch.autograd.graph.increment_version(uncounted)
-        return made
+        return result
 
     def provenance_of(self, number: int) -> NodeProvenance | None:
         """Return the provenance of the node that ran when autograd issued this sequence number."""
@@ -189,14 +189,14 @@ class _JointTracer(FunctionalTracer):
         return self._interpreter
 
     def graph_arguments(self, originals: list[Any]) -> list[Any]:
-        given = list(originals)
+        arguments = list(originals)
         for n in self.grad_inputs:
             originals[n].requires_grad_(True)
             if self._mutates:
-                given[n] = _NonLeafAlias.apply(originals[n])  # type: ignore[no-untyped-call, unused-ignore]
-        self._grad_fns_at_entry = {n: given[n].grad_fn for n in self.grad_inputs}
-        self._graph_args = given
-        return given
+                arguments[n] = _NonLeafAlias.apply(originals[n])  # type: ignore[no-untyped-call, unused-ignore]
+        self._grad_fns_at_entry = {n: arguments[n].grad_fn for n in self.grad_inputs}
+        self._graph_args = arguments
+        return arguments
 
     def run(self, *args: Any) -> tuple[Any, ...]:
         grad = torch.is_grad_enabled()
@@ -239,11 +239,11 @@ class _JointTracer(FunctionalTracer):
         attached = {o.index for o in self._outputs.outputs if o.kind == "result"}
         attached -= {o.index for o in self._outputs.outputs if o.kind == "alias of result"}
         attached -= set(self._mutated_results.values())
-        found = {k: freed_result(sources[k], k, leaves, attached) for k in self.differentiable_results}
+        freed = {k: freed_result(sources[k], k, leaves, attached) for k in self.differentiable_results}
         self.freed_results = tuple(
-            (k, tuple(self.grad_inputs[n] for n in reached)) for k, reached in found.items() if reached is not None
+            (k, tuple(self.grad_inputs[n] for n in reached)) for k, reached in freed.items() if reached is not None
         )
-        self.differentiable_results = tuple(k for k, reached in found.items() if reached is None)
+        self.differentiable_results = tuple(k for k, reached in freed.items() if reached is None)
         if self.differentiable_results and not leaves:
             raise FallbackRequired(
                 AotFallback.AUTOGRAD_IN_GRAPH, "an output depends on a leaf that the graph makes, and on no input"
@@ -277,11 +277,11 @@ class _JointTracer(FunctionalTracer):
             with FunctionalTensorMode() as mode, DisableAutocast(), torch.no_grad():
                 set_mode_tokens(mode)
                 functional = [FunctionalTensor.to_functional(t) for t in tangents]
-                given = [_functional_state(t) for t in functional]
-                found = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
+                states = [_functional_state(t) for t in functional]
+                gradients = torch.autograd.grad(needed, leaves, functional, allow_unused=True)
                 names = [self._inputs[n].name for n in self.grad_inputs]
-                marks.finish(dict(zip(names, found, strict=True)))
-                if not all(map(_is_unchanged, functional, given)):
+                marks.finish(dict(zip(names, gradients, strict=True)))
+                if not all(map(_is_unchanged, functional, states)):
                     raise FallbackRequired(
                         AotFallback.CUSTOM_BACKWARD_MUTATES,
                         "a user-defined backward mutates a gradient that the caller may hold",
@@ -297,7 +297,7 @@ class _JointTracer(FunctionalTracer):
             )
         if len(tangents) > 1:
             self._check_grads_depend_on_tangents(tangents, marks.user_function_grads)
-        return _copy_overlaps([self._gradient(n, g) for n, g in zip(self.grad_inputs, found, strict=True)])
+        return _copy_overlaps([self._gradient(n, g) for n, g in zip(self.grad_inputs, gradients, strict=True)])
 
     def _check_grads_depend_on_tangents(
         self, tangents: Sequence[torch.Tensor], by_users: Sequence[tuple[str, Any]]

@@ -69,6 +69,6 @@ def fake_at_entry(i: GraphInput) -> torch.Tensor:
     if not is_layout_mutated(i.fake, i.example_value):
         if i.fake.is_inference() and not torch.is_inference_mode_enabled():  # it is only read
             return torch.empty_strided(i.fake.shape, i.fake.stride(), dtype=i.fake.dtype, device=i.fake.device)
-        whole: torch.Tensor = i.fake.detach()
-        return whole
+        base: torch.Tensor = i.fake.detach()
+        return base
     return original_fake(i)

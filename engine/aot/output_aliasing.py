@@ -88,16 +88,16 @@ class OutputAliasAnalyzer:
 
         The other inputs may have different storages in the next call.
         """
-        found = [n for n, i in enumerate(self._inputs) if i.is_tensor and storage_id(i.fake) == storage_id(fake)]
-        if len(found) < 2:
-            return found
+        sharing = [n for n, i in enumerate(self._inputs) if i.is_tensor and storage_id(i.fake) == storage_id(fake)]
+        if len(sharing) < 2:
+            return sharing
         source = _input_viewed_by(node, storage_id(fake))
 
         def is_far(n: int) -> tuple[bool, bool]:
-            given = self._inputs[n]
-            return not shares_version_counter(given.fake, fake), given.name != source
+            graph_input = self._inputs[n]
+            return not shares_version_counter(graph_input.fake, fake), graph_input.name != source
 
-        return sorted(found, key=is_far)
+        return sorted(sharing, key=is_far)
 
     def _analyze_output(self, name: str, node: Any, value: Any) -> OutputAliasInfo:
         if not isinstance(node, torch.fx.Node):
@@ -110,8 +110,8 @@ class OutputAliasAnalyzer:
         if not isinstance(value, FunctionalTensor) or fake is None:
             raise FallbackRequired(AotFallback.PARTIAL_STORAGE_RESULT, f"{name} is a tensor that was not traced")
         if id(fake) not in self._output_by_fake:
-            made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
-            if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
+            functional = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
+            if functional.kind not in ("input", "result") and has_unbacked_symbols(fake):
                 raise FallbackRequired(AotFallback.UNBACKED_VIEW_RETURNED, f"{name} is a view with an unbacked size")
         return self._output_by_fake[id(fake)]
 
@@ -130,29 +130,29 @@ class OutputAliasAnalyzer:
     def _alias_of_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputAliasInfo:
         base = fake._base
         for n in sharing:
-            given = self._inputs[n].fake
-            if base is not None and (given is base or given._base is base):
+            fake_input = self._inputs[n].fake
+            if base is not None and (fake_input is base or fake_input._base is base):
                 return self._view_of_input(name, n, fake)
         n = sharing[0]
-        given = self._inputs[n].fake
+        fake_input = self._inputs[n].fake
         return self._alias_of_root(
-            name, fake, given, lambda root, view: OutputAliasInfo(name, "alias of input", n, view)
+            name, fake, fake_input, lambda root, view: OutputAliasInfo(name, "alias of input", n, view)
         )
 
     def _view_of_input(self, name: str, n: int, fake: torch.Tensor) -> OutputAliasInfo:
-        given = self._inputs[n].fake
-        if is_view_from_custom_function(given, fake):
+        fake_input = self._inputs[n].fake
+        if is_view_from_custom_function(fake_input, fake):
             raise FallbackRequired(
                 AotFallback.CUSTOM_FUNCTION_VIEW,
                 f"{name} is a view of an input, created by a user-defined autograd.Function",
             )
-        view = self._describe_view(name, given, fake)
-        if given.requires_grad and has_internal_overlap(given) and not view.is_contiguous_view:
+        view = self._describe_view(name, fake_input, fake)
+        if fake_input.requires_grad and has_internal_overlap(fake_input) and not view.is_contiguous_view:
             raise FallbackRequired(
                 AotFallback.VIEW_OF_OVERLAPPING_INPUT,
                 f"{name} is a view of an input whose elements overlap in memory, and gradients are needed",
             )
-        if is_layout_mutated(given, self._inputs[n].example_value):
+        if is_layout_mutated(fake_input, self._inputs[n].example_value):
             return OutputAliasInfo(name, "alias of input", n, replace(view, is_contiguous_view=False))
         return OutputAliasInfo(name, "alias of input", n, view, taken_before_mutation=self._traced.was_mutated(fake))
 
@@ -187,9 +187,9 @@ class OutputAliasAnalyzer:
         view = self._describe_view(name, given, root)
         if view.detach_kind != "data":
             return make(root, view)
-        for n, other in enumerate(self._root_fakes):
-            if shares_version_counter(other, root):
-                return OutputAliasInfo(name, "alias of root", n, self._describe_view(name, other, root))
+        for n, other_root in enumerate(self._root_fakes):
+            if shares_version_counter(other_root, root):
+                return OutputAliasInfo(name, "alias of root", n, self._describe_view(name, other_root, root))
         return replace(make(root, view), version_bumps=write_count(root))
 
     # Outputs in memory that the graph allocated.
@@ -197,14 +197,14 @@ class OutputAliasAnalyzer:
     def _alias_of_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         maker = self._traced.creators.get(storage_id(fake))
         creator = fake if maker is None else maker.meta["example_value"]
-        made = value if creator is fake else self._functional_by_fake.get(id(creator))
-        if not isinstance(made, FunctionalTensor):
+        functional = value if creator is fake else self._functional_by_fake.get(id(creator))
+        if not isinstance(functional, FunctionalTensor):
             raise FallbackRequired(
                 AotFallback.PARTIAL_STORAGE_RESULT, f"{name} shares memory with a tensor inside an operator"
             )
         if is_view_from_custom_function(creator, fake):
             return self._view_from_custom_function(name, fake, value)
-        whole = self.results.result_for(name, creator, made)
+        whole = self.results.result_for(name, creator, functional)
         if fake is creator:
             # An operator may return a view of a tensor that is visible nowhere else.
             return (
@@ -233,17 +233,17 @@ class OutputAliasAnalyzer:
                 AotFallback.CUSTOM_FUNCTION_VIEW,
                 f"{name} is a view that a user-defined autograd.Function returns, and another output shares its memory",
             )
-        whole = self.results.result_for(name, fake, value)
+        base = self.results.result_for(name, fake, value)
         return replace(
-            self._view_of_result(name, whole, fake, fake),
+            self._view_of_result(name, base, fake, fake),
             view=replace(self._describe_view(name, fake, fake), is_from_custom_function=True),
         )
 
     def _view_of_result(
-        self, name: str, whole: OutputAliasInfo, creator: torch.Tensor, fake: torch.Tensor
+        self, name: str, base: OutputAliasInfo, creator: torch.Tensor, fake: torch.Tensor
     ) -> OutputAliasInfo:
-        self.results.strides[whole.index] = tuple(creator.stride())
-        return OutputAliasInfo(name, "alias of result", whole.index, self._describe_view(name, creator, fake))
+        self.results.strides[base.index] = tuple(creator.stride())
+        return OutputAliasInfo(name, "alias of result", base.index, self._describe_view(name, creator, fake))
 
 
 def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
@@ -255,24 +255,26 @@ def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
 def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
     """Yield a node and then the nodes that its tensor is a view of, within one storage."""
     yield node
-    place = None
+    item = None
     while node.op != "placeholder":
         before = [n for n in node.all_input_nodes if storage in map(storage_id, example_tensors(n))]
         if not before:
             return
-        same = _operand_of_result(node, place)
-        place = node.args[1] if node.target is operator.getitem else None
+        same = _operand_of_result(node, item)
+        item = node.args[1] if node.target is operator.getitem else None
         node = same if same in before else before[0]
         yield node
 
 
-def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
+def _operand_of_result(node: torch.fx.Node, item: Any) -> torch.fx.Node | None:
     """Return the operand that one result of a multi-output operator is a view of.
 
     None unless the operator returns one result per operand (``broadcast_tensors``).
     """
-    given = nodes_in((node.args, node.kwargs))
-    made = node.meta.get("example_value")
+    operands = nodes_in((node.args, node.kwargs))
+    result = node.meta.get("example_value")
     return (
-        given[place] if isinstance(place, int) and isinstance(made, (tuple, list)) and len(made) == len(given) else None
+        operands[item]
+        if isinstance(item, int) and isinstance(result, (tuple, list)) and len(result) == len(operands)
+        else None
     )

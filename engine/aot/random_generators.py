@@ -30,10 +30,10 @@ def pass_generators(traced: torch.fx.Graph, functional: torch.fx.Graph, inputs: 
     Raises:
         FallbackRequired: a generator has another use than to sample from it.
     """
-    given, own = traced.find_nodes(op="placeholder"), functional.find_nodes(op="placeholder")
+    traced_inputs, own = traced.find_nodes(op="placeholder"), functional.find_nodes(op="placeholder")
     for position in generator_positions(inputs):
         own[position].meta["val"] = None
-        for user in given[position].users:
+        for user in traced_inputs[position].users:
             if checkpoint_of(user) is not None:
                 raise FallbackRequired(
                     AotFallback.GENERATOR_INPUT, f"{user.name} samples from a torch.Generator in a checkpoint"
@@ -44,7 +44,7 @@ def pass_generators(traced: torch.fx.Graph, functional: torch.fx.Graph, inputs: 
             if user.op == "output" or not variants or None in variants:
                 raise FallbackRequired(
                     AotFallback.GENERATOR_INPUT,
-                    f"{given[position].name} is a torch.Generator, and not only sampled from",
+                    f"{traced_inputs[position].name} is a torch.Generator, and not only sampled from",
                 )
             for node, variant in zip(draws, variants, strict=True):
                 node.target = variant
@@ -55,8 +55,8 @@ def _variant_with_generator(op: OpOverload) -> OpOverload | None:
     """Return the overload with the same parameters and a generator; None without one."""
     parameters = _parameters(op)
     packet = op.overloadpacket
-    found = (getattr(packet, name) for name in packet.overloads())
-    return next((o for o in found if _takes_generator(o) and _parameters(o) == parameters), None)
+    overloads = (getattr(packet, name) for name in packet.overloads())
+    return next((o for o in overloads if _takes_generator(o) and _parameters(o) == parameters), None)
 
 
 def _takes_generator(op: OpOverload) -> bool:

@@ -40,14 +40,14 @@ def tangent_dependencies(
 
     The first ``tensors`` inputs of the graph are saved tensors; ``tangents`` are names of other inputs.
     """
-    places = {name: n for n, name in enumerate(tangents)}
+    numbers = {name: n for n, name in enumerate(tangents)}
     comes_from: dict[torch.fx.Node, TangentSet] = {}
     saved: set[torch.fx.Node] = set()
-    found: set[TangentSet] = set()
+    dependencies: set[TangentSet] = set()
     for n, node in enumerate(backward.graph.nodes):
         if node.op == "placeholder":
-            if node.name in places:
-                comes_from[node] = frozenset((places[node.name],))
+            if node.name in numbers:
+                comes_from[node] = frozenset((numbers[node.name],))
             elif n < tensors:
                 saved.add(node)
             continue
@@ -56,10 +56,10 @@ def tangent_dependencies(
         if late:
             comes_from[node] = late
             if node.op != "output" and (is_read or _is_scalar_product_grad(node)):
-                found.add(late)
+                dependencies.add(late)
         elif not is_scalar(node) and (is_read or not is_backward_node(node)):
             saved.add(node)  # counts as saved: a recomputed forward node, or a node computed from saved values
-    return frozenset(found)
+    return frozenset(dependencies)
 
 
 def _is_scalar_product_grad(node: torch.fx.Node) -> bool:
@@ -69,18 +69,18 @@ def _is_scalar_product_grad(node: torch.fx.Node) -> bool:
     return tensor_meta(node.args[1]) is None
 
 
-def share_saved_values(meetings: Collection[TangentSet], some: TangentSet, others: TangentSet) -> bool:
+def share_saved_values(meetings: Collection[TangentSet], some: TangentSet, other_tangents: TangentSet) -> bool:
     """Return True if one operator that reads saved values depends on tangents of both sets."""
-    return any(part & some and part & others for part in meetings)
+    return any(part & some and part & other_tangents for part in meetings)
 
 
 class _SaveTensors(torch.autograd.Function):
     """Saves tensors as autograd does, so that later mutations are detected."""
 
     @staticmethod
-    def forward(ctx: Any, one: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         ctx.save_for_backward(*tensors)
-        return one.clone()
+        return tensor.clone()
 
 
 @dataclass
@@ -134,6 +134,6 @@ def unpack_saved_tensor(ctx: Any, position: int, returned: Collection[int] = ())
             together, another one may be the reason.
     """
     # Torch returns saved results only together with all other saved tensors.
-    one = CAN_UNPACK_SINGLE and position not in returned
-    found: torch.Tensor = ctx._raw_saved_tensors[position].unpack() if one else ctx.saved_tensors[position]
-    return found
+    unpacks_single = CAN_UNPACK_SINGLE and position not in returned
+    tensor: torch.Tensor = ctx._raw_saved_tensors[position].unpack() if unpacks_single else ctx.saved_tensors[position]
+    return tensor

@@ -67,10 +67,10 @@ def is_disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _element_offsets(t: torch.Tensor) -> set[int]:
     """Return each element's offset in the storage, in elements."""
-    places = {int(t.storage_offset())}
+    offsets = {int(t.storage_offset())}
     for n, s in zip(t.shape, t.stride(), strict=True):
-        places = {p + k * s for p in places for k in range(n)}
-    return places
+        offsets = {p + k * s for p in offsets for k in range(n)}
+    return offsets
 
 
 def size_hint(size: Any) -> int | None:
@@ -91,11 +91,11 @@ def with_hint_sizes(t: torch.Tensor) -> torch.Tensor:
     """
     if not t._has_symbolic_sizes_strides:
         return t
-    place = [size_hint(s) for s in (*t.shape, *t.stride(), t.storage_offset())]
-    known = [s for s in place if s is not None]
-    if len(known) != len(place):
+    hints = [size_hint(s) for s in (*t.shape, *t.stride(), t.storage_offset())]
+    known_hints = [s for s in hints if s is not None]
+    if len(known_hints) != len(hints):
         return t
-    sizes, strides, offset = known[: t.dim()], known[t.dim() : -1], known[-1]
+    sizes, strides, offset = known_hints[: t.dim()], known_hints[t.dim() : -1], known_hints[-1]
     reach = offset + 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
     return torch.empty(max(reach, offset), dtype=t.dtype, device="meta").as_strided(sizes, strides, offset)
 
@@ -105,10 +105,12 @@ def has_internal_overlap(t: torch.Tensor) -> bool:
 
     Symbols are replaced by their size hints.
     """
-    here = [(size_hint(s), size_hint(n)) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)]
-    pairs = [(s, n) for s, n in here if s is not None and n is not None and n != 1]
-    if any(s is None or n is None for s, n in here):  # unbacked symbols
-        return any(s == 0 for s, _ in here)
+    strides_and_sizes = [
+        (size_hint(s), size_hint(n)) for n, s in zip(t.shape, t.stride(), strict=True) if not is_same_size(n, 1)
+    ]
+    pairs = [(s, n) for s, n in strides_and_sizes if s is not None and n is not None and n != 1]
+    if any(s is None or n is None for s, n in strides_and_sizes):  # unbacked symbols
+        return any(s == 0 for s, _ in strides_and_sizes)
     if any(n == 0 for _, n in pairs):
         return False
     reach = 0

@@ -42,40 +42,40 @@ class SubclassSpec:
     """Placements, sizes and mesh of the first ``DTensor`` built; later ones share them."""
 
     @classmethod
-    def from_tensor(cls, name: str, whole: Any) -> SubclassSpec:
+    def from_tensor(cls, name: str, tensor: Any) -> SubclassSpec:
         """Return the spec of a tensor subclass instance.
 
         Raises:
             FallbackRequired: its sizes are symbolic, and it is nested or its context may hide symbols.
         """
-        names, context = _tensor_flatten(whole)
-        varies = bool(whole._has_symbolic_sizes_strides)
-        if varies and (whole.is_nested or not all(map(_is_symbol_free, tree_leaves(context)))):
+        names, context = _tensor_flatten(tensor)
+        varies = bool(tensor._has_symbolic_sizes_strides)
+        if varies and (tensor.is_nested or not all(map(_is_symbol_free, tree_leaves(context)))):
             raise FallbackRequired(
-                AotFallback.SUBCLASS_DYNAMIC, f"{name} is a {type(whole).__name__} with symbolic sizes"
+                AotFallback.SUBCLASS_DYNAMIC, f"{name} is a {type(tensor).__name__} with symbolic sizes"
             )
-        parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
+        parts: list[tuple[str, Any]] = [(n, getattr(tensor, n)) for n in names]
         tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
         inside = tuple(cls.from_tensor(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
         plain = tuple(n for n, _ in tensors)
         fixed = tuple((n, p) for n, p in parts if n not in plain)
         varies = varies or any(i is not None and i.is_dynamic for i in inside)
-        return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed, varies)
+        return cls(type(tensor), plain, context, tuple(tensor.shape), tuple(tensor.stride()), inside, fixed, varies)
 
-    def with_sizes(self, known: Mapping[sympy.Symbol, int]) -> SubclassSpec:
+    def with_sizes(self, sizes: Mapping[sympy.Symbol, int]) -> SubclassSpec:
         """Return the spec with the sizes of one call; ``known`` has each of ``symbols``."""
         if not self.is_dynamic:
             return self
 
         def number(size: Any) -> Any:
-            return _substitute_symbols(size, known)
+            return _substitute_symbols(size, sizes)
 
         return replace(
             self,
             context=tree_map(number, self.context),
             size=tuple(map(number, self.size)),
             stride=tuple(map(number, self.stride)),
-            inner_specs=tuple(i if i is None else i.with_sizes(known) for i in self.inner_specs),
+            inner_specs=tuple(i if i is None else i.with_sizes(sizes) for i in self.inner_specs),
             is_dynamic=False,
             placement_specs=[],
         )
@@ -85,10 +85,10 @@ class SubclassSpec:
         own = symbols_in([*self.size, *self.stride, *tree_leaves(self.context)])
         return own.union(*(i.symbols() for i in self.inner_specs if i is not None))
 
-    def flatten(self, whole: Any) -> Iterator[Any]:
+    def flatten(self, tensor: Any) -> Iterator[Any]:
         """Yield the plain inner tensors, in order."""
         for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
-            part = getattr(whole, name)
+            part = getattr(tensor, name)
             if inside is None:
                 yield part
             else:
@@ -97,8 +97,8 @@ class SubclassSpec:
     def inner_paths(self) -> Iterator[tuple[str, ...]]:
         """Yield the attribute path of each plain inner tensor."""
         for name, inside in zip(self.inner_names, self.inner_specs, strict=True):
-            for rest in ((),) if inside is None else inside.inner_paths():
-                yield (name, *rest)
+            for path in ((),) if inside is None else inside.inner_paths():
+                yield (name, *path)
 
     def count_inner(self) -> int:
         """Return the number of plain inner tensors."""
@@ -115,10 +115,12 @@ class SubclassSpec:
         }
         if self.placement_specs:
             return self.type(*parts.values(), self.placement_specs[0], requires_grad=False)
-        made = self.type.__tensor_unflatten__(parts | dict(self.constant_attrs), self.context, self.size, self.stride)
-        if _is_dtensor(self.type) and not self.is_dynamic and not made.requires_grad:
-            self.placement_specs.append(made._spec)
-        return made
+        subclass = self.type.__tensor_unflatten__(
+            parts | dict(self.constant_attrs), self.context, self.size, self.stride
+        )
+        if _is_dtensor(self.type) and not self.is_dynamic and not subclass.requires_grad:
+            self.placement_specs.append(subclass._spec)
+        return subclass
 
     def matches(self, value: Any) -> bool:
         """Return True if ``value`` has this spec; its strides may differ."""
@@ -171,33 +173,33 @@ def _is_symbol_free(leaf: Any) -> bool:
     return isinstance(leaf, _SYMBOL_FREE_TYPES) or type(leaf).__module__.startswith("torch.distributed.")
 
 
-def _substitute_symbols(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
+def _substitute_symbols(size: Any, sizes: Mapping[sympy.Symbol, int]) -> Any:
     if isinstance(size, torch.Size):
-        return torch.Size([_substitute_symbols(s, known) for s in size])
+        return torch.Size([_substitute_symbols(s, sizes) for s in size])
     if not isinstance(size, torch.SymInt):
         return size
     expression: Any = size.node.expr
-    return known[expression] if expression.is_Symbol else int(expression.xreplace(known))
+    return sizes[expression] if expression.is_Symbol else int(expression.xreplace(sizes))
 
 
-def _shape_matches(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _shape_matches(shape: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Return True if a shape equals the expected one. Sizes known only at a call are skipped."""
-    if len(given) != len(expected):
+    if len(shape) != len(expected):
         return False
-    return all(_size_matches(g, e) for g, e in zip(given, expected, strict=True))
+    return all(_size_matches(g, e) for g, e in zip(shape, expected, strict=True))
 
 
 def _is_dtensor(cls: type) -> bool:
     return cls.__name__ == "DTensor" and cls.__module__ == "torch.distributed.tensor"
 
 
-def _size_matches(given: Any, expected: Any) -> bool:
-    if (static_size(given) is None) != (static_size(expected) is None):
+def _size_matches(actual: Any, expected: Any) -> bool:
+    if (static_size(actual) is None) != (static_size(expected) is None):
         return static_size(expected) is None
-    return statically_known_true(given == expected)
+    return statically_known_true(actual == expected)
 
 
-def _tensor_flatten(whole: Any) -> tuple[list[str], Any]:
+def _tensor_flatten(tensor: Any) -> tuple[list[str], Any]:
     """Return inner names and context; the context does not depend on ``requires_grad``."""
-    names, context = (whole.detach() if whole.requires_grad else whole).__tensor_flatten__()
+    names, context = (tensor.detach() if tensor.requires_grad else tensor).__tensor_flatten__()
     return names, context

@@ -29,10 +29,10 @@ def shares_version_counter(base: torch.Tensor, fake: torch.Tensor) -> bool:
         return True
     if storage_id(base) != storage_id(fake):
         return False
-    before, other = base._version, fake._version
+    before, version = base._version, fake._version
     set_version = unsafe_set_version_counter
     set_version((base,), (before + 1000,))
-    together = fake._version != other
+    together = fake._version != version
     set_version((base,), (before,))
     return together
 

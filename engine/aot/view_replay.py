@@ -69,10 +69,10 @@ def _crosses_no_grad_view(history: Any, last: Any) -> bool:
 
 def _grad_mode_at_creation(base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> CreationGradMode:
     """Return the grad mode in which a view was created, if it differs from the call's."""
-    made, whole = _creation_meta(fake), _creation_meta(base)
-    if made == _CreationMeta.NO_GRAD_MODE and in_grad_mode and whole != made:
+    view_meta, base_meta = _creation_meta(fake), _creation_meta(base)
+    if view_meta == _CreationMeta.NO_GRAD_MODE and in_grad_mode and base_meta != view_meta:
         return "no_grad"
-    return "enable_grad" if made == _CreationMeta.DEFAULT and not in_grad_mode else ""
+    return "enable_grad" if view_meta == _CreationMeta.DEFAULT and not in_grad_mode else ""
 
 
 def view_grad_fn(name: str, fake: torch.Tensor) -> Any:
@@ -130,9 +130,9 @@ def _view_geometry(name: str, base: torch.Tensor, fake: torch.Tensor) -> ViewSpe
     detached: DetachKind = "" if fake._is_view() else "detach" if shares_version_counter(base, fake) else "data"
     sizes, strides = tuple(fake.shape), tuple(fake.stride())
     flips = _lazy_conj_neg(base, fake)
-    ratio, rest = divmod(base.element_size(), fake.element_size())
+    ratio, remainder = divmod(base.element_size(), fake.element_size())
     if base.dtype != fake.dtype and base.element_size() != fake.element_size():
-        if rest and fake.element_size() % base.element_size():
+        if remainder and fake.element_size() % base.element_size():
             raise FallbackRequired(
                 AotFallback.DTYPE_VIEW_RETURNED, f"{name} views its memory as a dtype of another element size"
             )
@@ -158,13 +158,13 @@ def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, rat
     if ratio:
         return fake.storage_offset() - start * ratio
     per = fake.element_size() // base.element_size()
-    known = static_size(start)
-    if known is None or known % per:
+    static_start = static_size(start)
+    if static_start is None or static_start % per:
         raise FallbackRequired(
             AotFallback.DTYPE_VIEW_RETURNED,
             f"{name} views its memory as a wider dtype, and its offset is not aligned to that dtype",
         )
-    return fake.storage_offset() - known // per
+    return fake.storage_offset() - static_start // per
 
 
 def _span_in_elements(t: torch.Tensor, name: str) -> int:

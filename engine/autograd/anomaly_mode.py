@@ -40,9 +40,9 @@ class FoundNan(RuntimeError):
         self.index = index
 
 
-def set_running_node(place: int) -> None:
+def set_running_node(node_index: int) -> None:
     """Set the running node by its index in the walk."""
-    _thread.node_index = place
+    _thread.node_index = node_index
 
 
 def check_nan(outputs: Sequence[Any]) -> None:
@@ -94,18 +94,18 @@ def raise_through_torch(
     methods = {"forward": staticmethod(lambda ctx, *values: torch.zeros(())), "backward": staticmethod(backward)}
     function: Any = type("Again", (torch.autograd.Function,), methods)
     function._backward_cls = type(name, (BackwardCFunction,), {"_forward_cls": function})
-    given = [torch.zeros((), requires_grad=True) for _ in range(error.index + 1 if isinstance(error, FoundNan) else 1)]
+    inputs = [torch.zeros((), requires_grad=True) for _ in range(error.index + 1 if isinstance(error, FoundNan) else 1)]
     with torch.autograd.set_detect_anomaly(False), torch.enable_grad():
-        made = cast("torch.Tensor", function.apply(*given))
-    assert made.grad_fn is not None
-    kept: Any = made.grad_fn.metadata  # a dict at run time; torch's stub declares a method
+        result = cast("torch.Tensor", function.apply(*inputs))
+    assert result.grad_fn is not None
+    kept: Any = result.grad_fn.metadata  # a dict at run time; torch's stub declares a method
     kept.update(metadata)
-    place = error.__traceback__
+    trace = error.__traceback__
     with torch.autograd.set_detect_anomaly(True):
         try:
-            differentiate((made,), (torch.ones(()),), (given[-1],))
-        except Exception as found:
-            raise (error.with_traceback(place) if found is error else found) from error.__cause__
+            differentiate((result,), (torch.ones(()),), (inputs[-1],))
+        except Exception as raised:
+            raise (error.with_traceback(trace) if raised is error else raised) from error.__cause__
 
 
 def traceback_metadata(frame: FrameType | None) -> dict[str, Any]:

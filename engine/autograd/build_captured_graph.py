@@ -169,15 +169,19 @@ class CapturedGraphBuilder:
         if step.kind not in ("function", "opaque", "python"):
             return args
         saved = step.args[1] if step.kind == "python" else step.args[1:]
-        found = {v.index: v for v in values_in(saved) if v.source == "inputs"}
-        if not found:
+        saved_inputs = {v.index: v for v in values_in(saved) if v.source == "inputs"}
+        if not saved_inputs:
             return args
-        versions, places = self._nodes["versions"], tuple(found)
+        versions, positions = self._nodes["versions"], tuple(saved_inputs)
         if step.kind == "python":
-            return (*args, versions, places) if all(v.step is None for v in values_in(saved)) else args
+            return (*args, versions, positions) if all(v.step is None for v in values_in(saved)) else args
         unchanged = named_target("unchanged", graph_ops.check_saved_versions)
         self._create_node(
-            unchanged, (versions, places, tuple(map(self._value, found.values()))), "unchanged", step.call, "check"
+            unchanged,
+            (versions, positions, tuple(map(self._value, saved_inputs.values()))),
+            "unchanged",
+            step.call,
+            "check",
         )
         return args
 
@@ -194,8 +198,8 @@ class CapturedGraphBuilder:
             )
             node.meta[CAPTURED_VALUES] = (("sum", whole, joined),)
 
-    def _argument(self, thing: Any) -> Any:
-        return map_captured(thing, self._value, lambda run, args: self._create_node(run, args, "size", None, "size"))
+    def _argument(self, value: Any) -> Any:
+        return map_captured(value, self._value, lambda run, args: self._create_node(run, args, "size", None, "size"))
 
     def _value(self, value: CapturedValue) -> Any:
         step = value.step
@@ -207,11 +211,11 @@ class CapturedGraphBuilder:
             return self._nodes[value.source]
         key = (value.source, value.index)
         if key not in self._nodes:
-            made = self._nodes[value.source]
+            node = self._nodes[value.source]
             # Take items right after their list is computed: an unused list must not hold the other items.
-            with self.graph.inserting_after(made):
+            with self.graph.inserting_after(node):
                 self._nodes[key] = self._create_node(
-                    operator.getitem, (made, value.index), f"{step.name}_{value.index}", step.call, "item"
+                    operator.getitem, (node, value.index), f"{step.name}_{value.index}", step.call, "item"
                 )
                 self._nodes[key].meta[CAPTURED_VALUES] = (key,)
         return self._nodes[key]
@@ -237,9 +241,9 @@ def named_target(
     name: str, run: Callable[..., Any], *, changes_state: bool = False, is_python: bool = False
 ) -> GraphCallable:
     """Return a callable with the name that the graph shows."""
-    made = GraphCallable(short_name(name), run, changes_state=changes_state, is_python=is_python)
-    made.__module__ = "autograd"
-    return made
+    target = GraphCallable(short_name(name), run, changes_state=changes_state, is_python=is_python)
+    target.__module__ = "autograd"
+    return target
 
 
 def step_target(step: NodeStep) -> GraphCallable:

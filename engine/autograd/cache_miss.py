@@ -92,11 +92,11 @@ def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[s
         )
     kept_more = len(new.inputs) - len(old.inputs)
     if kept_more:
-        word = "more" if kept_more > 0 else "fewer"
-        return f"the forward saved {abs(kept_more)} {word} tensors for backward than in {old.id}", ()
-    for n, (given, kept) in enumerate(zip(new.inputs, old.inputs, strict=False)):
-        if given != kept:
-            return f"input {n} is {' on '.join(given)}, but {' on '.join(kept)} in {old.id}", ()
+        comparison = "more" if kept_more > 0 else "fewer"
+        return f"the forward saved {abs(kept_more)} {comparison} tensors for backward than in {old.id}", ()
+    for n, (new_input, old_input) in enumerate(zip(new.inputs, old.inputs, strict=False)):
+        if new_input != old_input:
+            return f"input {n} is {' on '.join(new_input)}, but {' on '.join(old_input)} in {old.id}", ()
     return f"constants of a node differ from {old.id}", ()
 
 

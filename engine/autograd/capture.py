@@ -112,12 +112,12 @@ class CaptureRecorder:
     # Stand-ins.
 
     def _placeholder_tensor(self, value: CapturedValue, *, like: torch.Tensor | None = None) -> torch.Tensor:
-        made = torch.empty(0)
+        tensor = torch.empty(0)
         if like is not None and like.requires_grad:
-            made.requires_grad_()
-        self._values[id(made)] = value
-        self._alive.append(made)
-        return made
+            tensor.requires_grad_()
+        self._values[id(tensor)] = value
+        self._alive.append(tensor)
+        return tensor
 
     def _placeholder_tensors(self, step: NodeStep, count: int) -> list[Any]:
         step.results = count
@@ -132,17 +132,17 @@ class CaptureRecorder:
         call.steps.append(step)
         return step
 
-    def _resolve(self, thing: Any) -> Any:
+    def _resolve(self, value: Any) -> Any:
         """Replace stand-ins by their captured values, also inside lists and tuples."""
-        if isinstance(thing, torch.Tensor):
-            found = self._values.get(id(thing))
-            return self._record_zeros(thing) if found is None else found
-        if isinstance(thing, (torch.SymInt, torch.SymFloat)):
-            return self._resolve_size(thing)
-        if isinstance(thing, (list, tuple)):
-            items = [self._resolve(t) for t in thing]
-            return items if isinstance(thing, list) else tuple(items)
-        return thing
+        if isinstance(value, torch.Tensor):
+            captured = self._values.get(id(value))
+            return self._record_zeros(value) if captured is None else captured
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return self._resolve_size(value)
+        if isinstance(value, (list, tuple)):
+            items = [self._resolve(t) for t in value]
+            return items if isinstance(value, list) else tuple(items)
+        return value
 
     def _record_zeros(self, tensor: torch.Tensor) -> CapturedValue:
         """Record zeros that torch created in the walk to materialize an undefined gradient."""
@@ -186,10 +186,10 @@ class CaptureRecorder:
             self._zeros_mode.__enter__()
             self._zeros_mode_is_active = True
         stand_ins = [self._placeholder_tensor(CapturedValue("inputs", n), like=t) for n, t in enumerate(inputs)]
-        made = [self._lifted_scalars.create_symbol(s, CapturedValue("sizes", n)) for n, s in enumerate(sizes)]
+        symbols = [self._lifted_scalars.create_symbol(s, CapturedValue("sizes", n)) for n, s in enumerate(sizes)]
         numbers = [self._lifted_scalars.create_symbol(s, CapturedValue("scalars", n)) for n, s in enumerate(scalars)]
         self._on_begin()
-        return stand_ins, made, numbers
+        return stand_ins, symbols, numbers
 
     def begin_node(self, name: str, index: int, owner: Any) -> None:
         self._calls.append(NodeCall(name, index, owner))
@@ -205,17 +205,17 @@ class CaptureRecorder:
         plain = [m if m is None else (m[0], (), *m[2:]) for m in metadata]
         step = self._add_step("validate", self._calls[-1].name, list(values), sizes)
         step.name, step.args = f"validate_{self._calls[-1].name.rpartition('::')[2]}", (*step.args, plain)
-        found = self._placeholder_tensors(step, len(values))
-        return [None if v is None else f for v, f in zip(values, found, strict=True)]
+        placeholders = self._placeholder_tensors(step, len(values))
+        return [None if v is None else f for v, f in zip(values, placeholders, strict=True)]
 
     def python_function(
-        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any
+        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], node_index: int, owner: Any
     ) -> list[Any]:
         present = tuple(m is not None for m in metadata)
-        args = (CapturedValue("hooks", place), tuple(saved), present, tuple(grads))
+        args = (CapturedValue("hooks", node_index), tuple(saved), present, tuple(grads))
         step = self._add_step("python", type(owner).__name__, *args, coming=grads)
-        found = self._placeholder_tensors(step, len(metadata))
-        return [f if there else None for f, there in zip(found, present, strict=True)]
+        placeholders = self._placeholder_tensors(step, len(metadata))
+        return [f if is_defined else None for f, is_defined in zip(placeholders, present, strict=True)]
 
     def add_gradients(self, old: Any, new: Any) -> Any:
         first, second = self._resolve(old), self._resolve(new)
@@ -227,14 +227,14 @@ class CaptureRecorder:
         step = self._add_step("accumulate", "accumulate_grad", variable, grad, coming=[grad])
         return self._placeholder_tensor(CapturedValue(step), like=variable)
 
-    def hook(self, kind: str, place: int, values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
-        hook = CapturedValue("hooks", place)
+    def hook(self, kind: str, node_index: int, values: Sequence[Any], other_arguments: Sequence[Any] = ()) -> list[Any]:
+        hook = CapturedValue("hooks", node_index)
         if kind == "post_acc_grad_hook":
             self._add_step(kind, kind, hook, values[0])
             return list(values)
         if kind == "post_hook":
             return self._placeholder_tensors(
-                self._add_step(kind, kind, hook, tuple(values), tuple(others)), len(values)
+                self._add_step(kind, kind, hook, tuple(values), tuple(other_arguments)), len(values)
             )
         return self._placeholder_tensors(self._add_step(kind, kind, hook, tuple(values), coming=values), len(values))
 
@@ -296,9 +296,9 @@ class CaptureRecorder:
 class _ZerosInterceptor(TorchDispatchMode):
     """Dispatch mode that intercepts zeros of undefined gradients, also of symbolic size."""
 
-    def __init__(self, made: Callable[..., torch.Tensor]) -> None:
+    def __init__(self, make_zeros: Callable[..., torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._on_zeros = made
+        self._on_zeros = make_zeros
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.zeros.default:
@@ -332,23 +332,23 @@ def _as_meta_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def map_captured(
-    thing: Any, on_value: Callable[[CapturedValue], Any], on_size: Callable[[Any, tuple[Any, ...]], Any]
+    value: Any, on_value: Callable[[CapturedValue], Any], on_size: Callable[[Any, tuple[Any, ...]], Any]
 ) -> Any:
     """Replace captured values and size expressions in a step's arguments, lists included.
 
     ``on_size`` gets the function that computes a size, and its replaced arguments.
     """
-    if isinstance(thing, CapturedValue):
-        return on_value(thing)
-    if isinstance(thing, SizeExpression):
-        return on_size(thing.run, tuple(map_captured(a, on_value, on_size) for a in thing.args))
-    if isinstance(thing, (list, tuple)):
-        return type(thing)([map_captured(t, on_value, on_size) for t in thing])
-    return thing
+    if isinstance(value, CapturedValue):
+        return on_value(value)
+    if isinstance(value, SizeExpression):
+        return on_size(value.run, tuple(map_captured(a, on_value, on_size) for a in value.args))
+    if isinstance(value, (list, tuple)):
+        return type(value)([map_captured(t, on_value, on_size) for t in value])
+    return value
 
 
-def values_in(thing: Any) -> list[CapturedValue]:
+def values_in(value: Any) -> list[CapturedValue]:
     """Return all captured values in a step's arguments."""
-    found: list[CapturedValue] = []
-    map_captured(thing, found.append, lambda _, args: args)
-    return found
+    values: list[CapturedValue] = []
+    map_captured(value, values.append, lambda _, args: args)
+    return values

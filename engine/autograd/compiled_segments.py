@@ -147,17 +147,17 @@ class Segment:
             return self.eager_run()
 
     def _trace_and_compile(
-        self, given: Sequence[Any], values: Sequence[Any], symbols: SymbolicInputs | None, why: str
+        self, inputs: Sequence[Any], values: Sequence[Any], symbols: SymbolicInputs | None, reason: str
     ) -> Run:
         """Trace and compile the segment; return a function of all its values.
 
         ``given``: values to trace with in place of ``values``.
         """
-        places = tuple(n for n, g in enumerate(given) if isinstance(g, (torch.Tensor, torch.SymInt)))
-        module, keep, count = _trace_to_aten(self.module, given, places, symbols)
-        reals = map_tensors(lambda t: t.detach(), [values[p] for p in places])
+        positions = tuple(n for n, g in enumerate(inputs) if isinstance(g, (torch.Tensor, torch.SymInt)))
+        module, keep, count = _trace_to_aten(self.module, inputs, positions, symbols)
+        reals = map_tensors(lambda t: t.detach(), [values[p] for p in positions])
         return _adapt_calling_convention(
-            self.compile(TracedSegment(self.name, module, reals, why)), places, keep, count
+            self.compile(TracedSegment(self.name, module, reals, reason)), positions, keep, count
         )
 
 
@@ -166,21 +166,21 @@ def _detach_keeping_requires_grad(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_(value.requires_grad)
 
 
-def _adapt_calling_convention(run: Run, places: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
+def _adapt_calling_convention(run: Run, positions: tuple[int, ...], keep: tuple[int, ...], count: int) -> Run:
     """Pass only tensors and symbols to ``run``; return None for results that are no tensors."""
 
     def call(*values: Any) -> Any:
-        made = run(*[values[p] for p in places])
+        made = run(*[values[p] for p in positions])
         results: list[Any] = [None] * count
-        for place, value in zip(keep, made, strict=True):
-            results[place] = value
+        for position, value in zip(keep, made, strict=True):
+            results[position] = value
         return results
 
     return call
 
 
 def _trace_to_aten(
-    module: torch.fx.GraphModule, given: Sequence[Any], places: Sequence[int], symbols: SymbolicInputs | None
+    module: torch.fx.GraphModule, inputs: Sequence[Any], positions: Sequence[int], symbols: SymbolicInputs | None
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...], int]:
     """Trace a segment to ATen operators.
 
@@ -190,15 +190,15 @@ def _trace_to_aten(
     shape: list[Any] = []
 
     def run(*traced: Any) -> list[torch.Tensor]:
-        values = list(given)
-        for place, value in zip(places, traced, strict=True):
-            values[place] = value
-        found = interpreter.run(*values)
-        tensors = tensors_by_position(found)
-        shape[:] = [n in tensors for n in range(len(found))]
+        values = list(inputs)
+        for position, value in zip(positions, traced, strict=True):
+            values[position] = value
+        results = interpreter.run(*values)
+        tensors = tensors_by_position(results)
+        shape[:] = [n in tensors for n in range(len(results))]
         return list(tensors.values())
 
-    how: Literal["fake", "real"] = "fake" if symbols is None else "real"
+    tracing_mode: Literal["fake", "real"] = "fake" if symbols is None else "real"
     with contextlib.ExitStack() as stack:
         if symbols is not None:  # C++ composites read sizes as integers; torch's Python decompositions do not
             stack.enter_context(symbols.fake_mode)
@@ -206,11 +206,13 @@ def _trace_to_aten(
         stack.enter_context(torch.no_grad())
         stack.enter_context(DisableAutocast())
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
-        made = make_fx(run, tracing_mode=how, _error_on_data_dependent_ops=True)(*[given[p] for p in places])
-    for node in made.graph.nodes:
+        traced_module = make_fx(run, tracing_mode=tracing_mode, _error_on_data_dependent_ops=True)(
+            *[inputs[p] for p in positions]
+        )
+    for node in traced_module.graph.nodes:
         if "val" in node.meta:
             node.meta["example_value"] = node.meta["val"]
-    return made, tuple(n for n, there in enumerate(shape) if there), len(shape)
+    return traced_module, tuple(n for n, is_defined in enumerate(shape) if is_defined), len(shape)
 
 
 def split_into_segments(
@@ -256,8 +258,8 @@ class _SegmentSplitter:
             else:
                 self._flush()
                 self._copy(node)
-        whole = torch.fx.GraphModule(torch.nn.Module(), self._graph, "DividedBackward")
-        return generate_function(whole, captured_node_callable, name="compiled backward", early_exit=leave)
+        module = torch.fx.GraphModule(torch.nn.Module(), self._graph, "DividedBackward")
+        return generate_function(module, captured_node_callable, name="compiled backward", early_exit=leave)
 
     def _copy(self, node: torch.fx.Node) -> None:
         self._map[node] = self._graph.node_copy(node, lambda n: self._map[n])
@@ -275,10 +277,10 @@ class _SegmentSplitter:
 
     def _add_segment(self) -> None:
         inside = set(self._pure_nodes)
-        given = list(dict.fromkeys(n for p in self._pure_nodes for n in p.all_input_nodes if n not in inside))
+        segment_inputs = list(dict.fromkeys(n for p in self._pure_nodes for n in p.all_input_nodes if n not in inside))
         results = [p for p in self._pure_nodes if any(u not in inside for u in p.users)]
         graph = torch.fx.Graph()
-        copies = {n: graph.placeholder(n.name) for n in given}
+        copies = {n: graph.placeholder(n.name) for n in segment_inputs}
         for node in self._pure_nodes:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
             set_provenance(copies[node], NodeProvenance(nodes=(node_id("captured", self._id, node),)))
@@ -286,9 +288,11 @@ class _SegmentSplitter:
         name = f"segment_{len(self.segments)}"
         segment = Segment(name, torch.fx.GraphModule(torch.nn.Module(), graph, name), self._compile, self._fail)
         self.segments.append(segment)
-        made = self._graph.create_node("call_function", segment, tuple(self._map[n] for n in given), {}, name=name)
+        segment_node = self._graph.create_node(
+            "call_function", segment, tuple(self._map[n] for n in segment_inputs), {}, name=name
+        )
         for n, node in enumerate(results):
-            item = self._graph.create_node("call_function", operator.getitem, (made, n), {}, name=node.name)
+            item = self._graph.create_node("call_function", operator.getitem, (segment_node, n), {}, name=node.name)
             item.meta[STEP_KIND] = "item"
             item.meta.update({key: node.meta[key] for key in (NODE_CALL, CAPTURED_VALUES) if key in node.meta})
             set_provenance(item, NodeProvenance(nodes=(node_id("captured", self._id, node),)))

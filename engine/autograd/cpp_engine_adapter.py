@@ -46,7 +46,7 @@ class CaptureCallbacks(Protocol):
         ...
 
     def python_function(
-        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], place: int, owner: Any
+        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], node_index: int, owner: Any
     ) -> list[Any]:
         """Record an autograd.Function's backward; ``place`` is the index of its ctx in ``hooks``."""
         ...
@@ -59,11 +59,11 @@ class CaptureCallbacks(Protocol):
         """Record the accumulation into a leaf's ``.grad``, whose value was ``old``."""
         ...
 
-    def hook(self, kind: str, place: int, values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+    def hook(self, kind: str, node_index: int, values: Sequence[Any], other_arguments: Sequence[Any] = ()) -> list[Any]:
         """Record a user hook of a kind in ``hooks.HOOK_KINDS`` on several values."""
         ...
 
-    def tensor_hook(self, place: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
+    def tensor_hook(self, node_index: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
         """Record a hook on one of several gradients; a built-in one implements ``retain_grad``."""
         ...
 
@@ -121,8 +121,8 @@ class AutogradCompilerAdapter:
 
         Newer versions pass flags of the call (``modes``) and expect an id as the first result.
         """
-        found = self._callbacks.begin(inputs, sizes, scalars)
-        return ("engine", *found) if modes else found
+        begun = self._callbacks.begin(inputs, sizes, scalars)
+        return ("engine", *begun) if modes else begun
 
     def log_compile_reasons(self, reasons: Sequence[str]) -> None:
         """Ignore torch's cache-miss reasons, passed if its logger is set; we compute our own."""
@@ -148,10 +148,10 @@ class AutogradCompilerAdapter:
 
     @_never_raise(lambda grads, metadata, *_: tuple(_placeholder_gradients(metadata)))
     def proxy_call_backward(
-        self, grads: Any, metadata: Any, saved: Any, place: int, owner: Any, state: int | None = None, *rest: Any
+        self, grads: Any, metadata: Any, saved: Any, node_index: int, owner: Any, state: int | None = None, *rest: Any
     ) -> tuple[Any, ...]:
         """Record an autograd.Function's backward."""
-        return tuple(self._callbacks.python_function(grads, metadata, saved, place, owner))
+        return tuple(self._callbacks.python_function(grads, metadata, saved, node_index, owner))
 
     @_never_raise(lambda old, new: old)
     def accumulate(self, old: Any, new: Any) -> Any:
@@ -171,29 +171,29 @@ class AutogradCompilerAdapter:
         return None if is_old else result
 
     @_never_raise(lambda values, *_: values)
-    def tensor_pre_hook(self, values: Any, place: int, position: int) -> list[Any]:
+    def tensor_pre_hook(self, values: Any, node_index: int, position: int) -> list[Any]:
         """Record a user's hook on the gradient at ``position`` of a node's gradients."""
-        return self._callbacks.tensor_hook(place, values, position, is_builtin=False)
+        return self._callbacks.tensor_hook(node_index, values, position, is_builtin=False)
 
     @_never_raise(lambda values, *_: values)
-    def cpp_tensor_pre_hook(self, values: Any, place: int, position: int) -> list[Any]:
+    def cpp_tensor_pre_hook(self, values: Any, node_index: int, position: int) -> list[Any]:
         """Record a C++ tensor hook, which implements ``retain_grad``."""
-        return self._callbacks.tensor_hook(place, values, position, is_builtin=True)
+        return self._callbacks.tensor_hook(node_index, values, position, is_builtin=True)
 
     @_never_raise(lambda values, *_: values)
-    def pre_hook(self, values: Any, place: int) -> list[Any]:
+    def pre_hook(self, values: Any, node_index: int) -> list[Any]:
         """Record a hook that runs before its node."""
-        return self._callbacks.hook("pre_hook", place, values)
+        return self._callbacks.hook("pre_hook", node_index, values)
 
     @_never_raise(lambda results, *_: results)
-    def post_hook(self, results: Any, values: Any, place: int) -> list[Any]:
+    def post_hook(self, results: Any, values: Any, node_index: int) -> list[Any]:
         """Record a hook that runs after its node."""
-        return self._callbacks.hook("post_hook", place, results, values)
+        return self._callbacks.hook("post_hook", node_index, results, values)
 
     @_never_raise(lambda variable, _: [variable])
-    def post_acc_grad_hook(self, variable: Any, place: int) -> list[Any]:
+    def post_acc_grad_hook(self, variable: Any, node_index: int) -> list[Any]:
         """Record a leaf's hook that runs after its ``.grad`` is written."""
-        return self._callbacks.hook("post_acc_grad_hook", place, [variable])
+        return self._callbacks.hook("post_acc_grad_hook", node_index, [variable])
 
     @_never_raise(lambda *_: torch.empty(0))
     def unpack_hook(self, hook: int, packed: int) -> Any:
@@ -280,14 +280,14 @@ def share_formulas() -> None:
             FORMULAS[name] = run
     for name, run in FORMULAS.items():
         if not hasattr(namespace, name):
-            given = namespace.add(name, run, False, not is_opaque_formula(name))
-            assert given == name
+            registered = namespace.add(name, run, False, not is_opaque_formula(name))
+            assert registered == name
 
 
 def _formula_in_closure(bound: Any) -> Any:
     cells = getattr(bound, "__closure__", None) or ()
-    found = [getattr(c.cell_contents, "fn", None) for c in cells]
-    return next((f for f in found if f is not None), None)
+    functions = [getattr(c.cell_contents, "fn", None) for c in cells]
+    return next((f for f in functions if f is not None), None)
 
 
 def torch_capture_count() -> int:
@@ -315,8 +315,8 @@ def set_compiler(factory: Callable[[], Any] | None, *, dynamic: bool = False) ->
 
 def restore_compiler(previous: PreviousCompiler) -> PreviousCompiler:
     """Restore a previous setting and return the setting that it replaces."""
-    found = capture_protocol.set_autograd_compiler(*previous)
-    return found if isinstance(found, tuple) else (found, False)
+    replaced = capture_protocol.set_autograd_compiler(*previous)
+    return replaced if isinstance(replaced, tuple) else (replaced, False)
 
 
 def clear_cache() -> None:

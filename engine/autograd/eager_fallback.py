@@ -89,13 +89,13 @@ class EagerContinuation:
 
     # Values.
 
-    def _value(self, thing: Any) -> Any:
+    def _value(self, value: Any) -> Any:
         """Replace captured values by their current values, also inside lists and tuples.
 
         Raises:
             _Unused: The captured graph did not compute one of them.
         """
-        return map_captured(thing, self._lookup, lambda run, args: run(*args))
+        return map_captured(value, self._lookup, lambda run, args: run(*args))
 
     def _lookup(self, value: CapturedValue) -> Any:
         if value.terms:
@@ -112,34 +112,34 @@ class EagerContinuation:
 
     def _restore_sums(self) -> None:
         for key in [k for k in self.values if isinstance(k, tuple) and k[0] == "sum"]:
-            _, whole, joined = key
-            if len(joined) > len(self._sums.get(whole, (None, ()))[1]):
-                self._sums[whole] = (self.values[key], joined)
+            _, total, joined = key
+            if len(joined) > len(self._sums.get(total, (None, ()))[1]):
+                self._sums[total] = (self.values[key], joined)
         for call in self.captured.calls:
             for gradient in call.incoming_gradients or ():
                 self._restore_sum(gradient)
         for result in self.captured.results:
             self._restore_sum(result)
 
-    def _restore_sum(self, whole: Any) -> None:
+    def _restore_sum(self, total: Any) -> None:
         """Restore a sum without additions from its one term that has a value."""
-        if not isinstance(whole, CapturedValue) or not whole.terms or whole in self._sums:
+        if not isinstance(total, CapturedValue) or not total.terms or total in self._sums:
             return
-        self._sums[whole] = (None, ())
-        for term in whole.terms:
+        self._sums[total] = (None, ())
+        for term in total.terms:
             try:
-                self._sums[whole] = (self._lookup(term), (term,))
+                self._sums[total] = (self._lookup(term), (term,))
             except _Unused:
                 continue
 
     def _add_terms(self, call: NodeCall) -> None:
         """Add the results of a call to the sums that contain them."""
-        for whole, (so_far, joined) in list(self._sums.items()):
-            for term in whole.terms:
+        for total, (so_far, joined) in list(self._sums.items()):
+            for term in total.terms:
                 if term in joined or term.step is None or term.step.call is not call:
                     continue
                 so_far, joined = graph_ops.add(so_far, self._value(term)), (*joined, term)
-            self._sums[whole] = (so_far, joined)
+            self._sums[total] = (so_far, joined)
 
     # Nodes.
 
@@ -191,14 +191,14 @@ class EagerContinuation:
         """
         if call.incoming_gradients is not None:
             return list(call.incoming_gradients)
-        found = {self.active.input_edges[n][1]: v for n, v in self._requested_gradients(call)}
-        return [found.get(position) for position in range(max(found, default=-1) + 1)]
+        gradients = {self.active.input_edges[n][1]: v for n, v in self._requested_gradients(call)}
+        return [gradients.get(position) for position in range(max(gradients, default=-1) + 1)]
 
     def _requested_gradients(self, call: NodeCall) -> list[tuple[int, CapturedValue | None]]:
         """Return (index, value) of the results that are incoming gradients of a node."""
         node = self._autograd_node(call)
-        wanted = self.active.input_edges
-        return [(n, v) for n, v in enumerate(self.captured.results) if n < len(wanted) and wanted[n][0] is node]
+        requested = self.active.input_edges
+        return [(n, v) for n, v in enumerate(self.captured.results) if n < len(requested) and requested[n][0] is node]
 
     def _value_or_none(self, value: Any) -> Any:
         if _is_zeros(value):
@@ -219,8 +219,8 @@ class EagerContinuation:
         positions = list(dict.fromkeys(s.position for s in steps))
         if last is not None:
             positions = positions[positions.index(last.position) :]
-            rest = steps[steps.index(last) + 1 :]
-            for hook in [self._value(s.args[0]) for s in rest if s.position == last.position]:
+            steps_left = steps[steps.index(last) + 1 :]
+            for hook in [self._value(s.args[0]) for s in steps_left if s.position == last.position]:
                 gradients[last.position] = self._run_hook(call, hooks.tensor_hook, hook, gradients[last.position])
             positions = positions[1:]
         positions += [p for p in range(len(gradients)) if p not in {s.position for s in steps}]
@@ -280,8 +280,8 @@ class EagerContinuation:
 
     def _run_pre_hooks(self, call: NodeCall, gradients: tuple[Any, ...], last: NodeStep | None) -> tuple[Any, ...]:
         if last is not None and last.kind == "pre_hook":
-            rest = call.steps[call.steps.index(last) + 1 :]
-            found = [self._value(s.args[0]) for s in rest if s.kind == "pre_hook"]
+            steps_left = call.steps[call.steps.index(last) + 1 :]
+            found = [self._value(s.args[0]) for s in steps_left if s.kind == "pre_hook"]
         else:
             found = list(read_hooks(self._autograd_node(call).register_prehook)[0].values())
         for hook in found:
@@ -320,13 +320,13 @@ class EagerContinuation:
         return outputs
 
     def _with_gradients(self, step: NodeStep, args: tuple[Any, ...], gradients: Sequence[Any]) -> tuple[Any, ...]:
-        place = GRADIENT_ARGUMENT[step.kind]
-        previous = args[place]
+        argument = GRADIENT_ARGUMENT[step.kind]
+        previous = args[argument]
         if not isinstance(previous, (list, tuple)):
-            return (*args[:place], gradients[0], *args[place + 1 :])
+            return (*args[:argument], gradients[0], *args[argument + 1 :])
         # An undefined gradient may have been captured as zeros.
         now = [g if g is not None else t if _is_zeros(t) else None for g, t in zip(gradients, previous, strict=True)]
-        return (*args[:place], type(previous)(now), *args[place + 1 :])
+        return (*args[:argument], type(previous)(now), *args[argument + 1 :])
 
     def _check_saved_versions(self, step: NodeStep, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check the versions of saved tensors, as the captured graph does; return the arguments.
@@ -336,12 +336,12 @@ class EagerContinuation:
         if step.kind not in ("function", "opaque", "python") or "versions" not in self.values:
             return args
         saved = step.args[1] if step.kind == "python" else step.args[1:]
-        found = {v.index or 0: self._value(v) for v in values_in(saved) if v.source == "inputs"}
-        versions, places = self.values["versions"], tuple(found)
+        saved_inputs = {v.index or 0: self._value(v) for v in values_in(saved) if v.source == "inputs"}
+        versions, positions = self.values["versions"], tuple(saved_inputs)
         if step.kind == "python":
             is_plain = all(v.step is None for v in values_in(saved))
-            return (*args, versions, places) if found and is_plain else args
-        graph_ops.check_saved_versions(versions, places, tuple(found.values()))
+            return (*args, versions, positions) if saved_inputs and is_plain else args
+        graph_ops.check_saved_versions(versions, positions, tuple(saved_inputs.values()))
         return args
 
     def _run_post_accumulate_hooks(self, call: NodeCall, at: int) -> None:
@@ -405,8 +405,8 @@ def make_exit_hook(captured: BackwardCapture, order: Sequence[int], *, checks_an
         keys = [n.meta.get(CAPTURED_VALUES, ()) for n in alive]
 
         def goes_on(values: Sequence[Any]) -> tuple[Any, ...]:
-            found = {k: v for several, v in zip(keys, values, strict=True) for k in several}
-            return EagerContinuation(captured, order, step, found, active_backward(), checks_anomalies).run()
+            results = {k: v for several, v in zip(keys, values, strict=True) for k in several}
+            return EagerContinuation(captured, order, step, results, active_backward(), checks_anomalies).run()
 
         return hooks_changed, goes_on
 

@@ -30,13 +30,13 @@ class AutogradNode:
     node: Any = None
 
 
-def walk_autograd_graph(roots: Sequence[NodeEdge], wanted: Sequence[NodeEdge] = ()) -> tuple[AutogradNode, ...]:
+def walk_autograd_graph(roots: Sequence[NodeEdge], target_edges: Sequence[NodeEdge] = ()) -> tuple[AutogradNode, ...]:
     """Return the nodes of a backward in the order of torch's walk, graph root first.
 
     ``wanted``: visit only nodes that lead to these edges, and the nodes of these edges.
     """
     nodes, edges = _reachable(roots)
-    useful = _nodes_leading_to(nodes, edges, [n for n, _ in wanted]) if wanted else None
+    useful = _nodes_leading_to(nodes, edges, [n for n, _ in target_edges]) if target_edges else None
     # The graph root has index -1.
     waits = [0] * len(nodes)
     for targets in (edges[-1], *(edges[k] for k in range(len(nodes)))):
@@ -46,24 +46,24 @@ def walk_autograd_graph(roots: Sequence[NodeEdge], wanted: Sequence[NodeEdge] = 
     order: list[int] = []
     work = [-1]
     while work:
-        place = work.pop()
-        order.append(place)
-        for target in edges[place]:
+        node_index = work.pop()
+        order.append(node_index)
+        for target in edges[node_index]:
             if target is None or (useful is not None and target[0] not in useful):
                 continue
             waits[target[0]] -= 1
             if waits[target[0]] == 0:
                 work.append(target[0])
-    index = {place: n for n, place in enumerate(order)}
-    found = []
-    for place in order:
-        following = tuple(None if t is None or t[0] not in index else (index[t[0]], t[1]) for t in edges[place])
-        if place < 0:
-            found.append(AutogradNode("torch::autograd::GraphRoot", _MAX_SEQUENCE_NR, following))
+    index = {node_index: n for n, node_index in enumerate(order)}
+    steps = []
+    for node_index in order:
+        following = tuple(None if t is None or t[0] not in index else (index[t[0]], t[1]) for t in edges[node_index])
+        if node_index < 0:
+            steps.append(AutogradNode("torch::autograd::GraphRoot", _MAX_SEQUENCE_NR, following))
         else:
-            node = nodes[place]
-            found.append(AutogradNode(node.name(), node._sequence_nr(), following, node))
-    return tuple(found)
+            node = nodes[node_index]
+            steps.append(AutogradNode(node.name(), node._sequence_nr(), following, node))
+    return tuple(steps)
 
 
 _MAX_SEQUENCE_NR = 2**64 - 1
@@ -72,37 +72,37 @@ _Edges = dict[int, tuple[tuple[int, int] | None, ...]]
 
 def _reachable(roots: Sequence[NodeEdge]) -> tuple[list[Any], _Edges]:
     nodes: list[Any] = []
-    places: dict[Any, int] = {}
+    indices: dict[Any, int] = {}
 
     def place_of(node: Any) -> int:
-        if node not in places:
-            places[node] = len(nodes)
+        if node not in indices:
+            indices[node] = len(nodes)
             nodes.append(node)
-        return places[node]
+        return indices[node]
 
     edges: _Edges = {-1: tuple((place_of(node), nr) for node, nr in roots)}
-    done = 0
-    while done < len(nodes):
-        edges[done] = tuple(None if n is None else (place_of(n), nr) for n, nr in nodes[done].next_functions)
-        done += 1
+    expanded = 0
+    while expanded < len(nodes):
+        edges[expanded] = tuple(None if n is None else (place_of(n), nr) for n, nr in nodes[expanded].next_functions)
+        expanded += 1
     return nodes, edges
 
 
-def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, wanted: Sequence[Any]) -> set[int]:
+def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, target_edges: Sequence[Any]) -> set[int]:
     """Return the indexes of the wanted nodes and of all nodes that lead to one of them."""
     into: dict[int, list[int]] = {}
-    for place in range(len(nodes)):
-        for target in edges[place]:
+    for node_index in range(len(nodes)):
+        for target in edges[node_index]:
             if target is not None:
-                into.setdefault(target[0], []).append(place)
-    found = {n for n, node in enumerate(nodes) if any(node is w for w in wanted)}
-    work = list(found)
+                into.setdefault(target[0], []).append(node_index)
+    leading = {n for n, node in enumerate(nodes) if any(node is w for w in target_edges)}
+    work = list(leading)
     while work:
-        for place in into.get(work.pop(), ()):
-            if place not in found:
-                found.add(place)
-                work.append(place)
-    return found
+        for node_index in into.get(work.pop(), ()):
+            if node_index not in leading:
+                leading.add(node_index)
+                work.append(node_index)
+    return leading
 
 
 def eager_execution_order(nodes: Sequence[AutogradNode]) -> tuple[int, ...]:
@@ -120,9 +120,9 @@ def eager_execution_order(nodes: Sequence[AutogradNode]) -> tuple[int, ...]:
 
     push_heap(ready, 0, is_less)
     while ready:
-        place = pop_heap(ready, is_less)
-        order.append(place)
-        for target in nodes[place].next_edges:
+        node_index = pop_heap(ready, is_less)
+        order.append(node_index)
+        for target in nodes[node_index].next_edges:
             if target is None:
                 continue
             waits[target[0]] -= 1

@@ -66,12 +66,12 @@ class ValidateOutputs:
         return fitted
 
     def _validate_in_torch(self, n: int, grad: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
-        options, _, *rest = self._metadata[n]
+        options, _, *other_metadata = self._metadata[n]
         metadata: list[Any] = [None] * len(self._metadata)
-        metadata[n] = (options, list(size), *rest)
-        given = [grad if k == n else None for k in range(len(metadata))]
+        metadata[n] = (options, list(size), *other_metadata)
+        gradients = [grad if k == n else None for k in range(len(metadata))]
         try:
-            fitted: torch.Tensor = cpp_engine_adapter.formula("validate_outputs")(given, metadata)[n]
+            fitted: torch.Tensor = cpp_engine_adapter.formula("validate_outputs")(gradients, metadata)[n]
         except RuntimeError as error:
             raise type(error)(
                 str(error).replace("[Compiled Autograd Tracing:]", f"Function {self._node} returned an ")
@@ -82,10 +82,10 @@ class ValidateOutputs:
         """Fit a tensor subclass: a tensor used for tracing, or a user-defined wrapper at run time."""
         if not get_dispatch_mode(TorchDispatchModeKey.FAKE) and not _is_tracing_tensor(grad):
             return self._validate_in_torch(n, grad, size)
-        wanted = _DTYPES[self._metadata[n][0][3]]
+        dtype = _DTYPES[self._metadata[n][0][3]]
         if grad.dim() != len(size) or any(a is not b and a != b for a, b in zip(grad.shape, size, strict=True)):
             grad = grad.sum_to_size(size)
-        return grad if grad.dtype is wanted else grad.to(wanted)
+        return grad if grad.dtype is dtype else grad.to(dtype)
 
 
 def _is_tracing_tensor(grad: torch.Tensor) -> bool:
@@ -94,8 +94,8 @@ def _is_tracing_tensor(grad: torch.Tensor) -> bool:
 
 def _cannot_sum_to(grad: torch.Tensor, size: Sequence[int]) -> bool:
     """Return True if the gradient cannot be summed to the size."""
-    given = grad.shape[grad.dim() - len(size) :]
-    return grad.dim() < len(size) or any(b not in (1, a) for a, b in zip(given, size, strict=True))
+    trailing_sizes = grad.shape[grad.dim() - len(size) :]
+    return grad.dim() < len(size) or any(b not in (1, a) for a, b in zip(trailing_sizes, size, strict=True))
 
 
 def add(old: Any, new: Any) -> Any:
@@ -136,10 +136,10 @@ def _set_grad_of_other_size(variable: torch.Tensor, grad: torch.Tensor) -> None:
 
     Python's setter rejects it. torch's engine does not check it.
     """
-    given: Any = torch.empty_like(variable)
-    variable.grad = given
-    given.set_(grad)
-    _set_version((given,), (0,))
+    placeholder: Any = torch.empty_like(variable)
+    variable.grad = placeholder
+    placeholder.set_(grad)
+    _set_version((placeholder,), (0,))
 
 
 def _count_references_in_callee(value: object) -> int:
@@ -197,15 +197,15 @@ def copy_slices_prologue(
 
     First half of CopySlices, the backward of an in-place write to a view of a base.
     """
-    whole = grad.new_empty_strided(base_sizes, base_strides)
-    whole.copy_(grad)
-    part = whole.as_strided(view_sizes, view_strides, view_offset - base_offset)
-    return whole, part, part.clone(memory_format=torch.contiguous_format)
+    base_grad = grad.new_empty_strided(base_sizes, base_strides)
+    base_grad.copy_(grad)
+    part = base_grad.as_strided(view_sizes, view_strides, view_offset - base_offset)
+    return base_grad, part, part.clone(memory_format=torch.contiguous_format)
 
 
 def copy_slices_epilogue(
     needed: Sequence[bool],
-    whole: torch.Tensor,
+    base_grad: torch.Tensor,
     grads: Sequence[torch.Tensor | None],
     base_offset: int,
     view_sizes: Sequence[int],
@@ -221,8 +221,8 @@ def copy_slices_epilogue(
         if not needed[n] or grad is None:
             continue
         if n == 0:
-            whole.as_strided(view_sizes, view_strides, view_offset - base_offset).copy_(grad)
-            results[n] = whole
+            base_grad.as_strided(view_sizes, view_strides, view_offset - base_offset).copy_(grad)
+            results[n] = base_grad
         else:
             results[n] = grad
     return tuple(results)
@@ -238,20 +238,20 @@ def read_versions(inputs: Sequence[Any]) -> list[int]:
     return [-1 if t is None or t.is_inference() else t._version for t in inputs]
 
 
-def check_saved_versions(versions: Sequence[int], places: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+def check_saved_versions(versions: Sequence[int], positions: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
     """Check that saved tensors were not changed in place since the backward began.
 
     Raises:
         RuntimeError: A hook or a Python function changed one; torch's own message.
     """
-    for place, tensor in zip(places, tensors, strict=True):
-        expected = versions[place]
+    for position, tensor in zip(positions, tensors, strict=True):
+        expected = versions[position]
         if expected >= 0 and tensor._version != expected:
-            found = tensor._version
+            version = tensor._version
             _set_version((tensor,), (expected,))
             with torch.enable_grad():
                 product: Any = torch.ones((), device=tensor.device, requires_grad=True) * tensor
-            _set_version((tensor,), (found,))
+            _set_version((tensor,), (version,))
             _ = product.grad_fn._saved_other  # torch checks the version on this read, and raises
 
 

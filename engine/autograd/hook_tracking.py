@@ -142,8 +142,8 @@ def _probe_registry(register: Callable[[Any], Any]) -> HookRegistry:
     try:
         register(None)
     except _RegistryFound as answer:
-        found: HookRegistry = answer.args[0]
-        return found
+        registry: HookRegistry = answer.args[0]
+        return registry
     finally:
         _thread.is_probing = False
     return {}
@@ -178,8 +178,8 @@ def active_backward() -> ActiveBackward:
 class PositionedHook:
     """User code of the node at an index of the walk; its first argument is the hook or ctx."""
 
-    def __init__(self, place: int, run: Callable[..., Any]) -> None:
-        self._node_index = place
+    def __init__(self, position: int, run: Callable[..., Any]) -> None:
+        self._node_index = position
         self._run = run
 
     def __call__(self, hook: Any, *args: Any) -> Any:
@@ -216,15 +216,15 @@ def track_hooks(running: ActiveBackward) -> Iterator[None]:
 
 
 def _patched_current_node(by_torch: Callable[[], Any]) -> Any:
-    found, running = by_torch(), _thread.active
-    if found is not None or running is None or running.node_index < 0 or running.nodes is None:
-        return found
+    node, running = by_torch(), _thread.active
+    if node is not None or running is None or running.node_index < 0 or running.nodes is None:
+        return node
     return running.nodes[running.node_index].node if running.function_context is None else running.function_context
 
 
 def _patched_graph_task_id(by_torch: Callable[[], int]) -> int:
-    found, running = by_torch(), _thread.active
-    return running.graph_task_id if found == -1 and running is not None else found
+    task_id, running = by_torch(), _thread.active
+    return running.graph_task_id if task_id == -1 and running is not None else task_id
 
 
 _PATCHED_TORCH_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -237,9 +237,9 @@ _original_init, _original_remove = RemovableHandle.__init__, RemovableHandle.rem
 
 
 def _patched_retain_grad(self: torch.Tensor) -> Any:
-    running, kept = _thread.active, self.requires_grad and self.retains_grad
+    running, retained = _thread.active, self.requires_grad and self.retains_grad
     super(torch.Tensor, self).retain_grad()
-    if running is not None and not kept and self.grad_fn is not None:
+    if running is not None and not retained and self.grad_fn is not None:
         running.on_grad_retained(self)
 
 

@@ -77,7 +77,7 @@ def python_backward(
     present: Sequence[bool],
     grads: Sequence[Any],
     versions: Sequence[int] = (),
-    places: Sequence[int] = (),
+    positions: Sequence[int] = (),
 ) -> tuple[Any, ...]:
     """Run an autograd.Function's backward; return a gradient per argument of its forward.
 
@@ -90,19 +90,20 @@ def python_backward(
     """
 
     def check() -> None:
-        if places:
-            check_saved_versions(versions, places, [t for t in saved if t is not None])
+        if positions:
+            check_saved_versions(versions, positions, [t for t in saved if t is not None])
 
     shown = _context_class(type(context).__name__)(context, saved, check)
     with running_function(shown):
-        found = BackwardCFunction.apply(shown, *grads)  # type: ignore[arg-type]
+        gradients = BackwardCFunction.apply(shown, *grads)  # type: ignore[arg-type]
     shown._engine_release_saved()
-    results = found if isinstance(found, tuple) else (found,)
+    results = gradients if isinstance(gradients, tuple) else (gradients,)
     if len(results) == len(present) and all(
-        r is None or (there and isinstance(r, torch.Tensor)) for r, there in zip(results, present, strict=True)
+        r is None or (is_defined and isinstance(r, torch.Tensor))
+        for r, is_defined in zip(results, present, strict=True)
     ):
         return results
-    _raise_for_python_function(context, present, found)
+    _raise_for_python_function(context, present, gradients)
     return tuple(results[: len(present)])
 
 
@@ -183,15 +184,15 @@ def _has_same_metadata(result: Any, value: Any) -> bool:
 
 
 def _check_hook_results(
-    hook: Callable[..., Any], found: Any, values: tuple[Any, ...], register: str
+    hook: Callable[..., Any], results: Any, values: tuple[Any, ...], register: str
 ) -> tuple[Any, ...]:
-    if found is None:
+    if results is None:
         return values
-    is_tuple = type(found) is tuple and len(found) == len(values)
-    if is_tuple and all(r is v or _has_same_metadata(r, v) for r, v in zip(found, values, strict=True)):
-        return tuple(found)
-    _raise_for_node_hook(hook, values, found, register)
-    return tuple(found)
+    is_tuple = type(results) is tuple and len(results) == len(values)
+    if is_tuple and all(r is v or _has_same_metadata(r, v) for r, v in zip(results, values, strict=True)):
+        return tuple(results)
+    _raise_for_node_hook(hook, values, results, register)
+    return tuple(results)
 
 
 def _without_anomaly_mode() -> contextlib.AbstractContextManager[Any]:
@@ -234,26 +235,26 @@ class _Identity(torch.autograd.Function):
         return grads
 
 
-def _raise_for_node_hook(hook: Callable[..., Any], values: tuple[Any, ...], found: Any, register: str) -> None:
+def _raise_for_node_hook(hook: Callable[..., Any], values: tuple[Any, ...], results: Any, register: str) -> None:
     probes = [torch.zeros(()) if v is None else torch.zeros_like(v) for v in values]
     with torch.enable_grad():
-        made: Any = cast("Any", _Identity).apply(*[p.requires_grad_() for p in probes])
-    outputs = made if isinstance(made, tuple) else (made,)
-    getattr(outputs[0].grad_fn, register)(_ReplayedHookResult(hook, found))
+        output: Any = cast("Any", _Identity).apply(*[p.requires_grad_() for p in probes])
+    outputs = output if isinstance(output, tuple) else (output,)
+    getattr(outputs[0].grad_fn, register)(_ReplayedHookResult(hook, results))
     defined = [n for n, v in enumerate(values) if v is not None]
     with _without_anomaly_mode():
         torch.autograd.grad([outputs[n] for n in defined], probes, [values[n] for n in defined], allow_unused=True)
 
 
-def _raise_for_python_function(context: Any, present: Sequence[bool], found: Any) -> None:
+def _raise_for_python_function(context: Any, present: Sequence[bool], results: Any) -> None:
     name = type(context).__name__.removesuffix("Backward")
     methods = {
         "forward": staticmethod(lambda ctx, *values: torch.zeros(())),
-        "backward": staticmethod(lambda ctx, *grads: found),
+        "backward": staticmethod(lambda ctx, *grads: results),
     }
     function: Any = type(name, (torch.autograd.Function,), methods)
-    given = [torch.zeros((), requires_grad=True) if there else None for there in present]
+    inputs = [torch.zeros((), requires_grad=True) if is_defined else None for is_defined in present]
     with torch.enable_grad():
-        made = function.apply(*given)
+        output = function.apply(*inputs)
     with _without_anomaly_mode():
-        torch.autograd.grad(made, [g for g in given if g is not None], allow_unused=True)
+        torch.autograd.grad(output, [g for g in inputs if g is not None], allow_unused=True)

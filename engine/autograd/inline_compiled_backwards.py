@@ -32,18 +32,21 @@ def inline_compiled_backwards(module: torch.fx.GraphModule) -> tuple[torch.fx.Gr
     values: dict[torch.fx.Node, Any] = {}
     notes = []
     for node in module.graph.nodes:
-        known = _inlinable_backward_of(node)
-        reason = "" if known is None else _why_not_inlinable(node, known)
-        if known is not None:
+        inlinable = _inlinable_backward_of(node)
+        reason = "" if inlinable is None else _why_not_inlinable(node, inlinable)
+        if inlinable is not None:
             notes.append(
                 f"the backward of a compiled call ({node.name}) {f'is not inlined: {reason}' if reason else 'is inlined'}"
             )
-        if known is not None and not reason:
-            values[node] = _insert_backward_graph(graph, node, known, values)
+        if inlinable is not None and not reason:
+            values[node] = _insert_backward_graph(graph, node, inlinable, values)
         elif node.target is operator.getitem and isinstance(values.get(node.args[0]), tuple):
-            values[node] = made = values[node.args[0]][node.args[1]]
-            if made is not None:
-                made.meta[CAPTURED_VALUES] = (*made.meta.get(CAPTURED_VALUES, ()), *node.meta.get(CAPTURED_VALUES, ()))
+            values[node] = result = values[node.args[0]][node.args[1]]
+            if result is not None:
+                result.meta[CAPTURED_VALUES] = (
+                    *result.meta.get(CAPTURED_VALUES, ()),
+                    *node.meta.get(CAPTURED_VALUES, ()),
+                )
         else:
             values[node] = graph.node_copy(node, lambda n: values[n])
     graph.lint()
@@ -57,15 +60,15 @@ def _copy_graph(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _inlinable_backward_of(node: torch.fx.Node) -> InlinableBackward | None:
-    found = getattr(node.meta.get(AUTOGRAD_FUNCTION), INLINABLE_ATTR, None)
-    return found if isinstance(found, InlinableBackward) else None
+    inlinable = getattr(node.meta.get(AUTOGRAD_FUNCTION), INLINABLE_ATTR, None)
+    return inlinable if isinstance(inlinable, InlinableBackward) else None
 
 
-def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
+def _why_not_inlinable(node: torch.fx.Node, inlinable: InlinableBackward) -> str:
     """Return why a compiled call cannot be inlined; empty if it can."""
     if any(u.target is not operator.getitem for u in node.users):
         return "its gradients are used as one tuple"
-    return next((reason for inner in known.graph.graph.nodes if (reason := _why_node_not_inlinable(inner))), "")
+    return next((reason for inner in inlinable.graph.graph.nodes if (reason := _why_node_not_inlinable(inner))), "")
 
 
 def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
@@ -100,16 +103,16 @@ def _is_size_computation(inner: torch.fx.Node) -> bool:
 
 
 def _insert_backward_graph(
-    graph: torch.fx.Graph, node: torch.fx.Node, known: InlinableBackward, values: NodeValues
+    graph: torch.fx.Graph, node: torch.fx.Node, inlinable: InlinableBackward, values: NodeValues
 ) -> tuple[Any, ...]:
     """Insert the backward graph of a compiled call; return the gradients of the call's inputs."""
     args: Any = torch.fx.node.map_arg(node.args, lambda n: values[n])
     context, saved, _, grads, *check = args
 
     def put(target: Any, args: tuple[Any, ...], name: str, kind: str) -> torch.fx.Node:
-        made = graph.create_node("call_function", target, args, {}, name=name)
-        made.meta[STEP_KIND] = kind
-        return _copy_provenance(made, node)
+        new_node = graph.create_node("call_function", target, args, {}, name=name)
+        new_node.meta[STEP_KIND] = kind
+        return _copy_provenance(new_node, node)
 
     if check:
         put(
@@ -118,47 +121,56 @@ def _insert_backward_graph(
             "unchanged",
             "check",
         )
-    there = tuple(n for n, place in enumerate(known.differentiable_results) if grads[place] is not None)
-    opened = put(named_target("open", known.take_saved_scalars), (context, there), "opened", "open")
-    count = known.num_saved_scalars + sum(2 * rank for rank in known.tangent_layouts if isinstance(rank, int))
+    defined = tuple(
+        n for n, result_number in enumerate(inlinable.differentiable_results) if grads[result_number] is not None
+    )
+    opened = put(named_target("open", inlinable.take_saved_scalars), (context, defined), "opened", "open")
+    count = inlinable.num_saved_scalars + sum(2 * rank for rank in inlinable.tangent_layouts if isinstance(rank, int))
     numbers = [put(operator.getitem, (opened, n), "number", "item") for n in range(count)]
-    given: list[Any] = [*saved, *numbers[: known.num_saved_scalars]]
-    standing, wants_zeros = known.specialize_tangents(tuple(grads[n] is not None for n in known.differentiable_results))
-    tangents = [n for n in known.graph.graph.nodes if n.op == "placeholder"][
-        known.num_saved_tensors + known.num_saved_scalars :
+    inputs: list[Any] = [*saved, *numbers[: inlinable.num_saved_scalars]]
+    standing, wants_zeros = inlinable.specialize_tangents(
+        tuple(grads[n] is not None for n in inlinable.differentiable_results)
+    )
+    tangents = [n for n in inlinable.graph.graph.nodes if n.op == "placeholder"][
+        inlinable.num_saved_tensors + inlinable.num_saved_scalars :
     ]
-    layouts = _tangent_layouts(known, numbers[known.num_saved_scalars :])
-    for place, (size, stride), tangent in zip(known.differentiable_results, layouts, tangents, strict=True):
-        if grads[place] is not None:
-            given.append(
-                put(named_target("laid_out", known.to_tangent_layout), (grads[place], size, stride), "tangent", "add")
+    layouts = _tangent_layouts(inlinable, numbers[inlinable.num_saved_scalars :])
+    for result_number, (size, stride), tangent in zip(inlinable.differentiable_results, layouts, tangents, strict=True):
+        if grads[result_number] is not None:
+            inputs.append(
+                put(
+                    named_target("laid_out", inlinable.to_tangent_layout),
+                    (grads[result_number], size, stride),
+                    "tangent",
+                    "add",
+                )
             )
         elif wants_zeros:
             like = tangent.meta["val"]
-            given.append(put(named_target("zeros", zeros), (size, like.dtype, like.device), "tangent", "zeros"))
+            inputs.append(put(named_target("zeros", zeros), (size, like.dtype, like.device), "tangent", "zeros"))
     inner: dict[torch.fx.Node, Any] = {}
     returned: Any = ()
     for old in standing.graph.nodes:
         if old.op == "placeholder":
-            inner[old] = given[len(inner)]
+            inner[old] = inputs[len(inner)]
         elif old.op == "output":
             returned = torch.fx.node.map_arg(old.args[0], lambda n: inner[n])
         else:
-            inner[old] = made = _copy_provenance(graph.node_copy(old, lambda n: inner[n]), node)
-            made.meta[STEP_KIND] = "item" if old.target is operator.getitem else "function"
-    return tuple(None if n is None else returned[n] for n in known.grad_of_input)
+            inner[old] = new_node = _copy_provenance(graph.node_copy(old, lambda n: inner[n]), node)
+            new_node.meta[STEP_KIND] = "item" if old.target is operator.getitem else "function"
+    return tuple(None if n is None else returned[n] for n in inlinable.grad_of_input)
 
 
-def _tangent_layouts(known: InlinableBackward, numbers: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+def _tangent_layouts(inlinable: InlinableBackward, numbers: Sequence[Any]) -> list[tuple[Sequence[Any], Sequence[Any]]]:
     """Return the size and stride of each tangent; graph nodes where they are symbolic."""
-    rest = iter(numbers)
+    remaining = iter(numbers)
     return [
-        (tuple(islice(rest, layout)), tuple(islice(rest, layout))) if isinstance(layout, int) else layout
-        for layout in known.tangent_layouts
+        (tuple(islice(remaining, layout)), tuple(islice(remaining, layout))) if isinstance(layout, int) else layout
+        for layout in inlinable.tangent_layouts
     ]
 
 
-def _copy_provenance(made: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
-    made.meta = {STEP_KIND: made.meta.get(STEP_KIND), NODE_CALL: node.meta.get(NODE_CALL)}
-    set_provenance(made, provenance_of(node))
-    return made
+def _copy_provenance(new_node: torch.fx.Node, node: torch.fx.Node) -> torch.fx.Node:
+    new_node.meta = {STEP_KIND: new_node.meta.get(STEP_KIND), NODE_CALL: node.meta.get(NODE_CALL)}
+    set_provenance(new_node, provenance_of(node))
+    return new_node

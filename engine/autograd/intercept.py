@@ -124,19 +124,19 @@ class _CaptureAttempt:
         """Return the autograd nodes in the order of torch's walk."""
         return walk_autograd_graph(gradient_edges_of(self.roots), gradient_edges_of(self.inputs))
 
-    def reraise_in_torch(self, backward: CapturedBackward, place: int, error: Exception) -> None:
+    def reraise_in_torch(self, backward: CapturedBackward, node_index: int, error: Exception) -> None:
         """Raise an error as eager does under anomaly mode; ``place``: walk index of the node."""
         nodes = self.walk_nodes()
         metadata: Any = {}
-        if place == 0:
+        if node_index == 0:
             metadata = anomaly_mode.traceback_metadata(_caller())
         elif [n.name for n in nodes] == [n.name for n in backward.nodes]:
-            metadata = nodes[place].node.metadata
+            metadata = nodes[node_index].node.metadata
 
         def differentiate(tensors: Any, gradients: Any, inputs: Any) -> None:
             self.engine.run_backward(tensors, gradients, False, False, inputs, True, accumulate_grad=False)
 
-        anomaly_mode.raise_through_torch(error, backward.nodes[place].name, metadata, differentiate)
+        anomaly_mode.raise_through_torch(error, backward.nodes[node_index].name, metadata, differentiate)
 
     def finish(self, captured: BackwardCapture) -> tuple[Run, CapturedBackward]:
         """Build the captured backward in eager order; return its run function and the backward."""
@@ -226,13 +226,13 @@ def _track_hooks(backward: CapturedBackward, attempt: _CaptureAttempt | None, ho
     """Return a context that tracks changes of hooks; a null context if no user code runs."""
     if attempt is None or not backward.runs_users_code:
         return contextlib.nullcontext()
-    roots, wanted = gradient_edges_of(attempt.roots), gradient_edges_of(attempt.inputs)
+    roots, input_edges = gradient_edges_of(attempt.roots), gradient_edges_of(attempt.inputs)
 
     def find_nodes() -> tuple[AutogradNode, ...] | None:
-        nodes = walk_autograd_graph(roots, wanted)
+        nodes = walk_autograd_graph(roots, input_edges)
         return nodes if [n.name for n in nodes] == [n.name for n in backward.nodes] else None
 
-    return hook_tracking.track_hooks(hook_tracking.ActiveBackward(find_nodes, hooks, wanted))
+    return hook_tracking.track_hooks(hook_tracking.ActiveBackward(find_nodes, hooks, input_edges))
 
 
 def _select_run(backward: CapturedBackward, attempt: _CaptureAttempt | None) -> Run:
@@ -280,8 +280,8 @@ class InterceptedEngine:
         if fallback is not None:
             return self._run_eagerly(settings, fallback, tensors, args, kwargs)
         try:
-            wanted = args[3] if len(args) > 3 else ()
-            attempt = _CaptureAttempt(settings, self._engine, tensors, wanted, bool(kwargs.get("accumulate_grad")))
+            inputs = args[3] if len(args) > 3 else ()
+            attempt = _CaptureAttempt(settings, self._engine, tensors, inputs, bool(kwargs.get("accumulate_grad")))
             fallback, results = self._try_capture(attempt, tensors, args, kwargs)
         finally:
             _capture_lock.release()
@@ -342,13 +342,13 @@ def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> Fallback 
     if are_functorch_transforms_active():
         return Fallback(CaptureFallback.FUNCTORCH_TRANSFORM, "it runs inside a functional transform (torch.func)")
     if any(map(is_functorch_wrapped_tensor, tensors_in(roots))):
-        what = "it differentiates through a functional transform (torch.func)"
-        return Fallback(CaptureFallback.FUNCTORCH_TENSOR, what)
+        reason = "it differentiates through a functional transform (torch.func)"
+        return Fallback(CaptureFallback.FUNCTORCH_TENSOR, reason)
     if len_torch_dispatch_stack() > 0:
         return Fallback(CaptureFallback.DISPATCH_MODE, "a Python dispatch mode is active")
     if torch.is_anomaly_enabled() and creates_graph:
-        what = "anomaly mode with create_graph=True needs eager autograd"
-        return Fallback(CaptureFallback.ANOMALY_MODE_DOUBLE, what)
+        reason = "anomaly mode with create_graph=True needs eager autograd"
+        return Fallback(CaptureFallback.ANOMALY_MODE_DOUBLE, reason)
     return None
 
 
@@ -367,9 +367,9 @@ CAPTURE_LIMITATIONS = {
 
 
 def _fallback_of_error(error: str) -> Fallback:
-    for part, (kind, words) in CAPTURE_LIMITATIONS.items():
+    for part, (kind, reason) in CAPTURE_LIMITATIONS.items():
         if part in error:
-            return Fallback(kind, f"{words}, which torch cannot capture")
+            return Fallback(kind, f"{reason}, which torch cannot capture")
     first = error.strip().partition("\n")[0].rstrip()
     return Fallback(CaptureFallback.TORCH_CANNOT_CAPTURE, f"torch cannot capture it: {first}")
 
@@ -395,11 +395,11 @@ class _ProcessState:
 
 def _claim_shared_cache() -> None:
     """Clear the cache that torch's own capture shares with us if it captured anything."""
-    found = cpp_engine_adapter.torch_capture_count()
-    if found != _ProcessState.stock_captures:
+    count = cpp_engine_adapter.torch_capture_count()
+    if count != _ProcessState.stock_captures:
         if not cpp_engine_adapter.is_cache_empty():
             cpp_engine_adapter.clear_cache()
-        _ProcessState.stock_captures = found
+        _ProcessState.stock_captures = count
         cpp_engine_adapter.share_formulas()
 
 

@@ -73,7 +73,7 @@ class LiftedScalars:
         run = {"Add": operator.add, "Mul": operator.mul}.get(type(expr).__name__)
         if run is None:
             raise FallbackRequired(CaptureFallback.UNTRACED_SIZE, f"a size is computed as {expr}")
-        first, *rest = map(self._expression, expr.args)
-        for other in rest:
-            first = SizeExpression(run, (first, other))
+        first, *others = map(self._expression, expr.args)
+        for operand in others:
+            first = SizeExpression(run, (first, operand))
         return first

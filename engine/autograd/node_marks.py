@@ -16,7 +16,7 @@ MARK_KEY = "engine"
 """Key in a node's ``metadata`` of the capture settings for backwards that reach the node."""
 
 
-def mark_outputs(result: Any, asked: Any) -> None:
+def mark_outputs(result: Any, requested: Any) -> None:
     """Mark the autograd nodes of all tensors in a result.
 
     Attributes of a leaf object that is no container are included.
@@ -24,13 +24,13 @@ def mark_outputs(result: Any, asked: Any) -> None:
     for tensor in _tensors_in(result):
         if tensor.grad_fn is not None:
             metadata: Any = tensor.grad_fn.metadata  # a dict at run time; torch's stub declares a method
-            metadata[MARK_KEY] = asked
+            metadata[MARK_KEY] = requested
 
 
 def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(result):
-        held = getattr(leaf, "__dict__", {}).values()
-        yield from tensors_in(leaf) or tensors_by_position(held).values()
+        attributes = getattr(leaf, "__dict__", {}).values()
+        yield from tensors_in(leaf) or tensors_by_position(attributes).values()
 
 
 def find_mark(roots: Sequence[Any]) -> Any:
@@ -38,7 +38,7 @@ def find_mark(roots: Sequence[Any]) -> Any:
     if any(not r.requires_grad for r in tensors_in(roots)):
         return None
     for node in autograd_nodes(node for node, _ in gradient_edges_of(roots)):
-        found = node.metadata.get(MARK_KEY)
-        if found is not None:
-            return found
+        mark = node.metadata.get(MARK_KEY)
+        if mark is not None:
+            return mark
     return None

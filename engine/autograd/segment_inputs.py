@@ -60,24 +60,24 @@ class SymbolicInputs:
 
         The assumptions come from tracing and compilation. The key of the values must differ only in sizes.
         """
-        known: dict[Any, int] = {}
+        symbol_values: dict[Any, int] = {}
         computed: list[tuple[Any, int]] = []
         for fake, value in zip(self.fakes, values, strict=True):
-            for wanted, given in zip(_sizes_and_strides(fake), _sizes_and_strides(value), strict=True):
-                if not isinstance(wanted, torch.SymInt):
-                    if wanted != given:
+            for expected, actual in zip(_sizes_and_strides(fake), _sizes_and_strides(value), strict=True):
+                if not isinstance(expected, torch.SymInt):
+                    if expected != actual:
                         return False
                     continue
-                expr: Any = wanted.node._expr
+                expr: Any = expected.node._expr
                 if not expr.is_Symbol:
-                    computed.append((expr, given))
-                elif known.setdefault(expr, given) != given:
+                    computed.append((expr, actual))
+                elif symbol_values.setdefault(expr, actual) != actual:
                     return False
         ranges = self.shape_env.var_to_range
         return (
-            all(s not in ranges or ranges[s].lower <= n <= ranges[s].upper for s, n in known.items())
-            and all(expr.xreplace(known) == given for expr, given in computed)
-            and all(guard.expr.xreplace(known) == True for guard in self.shape_env.guards)  # noqa: E712  sympy booleans are not Python booleans
+            all(s not in ranges or ranges[s].lower <= n <= ranges[s].upper for s, n in symbol_values.items())
+            and all(expr.xreplace(symbol_values) == actual for expr, actual in computed)
+            and all(guard.expr.xreplace(symbol_values) == True for guard in self.shape_env.guards)  # noqa: E712  sympy booleans are not Python booleans
         )
 
 
@@ -95,19 +95,19 @@ def make_symbolic_inputs(values: Sequence[Any], key: SegmentKey, before: Sequenc
     mode = interruptible_fake_mode(env)
     fakes = []
     for n, (value, layout) in enumerate(zip(values, key, strict=True)):
-        others = [b[n] for b in before]
+        earlier_values = [b[n] for b in before]
         source = LocalSource(f"value_{n}")
         if isinstance(value, torch.Tensor):
             dims = [
-                DimDynamic.DYNAMIC if any(o[0][d] != size for o in others) else DimDynamic.STATIC
+                DimDynamic.DYNAMIC if any(o[0][d] != size for o in earlier_values) else DimDynamic.STATIC
                 for d, size in enumerate(value.shape)
             ]
-            given = value.detach().requires_grad_(value.requires_grad)
-            fakes.append(mode.from_tensor(given, source=source, symbolic_context=StatelessSymbolicContext(dims)))
-        elif any(o != layout for o in others):
+            leaf = value.detach().requires_grad_(value.requires_grad)
+            fakes.append(mode.from_tensor(leaf, source=source, symbolic_context=StatelessSymbolicContext(dims)))
+        elif any(o != layout for o in earlier_values):
             symbol = env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
-            made: Any = env.create_symintnode(symbol, hint=value, source=source)
-            fakes.append(made)
+            symbolic: Any = env.create_symintnode(symbol, hint=value, source=source)
+            fakes.append(symbolic)
         else:
             fakes.append(value)
     return SymbolicInputs(env, mode, tuple(fakes))

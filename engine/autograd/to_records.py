@@ -46,7 +46,7 @@ def autograd_node_records(backward: CapturedBackward, module: torch.fx.GraphModu
         index = node_call_index(node)
         if index is not None:
             became.setdefault(index, []).append(node_id("captured", backward.id, node))
-    positions = {place: n for n, place in enumerate(backward.execution_order)}
+    positions = {node_index: n for n, node_index in enumerate(backward.execution_order)}
     return tuple(
         AutogradNodeRecord(
             autograd_node_id(backward.id, n),

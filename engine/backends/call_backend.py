@@ -58,13 +58,13 @@ def _are_errors_suppressed() -> bool:
 def _backend_error(name: str, error: Exception, stack: tuple[Span, ...]) -> errors.BackendError:
     """Return the error to raise; it is also an instance of torch.compile's own error class."""
     stock: Any = getattr(loaded_dynamo_module("exc"), "BackendCompilerFailed", None)
-    found = errors.BackendError(name, str(error), stack)
+    backend_error = errors.BackendError(name, str(error), stack)
     if stock is None:
-        return found
+        return backend_error
     parts = {"__module__": errors.__name__, "__init__": lambda self, text: None}
-    made: Any = type("BackendError", (errors.BackendError, stock), parts)(str(found))
-    vars(made).update(vars(found), backend_name=name, inner_exception=error, msg=str(found))
-    caught_by_both: errors.BackendError = made
+    combined: Any = type("BackendError", (errors.BackendError, stock), parts)(str(backend_error))
+    vars(combined).update(vars(backend_error), backend_name=name, inner_exception=error, msg=str(backend_error))
+    caught_by_both: errors.BackendError = combined
     return caught_by_both
 
 
@@ -88,4 +88,4 @@ def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) ->
 
 def _first_user_stack(traced: TracedGraph) -> tuple[Span, ...]:
     """Return the user's stack at the first operation of a graph."""
-    return next((found for node in traced.graph.graph.nodes if (found := provenance_of(node).stack)), ())
+    return next((stack for node in traced.graph.graph.nodes if (stack := provenance_of(node).stack)), ())

@@ -105,12 +105,12 @@ class CpuLowering:
             except errors.KernelBuildError as error:
                 self.run_nodes_in_aten(error)
                 continue
-            left = nodes_as_fast_in_aten(program, self._graph.module)
-            if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
+            aten_nodes = nodes_as_fast_in_aten(program, self._graph.module)
+            if aten_nodes.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
                 return None
-            if left.keys() <= self._aten_nodes.keys():
+            if aten_nodes.keys() <= self._aten_nodes.keys():
                 return program
-            self._aten_nodes |= left
+            self._aten_nodes |= aten_nodes
 
     def _lower(self) -> LoweredProgram:
         return lower(
@@ -126,12 +126,16 @@ class CpuLowering:
     def _rewrite(self) -> RewrittenGraph:
         """Run the graph passes; an operator that ATen runs is not decomposed."""
         decomposed = {node.name for node, parts in self._parts.items() if parts is not None}
-        whole = frozenset(node for node in self._aten_nodes if node.rpartition(":")[2] in decomposed)
-        if whole not in self._rewritten:
-            self._rewritten[whole] = run_passes(
-                self._graph, fused_random=self._fused_random, is_cpu=True, left_whole=whole, known_parts=self._parts
+        decomposed_nodes = frozenset(node for node in self._aten_nodes if node.rpartition(":")[2] in decomposed)
+        if decomposed_nodes not in self._rewritten:
+            self._rewritten[decomposed_nodes] = run_passes(
+                self._graph,
+                fused_random=self._fused_random,
+                is_cpu=True,
+                left_whole=decomposed_nodes,
+                known_parts=self._parts,
             )
-        return self._rewritten[whole]
+        return self._rewritten[decomposed_nodes]
 
 
 def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:

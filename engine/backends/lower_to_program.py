@@ -72,9 +72,9 @@ def lower_to_program(
     if is_tuned:
         program = make()
         return replace(program, record=replace(program.record, cache=NOT_CACHED))
-    if why := graph.passes.why_not_on_disk:
+    if reason := graph.passes.why_not_on_disk:
         program = make()
-        return replace(program, record=replace(program.record, cache=f"not saved to disk: {why}"))
+        return replace(program, record=replace(program.record, cache=f"not saved to disk: {reason}"))
     chosen = (target, type(chooser).__name__, tunings_key())
     settings = (graph.passes.key, *chosen, dict(forced_fallbacks), dict(options.extra))
     store = DiskStore(user_cache_dir() / "lowered")

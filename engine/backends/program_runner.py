@@ -54,7 +54,7 @@ def _computes_inputs_on_cpu(graph: AotGraph) -> bool:
     """Return True if a call on the CPU reads an input, which a recording has only on the GPU."""
     nodes = graph.module.graph
     on_cpu = cpu_nodes(nodes)
-    return any(not on_cpu.isdisjoint(given.users) for given in nodes.find_nodes(op="placeholder"))
+    return any(not on_cpu.isdisjoint(placeholder.users) for placeholder in nodes.find_nodes(op="placeholder"))
 
 
 def with_recorded_fallback(run: Run, graph: AotGraph) -> Run:
@@ -62,10 +62,10 @@ def with_recorded_fallback(run: Run, graph: AotGraph) -> Run:
     return with_aten_fallback(run, functools.partial(aten_executor, graph), _record_fallback, is_boxed=graph.is_boxed)
 
 
-def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
+def _record_fallback(error: BaseException, sentence: str, action: str) -> None:
     """Record a failure of kernels and its fallback in the current session, and log it."""
     session = current_session()
-    instead = done or "the error is raised: the inputs of the backward were already freed"
+    instead = action or "the error is raised: the inputs of the backward were already freed"
     _log.warning("%s Fallback: %s.", sentence, instead)
     if session is not None:
         detail = "".join(traceback.format_exception(error))

@@ -65,28 +65,26 @@ def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work:
     work.cpu_program, work.graph = program, graph
     kernels = _cpu_kernels(program)
     record, memory = program.record, (_memory(program, graph),)
-    made = CpuProgramRecord(
+    cpu_program = CpuProgramRecord(
         kernels, record.decisions, record.externs, memory=memory, autotune_choices=record.autotune_choices
     )
-    work.update_record(lowering=work.record.with_cpu_program(made).lowering)
+    work.update_record(lowering=work.record.with_cpu_program(cpu_program).lowering)
     return run
 
 
 def record_no_cpu_program(reason: str, graph: AotGraph, work: Compilation) -> None:
     """Record why ATen runs a graph on the CPU; a backward is left out."""
     if graph.stage != "backward" and work.session is not None:
-        made = CpuProgramRecord(reason=reason)
-        work.update_record(lowering=work.record.with_cpu_program(made).lowering)
+        cpu_program = CpuProgramRecord(reason=reason)
+        work.update_record(lowering=work.record.with_cpu_program(cpu_program).lowering)
 
 
 def note_target_mismatch(program: LoweredProgram) -> LoweredProgram:
     """Note in the record if kernels are shown for another target than the GPU they run on."""
-    here = default_target()
-    if program.target == here:
+    own_target = default_target()
+    if program.target == own_target:
         return program
-    note = (
-        f"The kernels shown are compiled for {program.target}. The kernels that run are compiled for this GPU, {here}."
-    )
+    note = f"The kernels shown are compiled for {program.target}. The kernels that run are compiled for this GPU, {own_target}."
     return replace(program, record=replace(program.record, launch_mode=note))
 
 
@@ -101,17 +99,19 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
     is_cpu = program.target == CPU_TARGET
 
     def add(compilation: CompilationRecord) -> CompilationRecord:
-        known = compilation.cpu_program
-        if known.has_backward if is_cpu else compilation.backward_lowering is not None:
+        forward_program = compilation.cpu_program
+        if forward_program.has_backward if is_cpu else compilation.backward_lowering is not None:
             return compilation  # a backward specialized to other undefined tangents
         if is_cpu:
-            kernels = (*known.kernels, *_cpu_kernels(program))
-            decisions = (*known.decisions, *program.record.decisions)
-            externs = (*known.externs, *program.record.externs)
-            memory = (*known.memory, _memory(program, graph))
-            choices = (*known.autotune_choices, *program.record.autotune_choices)
-            made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory, choices, known.later_calls)
-            return compilation.with_cpu_program(made)
+            kernels = (*forward_program.kernels, *_cpu_kernels(program))
+            decisions = (*forward_program.decisions, *program.record.decisions)
+            externs = (*forward_program.externs, *program.record.externs)
+            memory = (*forward_program.memory, _memory(program, graph))
+            choices = (*forward_program.autotune_choices, *program.record.autotune_choices)
+            cpu_program = CpuProgramRecord(
+                kernels, decisions, externs, True, forward_program.reason, memory, choices, forward_program.later_calls
+            )
+            return compilation.with_cpu_program(cpu_program)
         kernels = (*compilation.kernels, *_shown_kernels(program))
         return replace(compilation, backward_lowering=_with_memory(program, graph), kernels=kernels)
 
@@ -121,9 +121,9 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
     def first(values: list[Any]) -> Any:
         session = record.session if waiting and waiting.pop() else None
         if session is not None:
-            kept = map_tensors(lambda t: t.detach(), values)
-            if sum(v.nbytes for v in tensors_in(kept)) <= MAX_KEPT_BACKWARD_BYTES:
-                lowered = session_jobs.LoweredGraph(program, graph, kept)
+            saved = map_tensors(lambda t: t.detach(), values)
+            if sum(v.nbytes for v in tensors_in(saved)) <= MAX_KEPT_BACKWARD_BYTES:
+                lowered = session_jobs.LoweredGraph(program, graph, saved)
                 session_jobs.add_lowered_graph(session, record.compilation, lowered, target=program.target)
         return run(values)
 
@@ -134,9 +134,9 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
 
 def record_later_calls(record: RecordUpdater, reason: str) -> None:
     """Record why calls after the first backward run in ATen."""
-    record.update(lambda known: with_later_calls(known, reason))
+    record.update(lambda compilation: with_later_calls(compilation, reason))
 
 
-def with_later_calls(known: CompilationRecord, reason: str) -> CompilationRecord:
+def with_later_calls(compilation: CompilationRecord, reason: str) -> CompilationRecord:
     """Return the record with the reason why calls run in ATen."""
-    return known.with_cpu_program(replace(known.cpu_program, later_calls=reason))
+    return compilation.with_cpu_program(replace(compilation.cpu_program, later_calls=reason))

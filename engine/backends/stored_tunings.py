@@ -59,15 +59,15 @@ def stored_tunings(target: str) -> FindTuning | None:
 
 def _find_tuning(target: str, kernel: LoopKernel) -> StoredTuning | None:
     try:
-        found = json.loads(_read(_name(kernel, target)) or "{}")
-        values = found.get("values")
+        tuning = json.loads(_read(_name(kernel, target)) or "{}")
+        values = tuning.get("values")
         if not values or values.keys() - {c.name for c in controls_of(kernel, target)}:
             return None
         tuned = with_values(kernel, target, values)
     except (ValueError, AttributeError):  # another version of the engine stored it
         return None
     chosen = ", ".join(f"{name} {value}" for name, value in values.items())
-    times = (("default", found.get("usual")), (chosen, found.get("seconds")))
+    times = (("default", tuning.get("usual")), (chosen, tuning.get("seconds")))
     device = device_name(target)
     if times[1][1] is None:
         reason = "Chosen by hand, not measured."

@@ -29,8 +29,8 @@ def options_of_torch(
     named = {**(options or {}), **{name: value for name, value in arguments.items() if value is not None}}
     if backend == "inductor":
         theirs = _inductor_options({name: value for name, value in named.items() if name not in OPTION_NAMES})
-        others = {name: value for name, value in named.items() if name not in theirs}
-        return {**others, "inductor": tuple(sorted(theirs.items()))} if theirs else others
+        inductor_options = {name: value for name, value in named.items() if name not in theirs}
+        return {**inductor_options, "inductor": tuple(sorted(theirs.items()))} if theirs else inductor_options
     if named.get("mode") == "lite":
         named["mode"] = "default"
     uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)
@@ -64,16 +64,16 @@ def with_dynamic_shapes(options: Options, spec: Any) -> Options:
     )
 
 
-def shape_spec_of(subject: Any, given: Any) -> Any:
+def shape_spec_of(subject: Any, spec: Any) -> Any:
     """Return the ``dynamic_shapes`` given for a function, or those of its decorator.
 
     Raises:
         errors.BadArgument: there are both.
     """
     attached = getattr(getattr(subject, "forward", subject), DYNAMIC_SPEC_ATTR, None)
-    if attached is not None and given is not None:
+    if attached is not None and spec is not None:
         raise errors.BadArgument("The function has a dynamic_spec already: remove it, or remove dynamic_shapes.")
-    return given if attached is None else attached
+    return spec if attached is None else attached
 
 
 def _parameter_pattern(name: str) -> str:
@@ -99,10 +99,10 @@ def _spec_leaves(base: str, part: Any) -> Iterator[tuple[str, Any]]:
         yield f"{base}$", part
     else:
         inside = part.get(_ITEMS[kind], {}) if kind in _ITEMS else part
-        read = _READERS.get(type(inside), lambda found: ())
+        read = _READERS.get(type(inside), lambda leaf: ())
         for key, each in read(inside):
-            place = rf"\.{re.escape(key)}" if kind == "ObjectSpec" else rf"\[{re.escape(repr(key))}\]"
-            yield from _spec_leaves(base + place, each)
+            key_pattern = rf"\.{re.escape(key)}" if kind == "ObjectSpec" else rf"\[{re.escape(repr(key))}\]"
+            yield from _spec_leaves(base + key_pattern, each)
 
 
 def _is_fixed(size: Any) -> bool:
@@ -118,8 +118,8 @@ def _bounds_of(size: Any) -> tuple[int | None, int | None]:
 
 def _inductor_options(named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that Inductor has; loads it only if there are any options."""
-    known = inductor_option_names() if named else ()
-    return {name: value for name, value in named.items() if name.replace("-", "_") in known}
+    known_names = inductor_option_names() if named else ()
+    return {name: value for name, value in named.items() if name.replace("-", "_") in known_names}
 
 
 def find_backend(backend: str | Callable[..., Any] | None) -> str | Callable[..., Any]:
@@ -132,7 +132,7 @@ def find_backend(backend: str | Callable[..., Any] | None) -> str | Callable[...
         return "triton"
     if callable(backend) or backend in BACKENDS:
         return backend
-    found = lookup_torch_backend(backend)
-    if found is None:
+    stock_backend = lookup_torch_backend(backend)
+    if stock_backend is None:
         raise errors.UnknownBackend(backend, tuple(sorted(BACKENDS)))
-    return found
+    return stock_backend

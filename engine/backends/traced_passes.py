@@ -26,7 +26,7 @@ def run_traced_passes(traced: TracedGraph, work: Compilation) -> TracedGraph:
     if not passes:
         return traced
     mode = fake_mode_of(traced.graph, traced.inputs)
-    known = number_of_assumptions(mode)
+    num_assumptions = number_of_assumptions(mode)
     facts = GraphFacts(mode, "example_value", lambda: [_fake_input(i) for i in traced.inputs])
     real = tuple(i.example_value for i in traced.inputs)
     watch = PassRecorder(traced.graph)
@@ -35,7 +35,7 @@ def run_traced_passes(traced: TracedGraph, work: Compilation) -> TracedGraph:
     run_user_passes(watch, (p.of_user for p in order if p.of_user is not None), stage)
     watch.module.meta[PASS_RECORDS_KEY] = (*watch.module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
     work.record_undone_passes(watch.records)
-    if number_of_assumptions(mode) != known:
+    if number_of_assumptions(mode) != num_assumptions:
         work.guards = (*work.guards, *traced.late_shape_guards())
     return replace(traced, graph=watch.module)
 

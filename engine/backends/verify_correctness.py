@@ -23,11 +23,11 @@ def verify_on_first_call(run: Run, traced: TracedGraph, backend: str, record: Re
     If the result is wrong there is a warning, and eager runs this call and all later ones.
     """
 
-    def report(found: str) -> None:
-        if not found:
+    def report(difference: str) -> None:
+        if not difference:
             return
-        is_wrong = not found.startswith("not verifiable")
-        sentence = f"verification of {record.compilation} ({backend}): {found}"
+        is_wrong = not difference.startswith("not verifiable")
+        sentence = f"verification of {record.compilation} ({backend}): {difference}"
         if is_wrong:
             warnings.warn(f"{sentence}; the graph runs eagerly from now on.", errors.WrongResult, stacklevel=3)
         fallback = "the graph runs eagerly, operator by operator" if is_wrong else "the compiled result is used"

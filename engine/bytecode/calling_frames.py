@@ -31,9 +31,9 @@ def make_calling_frame(subject: Callable[..., Any]) -> types.FunctionType:
     call.__name__ = getattr(subject, "__name__", call.__name__)
     call.__qualname__ = subject.__qualname__ if isinstance(subject, types.FunctionType) else call.__name__
     call.__doc__ = subject.__doc__
-    made: Any = call
-    made.__code__ = _code_for(subject, made)
-    return cast("types.FunctionType", made)
+    function: Any = call
+    function.__code__ = _code_for(subject, function)
+    return cast("types.FunctionType", function)
 
 
 def _code_for(subject: Callable[..., Any], call: types.FunctionType) -> types.CodeType:

@@ -52,13 +52,13 @@ def decode(code: CodeType) -> DecodedCode:
 def _decode(code: CodeType) -> DecodedCode:
     raw = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
     index_of: dict[int, int] = {}
-    kept: list[dis.Instruction] = []
+    instructions: list[dis.Instruction] = []
     for instruction in raw:
-        index_of[instruction.offset] = len(kept)
+        index_of[instruction.offset] = len(instructions)
         if instruction.opname != "EXTENDED_ARG":
-            kept.append(instruction)
+            instructions.append(instruction)
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
-    targets = {n: index_of[i.argval] for n, i in enumerate(kept) if i.opcode in jumps}
+    targets = {n: index_of[i.argval] for n, i in enumerate(instructions) if i.opcode in jumps}
     landed = set(targets.values())
     ops = tuple(
         DecodedInstruction(
@@ -71,7 +71,7 @@ def _decode(code: CodeType) -> DecodedCode:
             targets.get(n, -1),
             n in landed,
         )
-        for n, i in enumerate(kept)
+        for n, i in enumerate(instructions)
     )
     return DecodedCode(ops, _handlers(code, ops, index_of), index_of)
 
@@ -82,14 +82,14 @@ _decoded = WeakMemo(_decode)
 def _handlers(
     code: CodeType, ops: tuple[DecodedInstruction, ...], index_of: dict[int, int]
 ) -> tuple[ExceptionHandler | None, ...]:
-    found: list[ExceptionHandler | None] = [None] * len(ops)
+    handlers: list[ExceptionHandler | None] = [None] * len(ops)
     for start, end, target, depth, push in exception_table(code):
         handler = ExceptionHandler(index_of[target], depth, push)
         for n in range(index_of[start], len(ops)):
             if ops[n].offset >= end:
                 break
-            found[n] = handler
-    return tuple(found)
+            handlers[n] = handler
+    return tuple(handlers)
 
 
 _CLEANUP_OPCODES = frozenset(

@@ -48,8 +48,8 @@ def editable_bytecode(code: CodeType) -> Bytecode:
     read = Bytecode.from_code(
         code.replace(co_code=bytes(text)) if built else code, conserve_exception_block_stackdepth=True
     )
-    places = [(n, i) for n, i in enumerate(read) if isinstance(i, Instr) and i.name == "BUILD_INTERPOLATION"]
-    for (n, item), op in zip(places, built, strict=True):
+    interpolations = [(n, i) for n, i in enumerate(read) if isinstance(i, Instr) and i.name == "BUILD_INTERPOLATION"]
+    for (n, item), op in zip(interpolations, built, strict=True):
         read[n] = _Interpolation(op.opname, op.arg, location=item.location)
     return read
 
@@ -104,13 +104,13 @@ def fix_free_variable_slots(code: CodeType, cells: frozenset[str]) -> CodeType:
     Raises:
         ValueError: There are too many variables for a one-byte operand.
     """
-    wanted = cells.intersection(code.co_freevars)
-    if VERSION != (3, 12) or not wanted:
+    free_cells = cells.intersection(code.co_freevars)
+    if VERSION != (3, 12) or not free_cells:
         return code
     first = len(code.co_varnames) + sum(name not in code.co_varnames for name in code.co_cellvars)
     text = bytearray(code.co_code)
     for op in decode(code).ops:
-        if dis.opmap[op.opname] in dis.haslocal and op.argval in wanted:
+        if dis.opmap[op.opname] in dis.haslocal and op.argval in free_cells:
             slot = first + code.co_freevars.index(op.argval)
             if slot > 255 or op.arg > 255:
                 raise ValueError("too many variables")

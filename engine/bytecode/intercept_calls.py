@@ -83,37 +83,37 @@ def _expand_method_load(item: Instr) -> list[EditableItem]:
 def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Instr) -> list[EditableItem]:
     """Swap the callable at depth ``position`` to the top, pass it to ``callee``, swap back."""
     swap = [Instr("SWAP", position, location=call.location)] if position > 1 else []
-    one = [
+    replace_callable = [
         Instr("LOAD_CONST", callee, location=call.location),
         Instr("SWAP", 2, location=call.location),
         # A non-NULL entry beside a callable becomes its first argument.
         *([Instr(RULES.call_prefix, 0, location=call.location)] if RULES.call_prefix else []),
         Instr("CALL", 0, location=call.location),
     ]
-    return [*swap, *one, *swap]
+    return [*swap, *replace_callable, *swap]
 
 
 def _callable_depths(decoded: DecodedCode) -> dict[int, int]:
     """Return the depth of the callable for each reachable call, by index (1: top of stack)."""
-    found: dict[int, int] = {}
-    seen: set[int] = set()
+    depths: dict[int, int] = {}
+    visited: set[int] = set()
     todo: list[tuple[int, NullStack]] = [(0, ())]
     while todo:
         n, stack = todo.pop()
-        while n < len(decoded.ops) and n not in seen:
-            seen.add(n)
+        while n < len(decoded.ops) and n not in visited:
+            visited.add(n)
             op, handler = decoded.ops[n], decoded.handlers[n]
             n += 1
             if handler is not None:
                 todo.append((handler.target, _stack_at_handler(handler, stack)))
             if op.opname in _CALLS:
-                found[op.index] = _callable_depth(op, stack)
+                depths[op.index] = _callable_depth(op, stack)
             if op.target >= 0:
                 todo.append((op.target, _stack_after(op, stack, jump=True)))
             if op.opname in _ENDS or op.opname in _ALWAYS_JUMP:
                 break
             stack = _stack_after(op, stack, jump=False)
-    return found
+    return depths
 
 
 def _stack_at_handler(handler: ExceptionHandler, stack: NullStack) -> NullStack:
@@ -143,8 +143,8 @@ def _stack_after(op: DecodedInstruction, stack: NullStack, *, jump: bool) -> Nul
     if effect >= 0:
         return (*stack, *(False,) * effect)
     # If a call shrinks the stack, its result is on top, possibly in the slot of a NULL.
-    kept = stack[:effect]
-    return (*kept[:-1], False) if op.opname in _CALLS else kept
+    remaining = stack[:effect]
+    return (*remaining[:-1], False) if op.opname in _CALLS else remaining
 
 
 def _stack_effect(op: DecodedInstruction, jump: bool) -> int:

@@ -30,20 +30,20 @@ def live_before(decoded: DecodedCode) -> tuple[frozenset[str], ...]:
 
 def reachable_from(decoded: DecodedCode, index: int) -> frozenset[int]:
     """Return the indexes of all instructions reachable from ``index``, including it."""
-    found: set[int] = set()
+    reachable: set[int] = set()
     due = [index]
     while due:
         at = due.pop()
-        if at in found or not 0 <= at < len(decoded.ops):
+        if at in reachable or not 0 <= at < len(decoded.ops):
             continue
-        found.add(at)
+        reachable.add(at)
         op, handler = decoded.ops[at], decoded.handlers[at]
         if op.opname not in _ENDS and op.opname not in _ALWAYS_JUMP:
             due.append(at + 1)
         due.append(op.target)
         if handler is not None:
             due.append(handler.target)
-    return frozenset(found)
+    return frozenset(reachable)
 
 
 def assigned_in_loop(decoded: DecodedCode, index: int) -> frozenset[str]:

@@ -112,23 +112,23 @@ def resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     A graph break in a resume function resumes in the same code as its base would: iterations of a loop share one cache.
     """
     code, point = _rebase(code, point)
-    made = _resume_codes(code)
-    known = made.get(point)
-    found = None if known is None else known()
-    if found is None:
-        found = _build_resume_code(code, point)
-        made[point] = weakref.ref(found)
-    return found
+    codes = _resume_codes(code)
+    reference = codes.get(point)
+    code_at_point = None if reference is None else reference()
+    if code_at_point is None:
+        code_at_point = _build_resume_code(code, point)
+        codes[point] = weakref.ref(code_at_point)
+    return code_at_point
 
 
 def _rebase(code: CodeType, point: ResumePoint) -> tuple[CodeType, ResumePoint]:
     """Return the same point in the base code, if the base has the same cells."""
-    known = resume_info(code)
-    base = None if known is None else known.base_code()
-    if known is None or base is None or shared_cell_names(base) != shared_cell_names(code):
+    info = resume_info(code)
+    base = None if info is None else info.base_code()
+    if info is None or base is None or shared_cell_names(base) != shared_cell_names(code):
         return code, point
-    stack = tuple(known.indices[kind] if isinstance(kind, int) else kind for kind in point.stack)
-    return base, replace(point, index=known.indices[point.index], stack=stack)
+    stack = tuple(info.indices[kind] if isinstance(kind, int) else kind for kind in point.stack)
+    return base, replace(point, index=info.indices[point.index], stack=stack)
 
 
 def shared_cell_names(code: CodeType) -> tuple[str, ...]:
@@ -142,17 +142,17 @@ def stop_token_of(code: CodeType) -> StopToken | None:
 
 
 def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
-    known = resume_info(code)
-    base = code if known is None else known.base_code()
+    info = resume_info(code)
+    base = code if info is None else info.base_code()
     if base is None:  # the user's function was freed; its resume function contains all of it
-        known, base = None, code
-    index = point.index if known is None else known.indices[point.index]
+        info, base = None, code
+    index = point.index if info is None else info.indices[point.index]
     own = frozenset(base.co_cellvars)
     label = Label()
     free = shared_cell_names(code)
     is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
     stop_token = StopToken() if is_generator else None
-    prefix, indices = _prefix(point, label, free, partial(_location, base), index, known)
+    prefix, indices = _prefix(point, label, free, partial(_location, base), index, info)
     body, body_indices = _body(base, index, label, stop_token)
     indices += body_indices
     result = Bytecode([*prefix, *body])
@@ -174,11 +174,11 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     # Use the body's depths: the assembler searches from the first instruction and misses blocks entered in the middle.
     depth = max(base.co_stacksize + 2 * is_generator, len(point.stack) + 1)
     assembled = fix_free_variable_slots(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
-    made = _relocate_offsets(assembled, known, indices)
-    _resume_infos[made] = ResumeInfo(weakref.ref(base), indices, index, point.is_inlined_break)
+    resume = _relocate_offsets(assembled, info, indices)
+    _resume_infos[resume] = ResumeInfo(weakref.ref(base), indices, index, point.is_inlined_break)
     if stop_token is not None:
-        stop_token.code = weakref.ref(made)
-    return made
+        stop_token.code = weakref.ref(resume)
+    return resume
 
 
 def _prefix(
@@ -187,7 +187,7 @@ def _prefix(
     free: tuple[str, ...],
     locate: Callable[[int], InstrLocation | None],
     index: int,
-    known: ResumeInfo | None,
+    info: ResumeInfo | None,
 ) -> tuple[list[EditableItem], tuple[int, ...]]:
     """Return the instructions up to the jump to ``label``, and their indices in ``base_code``."""
     location, raised_at = locate(index), dict[int, int]()
@@ -202,7 +202,7 @@ def _prefix(
         elif kind == INITIAL_YIELD:
             prefix.append(Instr("LOAD_CONST", None, location=location))
         elif isinstance(kind, int) and RULES.offsets_are_raw:
-            at = kind if known is None else known.indices[kind]
+            at = kind if info is None else info.indices[kind]
             raising = Instr("RAISE_VARARGS", 1, location=locate(at))
             prefix += _push_raw_offset(n, raising)
             raised_at[id(raising)] = at
@@ -224,19 +224,19 @@ def _push_raw_offset(depth: int, raising: Instr) -> list[EditableItem]:
     return [begin, load, raising, TryEnd(begin), handler, Instr("POP_TOP", location=location)]
 
 
-def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[int, ...]) -> CodeType:
+def _relocate_offsets(resume: CodeType, info: ResumeInfo | None, indices: tuple[int, ...]) -> CodeType:
     """Convert instruction indexes of the broken code to offsets in this code."""
-    if not any(type(c) is InstructionOffset for c in made.co_consts):
-        return made
-    ops = decode(made).ops
+    if not any(type(c) is InstructionOffset for c in resume.co_consts):
+        return resume
+    ops = decode(resume).ops
     first = {base: n for n, base in reversed(list(enumerate(indices)))}
 
     def placed(const: object) -> object:
         if type(const) is not InstructionOffset:
             return const
-        return InstructionOffset(ops[first[const if known is None else known.indices[const]]].offset // 2)
+        return InstructionOffset(ops[first[const if info is None else info.indices[const]]].offset // 2)
 
-    return made.replace(co_consts=tuple(map(placed, made.co_consts)))
+    return resume.replace(co_consts=tuple(map(placed, resume.co_consts)))
 
 
 def _body(
@@ -286,5 +286,5 @@ def _stop_check(stop_token: StopToken, location: InstrLocation | None) -> list[E
 
 
 def _location(base: CodeType, index: int) -> InstrLocation | None:
-    found = [item for item, n in editable_instructions(base) if isinstance(item, Instr) and n == index]
-    return found[0].location if found else None
+    instructions = [item for item, n in editable_instructions(base) if isinstance(item, Instr) and n == index]
+    return instructions[0].location if instructions else None

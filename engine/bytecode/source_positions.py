@@ -25,11 +25,11 @@ _source_positions = WeakMemo(_SourcePositions)
 
 def span_of(code: CodeType, offset: int) -> Span:
     """Return the source span of the instruction at a byte offset; unknown columns are -1."""
-    places = _source_positions(code)
-    found = places.spans.get(offset)
-    if found is None:
-        found = places.spans[offset] = _span(code, places.positions, offset)
-    return found
+    source = _source_positions(code)
+    span = source.spans.get(offset)
+    if span is None:
+        span = source.spans[offset] = _span(code, source.positions, offset)
+    return span
 
 
 def _span(code: CodeType, positions: tuple[tuple[int | None, ...], ...], offset: int) -> Span:
@@ -49,12 +49,12 @@ def _position(code: CodeType, positions: tuple[tuple[int | None, ...], ...], ind
     """
     if index >= len(positions):
         return (None,) * 4
-    found = positions[index]
+    position = positions[index]
     if not index or code.co_code[2 * index] not in _CONDITIONAL_JUMPS:
-        return found
+        return position
     condition = positions[index - 1]
-    ends, starts = (found[1] or 0, found[3] or 0), (condition[0] or 0, condition[2] or 0)
-    return condition if found[1] and ends < starts else found
+    ends, starts = (position[1] or 0, position[3] or 0), (condition[0] or 0, condition[2] or 0)
+    return condition if position[1] and ends < starts else position
 
 
 def span_in_characters(file: str, line: int, end_line: int, column: int, end_column: int) -> Span:

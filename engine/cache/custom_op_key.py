@@ -61,8 +61,8 @@ def find_python_aten_override() -> str:
 
     Only the dispatcher knows of such an override.
     """
-    found = (name.rpartition("/") for name in overridden_aten_kernels())
-    return next((f"aten::{name}" for name, _, key in found if not _RUNTIME_KEYS.match(key)), "")
+    overrides = (name.rpartition("/") for name in overridden_aten_kernels())
+    return next((f"aten::{name}" for name, _, key in overrides if not _RUNTIME_KEYS.match(key)), "")
 
 
 def op_overload_of(value: Any) -> Any:

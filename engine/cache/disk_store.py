@@ -133,30 +133,30 @@ class DiskStore:
     def _key(self) -> bytes:
         path = self.folder / "key"
         if not path.exists():
-            made = self._write_temporary(secrets.token_bytes(32))
+            temporary = self._write_temporary(secrets.token_bytes(32))
             try:
-                os.link(made, path)  # The first process wins.
+                os.link(temporary, path)  # The first process wins.
             except FileExistsError:
                 pass
             finally:
-                made.unlink()
+                temporary.unlink()
         key = self._read(path, 32)
         if len(key) != 32 or stat.S_IMODE(path.lstat().st_mode) & 0o077:
             raise DiskStoreError("the key of the cache is damaged, or other users can read it")
         return key
 
     def _read(self, path: pathlib.Path, largest: int) -> bytes:
-        found = path.lstat()
-        if not _is_owned_by_user(found) or not stat.S_ISREG(found.st_mode) or found.st_size > largest:
+        status = path.lstat()
+        if not _is_owned_by_user(status) or not stat.S_ISREG(status.st_mode) or status.st_size > largest:
             raise DiskStoreError("a file in the cache is damaged, or another user wrote it")
         return path.read_bytes()
 
     def _write(self, path: pathlib.Path, data: bytes) -> None:
-        made = self._write_temporary(data)
+        temporary = self._write_temporary(data)
         try:
-            made.replace(path)
+            temporary.replace(path)
         except OSError:
-            made.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
     def _write_temporary(self, data: bytes) -> pathlib.Path:
@@ -174,12 +174,14 @@ class DiskStore:
         files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # Another process may evict files too.
-                found = path.stat()
+                status = path.stat()
                 if path.name == "key" or path.name.startswith(_LOCK_PREFIX):
                     continue
-                is_being_written = path.name.startswith(".") and time.time() - found.st_mtime < _STALE_TEMP_FILE_SECONDS
+                is_being_written = (
+                    path.name.startswith(".") and time.time() - status.st_mtime < _STALE_TEMP_FILE_SECONDS
+                )
                 if not is_being_written:
-                    files.append((found.st_mtime, found.st_size, path))
+                    files.append((status.st_mtime, status.st_size, path))
         over = sum(size for _, size, _ in files) - MAX_STORE_BYTES
         for _, size, path in sorted(files):
             if over <= 0:
@@ -222,20 +224,20 @@ def _unlock_and_close(handle: int) -> None:
     os.close(handle)
 
 
-def _is_safe_parent(found: os.stat_result) -> bool:
+def _is_safe_parent(status: os.stat_result) -> bool:
     """Return True if only the user, or the system, can replace what a folder holds.
 
     A group that can write is accepted: on many systems each user has a group of their own.
     """
-    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-    return not hasattr(os, "geteuid") or (found.st_uid in (os.geteuid(), 0) and not is_open)
+    is_open = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+    return not hasattr(os, "geteuid") or (status.st_uid in (os.geteuid(), 0) and not is_open)
 
 
-def _is_owned_by_user(found: os.stat_result) -> bool:
+def _is_owned_by_user(status: os.stat_result) -> bool:
     """Return True if the user owns this, nobody else may write to it, and it is no symlink."""
-    if stat.S_ISLNK(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+    if stat.S_ISLNK(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
         return False
-    return os.name == "nt" or not found.st_mode & 0o022
+    return os.name == "nt" or not status.st_mode & 0o022
 
 
 def _authentication_code(key: bytes, name: str, text: bytes) -> bytes:

@@ -27,8 +27,14 @@ def version_key() -> list[Any]:
     code = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         code.update(str(file.relative_to(folder)).encode() + b"\n" + file.read_bytes())
-    made = [torch.__version__, str(torch.version.git_version), sys.version, platform.machine(), platform.processor()]
-    return [code.hexdigest(), *made, torch.backends.cpu.get_cpu_capability()]
+    versions = [
+        torch.__version__,
+        str(torch.version.git_version),
+        sys.version,
+        platform.machine(),
+        platform.processor(),
+    ]
+    return [code.hexdigest(), *versions, torch.backends.cpu.get_cpu_capability()]
 
 
 def torch_flags_key() -> list[Any]:

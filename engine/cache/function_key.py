@@ -119,13 +119,13 @@ class _FunctionWalk:
         self.seen[id(function)] = len(self.seen)
         self.keep_alive.append(function)
         code = function.__code__
-        held = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
+        attributes = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         return {
             "code": _code_fingerprint(code, self),
             "defaults": self.describe([function.__defaults__, function.__kwdefaults__], "a default"),
             "cells": [[n, self.describe(_cell_contents(c, n), n)] for n, c in cells],
-            "attributes": self.describe(held, f"an attribute of {function.__name__}"),
+            "attributes": self.describe(attributes, f"an attribute of {function.__name__}"),
             "reads": [[".".join(path), self._read(function, path)] for path in sorted(set(_global_reads(code)))],
         }
 
@@ -138,17 +138,17 @@ class _FunctionWalk:
                 raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it calls {name}()")
             return {"builtin": hasattr(builtins, name)}
         value: Any = space[name]
-        place = ""
+        module_name = ""
         for part in rest:
             if not isinstance(value, types.ModuleType):
                 break
-            value, place = getattr(value, part, None), value.__name__
-        root = place.partition(".")[0]
+            value, module_name = getattr(value, part, None), value.__name__
+        root = module_name.partition(".")[0]
         if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in _VERSIONED_MODULES:
             return {"module": value.__name__}
         if root in _VERSIONED_MODULES and isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
-            _reject_process_state(value, f"{place}:{path[-1]}")
-            return {"named": f"{place}:{value.__name__}"}
+            _reject_process_state(value, f"{module_name}:{path[-1]}")
+            return {"named": f"{module_name}:{value.__name__}"}
         return self.describe(value, ".".join(path))
 
 
@@ -172,18 +172,20 @@ def _constant(value: Any, walk: _FunctionWalk) -> Data:
     return {"bytes": value.hex()} if isinstance(value, bytes) else walk.serialize(value)
 
 
-def _reject_process_state(value: Any, known: str) -> None:
+def _reject_process_state(value: Any, qualified_name: str) -> None:
     """Raise for a torch function whose result depends on the process."""
-    place, _, name = known.partition(":")
+    module_name, _, name = qualified_name.partition(":")
     if isinstance(value, type):
         return
-    inner = place == "torch._C" and name.startswith(("_get", "_is", "_has"))
+    inner = module_name == "torch._C" and name.startswith(("_get", "_is", "_has"))
     if (
         name in _PROCESS_STATE_FUNCTIONS
         or inner
-        or any(place == m or place.startswith(f"{m}.") for m in _PROCESS_STATE_MODULES)
+        or any(module_name == m or module_name.startswith(f"{m}.") for m in _PROCESS_STATE_MODULES)
     ):
-        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it calls {place}.{name}(), which depends on the process")
+        raise NotCached(
+            CacheFallback.CODE_NOT_DETERMINED, f"it calls {module_name}.{name}(), which depends on the process"
+        )
 
 
 def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
@@ -229,15 +231,15 @@ def stable_method_name(name: str) -> str:
 
     It is empty if tensors have no such attribute, or if code outside of torch defined it.
     """
-    found = inspect.getattr_static(torch.Tensor, name, None)
-    if name in _native_tensor_attributes() and found is vars(TensorBase)[name]:
+    method = inspect.getattr_static(torch.Tensor, name, None)
+    if name in _native_tensor_attributes() and method is vars(TensorBase)[name]:
         return name
-    found = getattr(found, "__func__", getattr(found, "fget", found))
-    if isinstance(found, types.FunctionType) and _is_defined_in_named_module(found):
-        return f"{found.__module__}:{found.__qualname__}"
-    if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
-        return found.__qualname__
-    return "" if callable(found) or found is None else name
+    method = getattr(method, "__func__", getattr(method, "fget", method))
+    if isinstance(method, types.FunctionType) and _is_defined_in_named_module(method):
+        return f"{method.__module__}:{method.__qualname__}"
+    if isinstance(method, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
+        return method.__qualname__
+    return "" if callable(method) or method is None else name
 
 
 def _is_defined_in_named_module(function: types.FunctionType) -> bool:
@@ -272,8 +274,8 @@ def stable_name(value: Any) -> str:
     )
 
 
-def _lookup_in_module(place: str, name: str) -> Any:
-    found: Any = sys.modules.get(place)
+def _lookup_in_module(module_name: str, name: str) -> Any:
+    value: Any = sys.modules.get(module_name)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value

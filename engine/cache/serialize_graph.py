@@ -68,23 +68,23 @@ def deserialize_graph(
     nodes: dict[str, torch.fx.Node] = {}
     constants: dict[str, Any] = {}
     for op, name, target, args, shape, sources, note, (late, checkpoint) in data:
-        given = ((), {}) if args is None else deserialize_value(args, nodes.__getitem__, symbols)
+        arguments = ((), {}) if args is None else deserialize_value(args, nodes.__getitem__, symbols)
         if op == "output":
-            made = graph.output(given[0][0])
+            new_node = graph.output(arguments[0][0])
         elif op == "placeholder":
-            made = graph.create_node(op, name, name=name)
+            new_node = graph.create_node(op, name, name=name)
         elif op == "get_attr":
             constants[name] = deserialize_value(target)
-            made = graph.create_node(op, name, name=name)
+            new_node = graph.create_node(op, name, name=name)
         else:
-            made = graph.create_node(op, deserialize_target(target), given[0], given[1], name=name)
-        nodes[name] = made
+            new_node = graph.create_node(op, deserialize_target(target), arguments[0], arguments[1], name=name)
+        nodes[name] = new_node
         if shape is not None:
-            made.meta["val"] = deserialize_fake(shape, mode, symbols)
+            new_node.meta["val"] = deserialize_fake(shape, mode, symbols)
         custom: dict[str, Any] = {"engine_origin": origin(sources, note)}
         if late:
             custom[BACKWARD_KEY] = True
         if checkpoint is not None:
             custom[CHECKPOINT_KEY] = checkpoint
-        made.meta["custom"] = custom
+        new_node.meta["custom"] = custom
     return torch.fx.GraphModule(constants, graph)

@@ -39,17 +39,17 @@ def serialize_expression(expression: sympy.Basic) -> Data:
     Raises:
         NotCached: A part of it has an unsupported type.
     """
-    known: Any = expression
-    if known.is_Integer:
-        return int(known)
-    if known.is_Symbol:
-        return known.name
+    value: Any = expression
+    if value.is_Integer:
+        return int(value)
+    if value.is_Symbol:
+        return value.name
     if expression in (sympy.true, sympy.false):
         return {"bool": bool(expression)}
-    if known.is_Rational:
-        return {"ratio": [int(known.p), int(known.q)]}
-    if known.is_Float:
-        return {"float": repr(float(known))}
+    if value.is_Rational:
+        return {"ratio": [int(value.p), int(value.q)]}
+    if value.is_Float:
+        return {"float": repr(float(value))}
     name = type(expression).__name__
     if _EXPRESSION_TYPES.get(name) is not type(expression):
         raise NotCached(
@@ -156,7 +156,7 @@ def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], trac
     if env is None:
         return []
     before = {s.name for v in traced for n in symbolic_numbers_in(v) for s in n.node.expr.free_symbols}
-    found = {
+    symbols_by_name = {
         s.name: s
         for v in values
         for n in symbolic_numbers_in(v)
@@ -170,13 +170,13 @@ def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], trac
             sorted(str(old) for old, new in env.replacements.items() if new == s and str(old) in before),
             [serialize_expression(env.replace(a.expr)) for a in env.deferred_runtime_asserts.get(s, ())],
         ]
-        for name, s in sorted(found.items())
+        for name, s in sorted(symbols_by_name.items())
     ]
 
 
 def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
-    known = env.var_to_range[symbol]
-    return known.lower, known.upper
+    value_range = env.var_to_range[symbol]
+    return value_range.lower, value_range.upper
 
 
 def is_unbacked_symbol(expression: Any) -> bool:

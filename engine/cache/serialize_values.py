@@ -188,8 +188,8 @@ def serialize_fake(value: Any) -> Data:
             CacheFallback.UNSERIALIZABLE_VALUE,
             f"a {type(value).__name__} of an unsupported layout is an intermediate value",
         )
-    place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
-    return {"tensor": [str(value.dtype), str(value.device), *place]}
+    geometry = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
+    return {"tensor": [str(value.dtype), str(value.device), *geometry]}
 
 
 def deserialize_fake(data: Data, mode: FakeTensorMode, symbols: SymbolTable) -> Any:
@@ -200,13 +200,13 @@ def deserialize_fake(data: Data, mode: FakeTensorMode, symbols: SymbolTable) -> 
         return deserialize_value(data["value"], symbols=symbols)
     dtype, device = data["tensor"][:2]
     shape, stride, offset = deserialize_value(data["tensor"][2:], symbols=symbols)
-    made = torch.empty_strided(shape, stride, dtype=_TORCH_ENUMS["dtype"][dtype], device="meta")
+    memory = torch.empty_strided(shape, stride, dtype=_TORCH_ENUMS["dtype"][dtype], device="meta")
     if not is_same_size(offset, 0):
         reach = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-        made = torch.empty(
-            offset + (max(reach, 0) if isinstance(reach, int) else reach), dtype=made.dtype, device="meta"
+        memory = torch.empty(
+            offset + (max(reach, 0) if isinstance(reach, int) else reach), dtype=memory.dtype, device="meta"
         ).as_strided(shape, stride, offset)
-    return FakeTensor(mode, made, torch.device(device))
+    return FakeTensor(mode, memory, torch.device(device))
 
 
 _OPERATORS = (OpOverload, OpOverloadPacket)
@@ -238,8 +238,8 @@ def serialize_target(target: Any) -> str:
     Raises:
         NotCached: Its behavior cannot be determined from its code.
     """
-    if found := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
-        return found
+    if special := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
+        return special
     if isinstance(target, OpOverload):
         if form := variant_name(target):
             return form
@@ -275,26 +275,26 @@ def deserialize_target(name: str) -> Any:
     Raises:
         KeyError: It does not exist, or it has changed since its name was written.
     """
-    for target, known in (*_HIGHER_ORDER_TARGETS.items(), *_SIZE_FUNCTIONS.items()):
-        if name == known:
+    for target, special in (*_HIGHER_ORDER_TARGETS.items(), *_SIZE_FUNCTIONS.items()):
+        if name == special:
             return target
     if name.startswith("operator."):
         return getattr(operator, name.partition(".")[2])
     if (form := variant_by_name(name, deserialize_target)) is not None:
         return form
     name, _, identity = name.partition("#")
-    namespace, _, rest = name.partition("::")
-    rest, _, overload = rest.partition(".")
+    namespace, _, operator_name = name.partition("::")
+    operator_name, _, overload = operator_name.partition(".")
     if identity:
-        found = getattr(getattr(getattr(torch.ops, namespace), rest), overload or "default")
-        if _custom_op_fingerprint(found) != identity:
+        overload_object = getattr(getattr(getattr(torch.ops, namespace), operator_name), overload or "default")
+        if _custom_op_fingerprint(overload_object) != identity:
             raise KeyError(name)
-        return found
+        return overload_object
     if namespace == "engine":
-        return operator_of_ours(rest)
+        return operator_of_ours(operator_name)
     if namespace not in ("aten", "prims"):
         raise KeyError(name)
-    return getattr(getattr(getattr(torch.ops, namespace), rest), overload)
+    return getattr(getattr(getattr(torch.ops, namespace), operator_name), overload)
 
 
 def _serialize_constant(value: torch.Tensor) -> Data:
@@ -305,14 +305,14 @@ def _serialize_constant(value: torch.Tensor) -> Data:
             CacheFallback.UNSERIALIZABLE_VALUE,
             "a constant tensor of the graph is too large, or not a contiguous CPU tensor",
         )
-    held = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
-    return [str(value.dtype), list(value.shape), bytes(held).hex()]
+    raw_bytes = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
+    return [str(value.dtype), list(value.shape), bytes(raw_bytes).hex()]
 
 
 def _deserialize_constant(data: Data) -> torch.Tensor:
-    dtype, shape, held = data
+    dtype, shape, raw_bytes = data
     kind: torch.dtype = _TORCH_ENUMS["dtype"][dtype]
     with disable_current_modes():
-        if not held:
+        if not raw_bytes:
             return torch.empty(shape, dtype=kind)
-        return torch.frombuffer(bytearray.fromhex(held), dtype=torch.uint8).view(kind).reshape(shape)
+        return torch.frombuffer(bytearray.fromhex(raw_bytes), dtype=torch.uint8).view(kind).reshape(shape)

@@ -178,12 +178,12 @@ class PrologueCodegen:
             around = [self._constants.entry(call_without_function_modes), *around]
 
         def call(load_inputs: Callable[[], None]) -> None:
-            first, *rest = *around, graph.slot
+            first, *other_slots = *around, graph.slot
             self.prologue.callable_const(first)
-            for value in rest:
+            for value in other_slots:
                 self.prologue.const(value)
             load_inputs()
-            self.prologue.call(len(origins) + len(rest))
+            self.prologue.call(len(origins) + len(other_slots))
 
         def read() -> None:
             for source in origins:
@@ -212,16 +212,16 @@ class PrologueCodegen:
 
     def _load_prefetched(self, name: str, origins: Sequence[Source], runs: InputRuns) -> None:
         first = {run[0]: number for number, run in enumerate(runs)}
-        left = 0
+        first_unread = 0
         for source in origins:
-            if left:
-                left -= 1
+            if first_unread:
+                first_unread -= 1
             elif source in first:
                 run = runs[first[source]]
                 self.prologue.load(name)
                 self.prologue.subscript(first[source])
                 self.prologue.emit("UNPACK_SEQUENCE", len(run))
-                left = len(run) - 1
+                first_unread = len(run) - 1
             else:
                 self._load(source)
         self.prologue.const(None)

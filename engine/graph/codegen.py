@@ -79,10 +79,10 @@ class _FunctionWriter:
         return "\n".join(lines)
 
     def _early_exit_lines(self, node: torch.fx.Node, alive: list[torch.fx.Node]) -> list[str]:
-        found = None if self._early_exit is None else self._early_exit(node, alive)
-        if found is None:
+        exit_lines = None if self._early_exit is None else self._early_exit(node, alive)
+        if exit_lines is None:
             return []
-        is_time, goes_on = (self._name(f, "op") for f in found)
+        is_time, goes_on = (self._name(f, "op") for f in exit_lines)
         return [f"    if {is_time}():", f"        return {goes_on}({self._tuple(alive)})"]
 
     def _unpacking(self, parameters: list[str]) -> list[str]:

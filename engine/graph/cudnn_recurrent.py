@@ -49,22 +49,22 @@ def _forward(
 ) -> list[torch.Tensor]:
     *flags, _ = rest
     with torch.enable_grad():
-        x, *others = (t.detach().requires_grad_() for t in (x, *hidden, *params))
-        found = _call(kind, x, others[: len(hidden)], others[len(hidden) :], flags)
-        node: Any = found[0].grad_fn
+        x, *leaves = (t.detach().requires_grad_() for t in (x, *hidden, *params))
+        results = _call(kind, x, leaves[: len(hidden)], leaves[len(hidden) :], flags)
+        node: Any = results[0].grad_fn
         while node is not None and not hasattr(node, "_saved_result3"):  # a view of the result comes after it
             node = node.next_functions[0][0]
     if node is None:
         raise RuntimeError("cuDNN no longer runs this recurrent layer, which was compiled for it. Call engine.reset().")
-    return [*(t.detach() for t in found), node._saved_result3]
+    return [*(t.detach() for t in results), node._saved_result3]
 
 
 @functools.lru_cache(maxsize=64)
 def _reserve_bytes(kind: str, hidden: int, flags: tuple[Any, ...], layouts: tuple[Any, ...], device: str) -> int:
     """Return the bytes of the reserve; only cuDNN knows them, so the layer runs once."""
     with disable_current_modes():
-        x, *others = (torch.empty_strided(n, s, dtype=d, device=device).zero_() for n, s, d in layouts)
-        return _forward(kind, x, others[:hidden], others[hidden:], *flags, 0)[-1].numel()
+        x, *tensors = (torch.empty_strided(n, s, dtype=d, device=device).zero_() for n, s, d in layouts)
+        return _forward(kind, x, tensors[:hidden], tensors[hidden:], *flags, 0)[-1].numel()
 
 
 def _fake_forward(kind: str, x: Any, hidden: Sequence[Any], params: Sequence[Any], *rest: Any) -> list[torch.Tensor]:
@@ -91,10 +91,10 @@ def _backward(
     alike = [torch.empty(0, dtype=p.dtype, device=p.device).set_(p.detach()) for p in params]  # type: ignore[call-overload]
     sizes = (_MODES[kind], size, 0, layers)
     flat = aten._cudnn_rnn_flatten_weight.default(alike, each, x.shape[2], *sizes, batch_first, bidirectional)
-    given = (x, list(params), each, flat, hidden[0], hidden[1] if kind == "lstm" else None, out)
+    arguments = (x, list(params), each, flat, hidden[0], hidden[1] if kind == "lstm" else None, out)
     options: tuple[Any, ...] = (*sizes, batch_first, dropout, train, bidirectional, [], None)
     dx, dhx, dcx, weights = aten._cudnn_rnn_backward.default(
-        *given,
+        *arguments,
         grads[0],
         grads[1],
         grads[2] if kind == "lstm" else None,
@@ -124,19 +124,19 @@ CUDNN_FAKES: dict[str, Callable[..., Any]] = {
 
 class _CudnnRecurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], size: int, x: Any, *rest: Any) -> Any:
-        *found, reserve = composite_op("cudnn_recurrent")(
-            kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags, size
+    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], size: int, x: Any, *tensors: Any) -> Any:
+        *results, reserve = composite_op("cudnn_recurrent")(
+            kind, x, list(tensors[:hidden]), list(tensors[hidden:]), *flags, size
         )
-        ctx.save_for_backward(found[0], reserve, x, *rest)
+        ctx.save_for_backward(results[0], reserve, x, *tensors)
         ctx.options = (kind, hidden, flags)
-        return tuple(found)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         kind, hidden, flags = ctx.options
-        out, reserve, x, *rest = ctx.saved_tensors
-        found = composite_op("cudnn_recurrent_backward")(
-            list(grads), out, reserve, kind, x, rest[:hidden], rest[hidden:], *flags
+        out, reserve, x, *tensors = ctx.saved_tensors
+        gradients = composite_op("cudnn_recurrent_backward")(
+            list(grads), out, reserve, kind, x, tensors[:hidden], tensors[hidden:], *flags
         )
-        return None, None, None, None, *found
+        return None, None, None, None, *gradients

@@ -44,14 +44,14 @@ _ATTENTION = (
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    found = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+    result = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
     # A custom op must not return a view of an argument.
-    return found.clone() if any(found is t or found._base is t for t in (query, key, value)) else found
+    return result.clone() if any(result is t or result._base is t for t in (query, key, value)) else result
 
 
 def _attention_under_autocast(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     """Cast operands and mask as autocast does for torch's function; call the composite op."""
-    device, given = query.device.type, (query, key, value, *args)
+    device, operands = query.device.type, (query, key, value, *args)
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         narrow = (torch.float16, torch.bfloat16, torch.float32)
@@ -59,8 +59,8 @@ def _attention_under_autocast(query: Any, key: Any, value: Any, *args: Any, **kw
         def cast(values: Iterable[Any]) -> tuple[Any, ...]:
             return map_tensors(lambda t: t.to(dtype) if t.dtype in narrow else t, values)
 
-        given, kwargs = cast(given), dict(zip(kwargs, cast(kwargs.values()), strict=True))
-    return composite_op("attention")(*given, **kwargs)
+        operands, kwargs = cast(operands), dict(zip(kwargs, cast(kwargs.values()), strict=True))
+    return composite_op("attention")(*operands, **kwargs)
 
 
 def _recurrent(name: str) -> Function:
@@ -113,19 +113,23 @@ def eager_implementation(target: Any) -> Function | None:
     called = called_overload(target)
     if called is None or called.namespace != "engine":
         return None
-    known = registered_composite_ops().get(called.overloadpacket.__name__)
-    return None if known is None else known[1]
+    composite_ops = registered_composite_ops().get(called.overloadpacket.__name__)
+    return None if composite_ops is None else composite_ops[1]
 
 
 @functools.cache
 def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.FunctionType:
     """Copy a Python function of torch, with composites in its globals replaced."""
-    known = _replacements(trains)
-    found = dict(function.__globals__)
-    found.update({name: known[value] for name, value in found.items() if _is_replaceable(value, known)})
+    replacements = _replacements(trains)
+    namespace = dict(function.__globals__)
+    namespace.update(
+        {name: replacements[value] for name, value in namespace.items() if _is_replaceable(value, replacements)}
+    )
     # Otherwise the function would pass itself, not this copy, to a mode that traces it.
-    found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _return_false))
-    copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
+    namespace.update(dict.fromkeys([n for n in namespace if n.startswith("has_torch_function")], _return_false))
+    copy = types.FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
+    )
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 
@@ -134,8 +138,8 @@ def _replacements(trains: bool) -> dict[Any, Function]:
     return {**TRAINING_REPLACEMENTS, **INSTANCE_NORMS} if trains else INFERENCE_REPLACEMENTS
 
 
-def _is_replaceable(value: Any, known: dict[Any, Function]) -> bool:
-    return isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) and value in known
+def _is_replaceable(value: Any, replacements: dict[Any, Function]) -> bool:
+    return isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) and value in replacements
 
 
 def replace_composite(target: Any, *, needs_grad: bool = False) -> Any:
@@ -145,9 +149,9 @@ def replace_composite(target: Any, *, needs_grad: bool = False) -> Any:
     """
     if not callable(target) or called_overload(target) is not None:
         return target
-    known = _replacements(needs_grad)
-    if _is_replaceable(target, known):
-        return known[target]
+    replacements = _replacements(needs_grad)
+    if _is_replaceable(target, replacements):
+        return replacements[target]
     if target is F.multi_head_attention_forward:
         return _with_replaced_globals(target, needs_grad)
     return target

@@ -86,7 +86,7 @@ def _recurrent(
 
 def _recurrent_backward(
     grads: Sequence[torch.Tensor | None],
-    wanted: Sequence[int],
+    needed_inputs: Sequence[int],
     carrier: torch.Tensor,
     kind: str,
     x: torch.Tensor,
@@ -101,17 +101,17 @@ def _recurrent_backward(
             leaves = _leaves(x, hidden, params)
             history = _outputs(kind, *leaves, *flags), leaves
         outputs, (x, hidden, params) = history
-        given = (x, *hidden, *params)
-        inputs = [given[n] for n in wanted]
+        operands = (x, *hidden, *params)
+        inputs = [operands[n] for n in needed_inputs]
         defined = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [out for out, _ in defined], inputs, [grad for _, grad in defined], retain_graph=True, allow_unused=True
         )
     empty = (
         torch.empty_like(i) if n else empty_input_grad(i, is_batch_first=flags[-2])
-        for n, i in zip(wanted, inputs, strict=True)
+        for n, i in zip(needed_inputs, inputs, strict=True)
     )
-    return [e.zero_() if g is None else g for e, g in zip(empty, found, strict=True)]
+    return [e.zero_() if g is None else g for e, g in zip(empty, gradients, strict=True)]
 
 
 def _outputs(
@@ -156,14 +156,14 @@ def _fake_outputs(*args: Any) -> list[torch.Tensor]:
             kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
         )
     alike = [t.to(params[0].dtype) for t in (x, *hidden)]
-    made = _outputs(kind, alike[0], alike[1:], params, *flags, None)
-    return [torch.empty_like(t, dtype=d) for t, d in zip(made, dtypes, strict=True)]
+    outputs = _outputs(kind, alike[0], alike[1:], params, *flags, None)
+    return [torch.empty_like(t, dtype=d) for t, d in zip(outputs, dtypes, strict=True)]
 
 
 @functools.cache
 def _autocast_result_dtypes(
     kind: str,
-    given: torch.dtype,
+    input_dtype: torch.dtype,
     state: torch.dtype,
     weight: torch.dtype,
     has_biases: bool,
@@ -174,13 +174,13 @@ def _autocast_result_dtypes(
 
     Autocast does not work on fake tensors.
     """
-    found = _recurrent(*_minimal_layer(kind, given, state, weight, has_biases, device, autocast))
-    return [t.dtype for t in found[:-1]]
+    results = _recurrent(*_minimal_layer(kind, input_dtype, state, weight, has_biases, device, autocast))
+    return [t.dtype for t in results[:-1]]
 
 
 def _minimal_layer(
     kind: str,
-    given: torch.dtype,
+    input_dtype: torch.dtype,
     state: torch.dtype,
     weight: torch.dtype,
     has_biases: bool,
@@ -192,7 +192,7 @@ def _minimal_layer(
     weights = [torch.zeros(gates, 1, dtype=weight, device=device)] * 2
     biases = [torch.zeros(gates, dtype=weight, device=device)] * (2 if has_biases else 0)
     hidden = [torch.zeros(1, 1, 1, dtype=state, device=device)] * (2 if kind == "lstm" else 1)
-    x = torch.zeros(1, 1, 1, dtype=given, device=device)
+    x = torch.zeros(1, 1, 1, dtype=input_dtype, device=device)
     return kind, x, hidden, [*weights, *biases], has_biases, 1, 0.0, True, False, False, autocast
 
 
@@ -210,13 +210,13 @@ def _saves_output(kind: str, x: torch.Tensor, rest: Sequence[torch.Tensor], flag
 @functools.cache
 def _minimal_layer_saves_output(
     kind: str,
-    given: torch.dtype,
+    input_dtype: torch.dtype,
     state: torch.dtype,
     weight: torch.dtype,
     has_biases: bool,
     autocast: torch.dtype | None,
 ) -> bool:
-    layer, x, hidden, params, *flags = _minimal_layer(kind, given, state, weight, has_biases, "cpu", autocast)
+    layer, x, hidden, params, *flags = _minimal_layer(kind, input_dtype, state, weight, has_biases, "cpu", autocast)
     with torch.enable_grad():
         x, hidden, params = _leaves(x, hidden, params)
         output = _outputs(layer, x, hidden, params, *flags)[0]
@@ -229,10 +229,12 @@ def _minimal_layer_saves_output(
 
 
 def _fake_recurrent_backward(
-    grads: Any, wanted: Sequence[int], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
+    grads: Any, needed_inputs: Sequence[int], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
 ) -> Any:
-    given = (x, *hidden, *params)
-    return [torch.empty_like(given[n]) if n else empty_input_grad(x, is_batch_first=flags[-2]) for n in wanted]
+    operands = (x, *hidden, *params)
+    return [
+        torch.empty_like(operands[n]) if n else empty_input_grad(x, is_batch_first=flags[-2]) for n in needed_inputs
+    ]
 
 
 FAKE_IMPLEMENTATIONS: dict[str, Function] = {
@@ -262,24 +264,26 @@ class _Attention(torch.autograd.Function):
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
-        *found, carrier = composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags)
+    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *tensors: Any) -> Any:
+        *results, carrier = composite_op("recurrent")(kind, x, list(tensors[:hidden]), list(tensors[hidden:]), *flags)
         # The backward reads no output, but autograd checks that those which torch's own graph saves are not written.
-        saved = found[:1] if x.device.type == "cpu" and _saves_output(kind, x, rest, flags) else []
-        ctx.save_for_backward(carrier, x, *rest, *saved)
+        saved = results[:1] if x.device.type == "cpu" and _saves_output(kind, x, tensors, flags) else []
+        ctx.save_for_backward(carrier, x, *tensors, *saved)
         ctx.set_materialize_grads(False)
         ctx.options = (kind, hidden, flags)
-        return tuple(found)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         kind, hidden, flags = ctx.options
-        carrier, x, *rest = ctx.saved_tensors[: len(ctx.needs_input_grad) - 2]
+        carrier, x, *tensors = ctx.saved_tensors[: len(ctx.needs_input_grad) - 2]
         needed: tuple[bool, ...] = ctx.needs_input_grad[3:]
-        wanted = [n for n, is_needed in enumerate(needed) if is_needed]
-        states, params = rest[:hidden], rest[hidden:]
-        found = iter(composite_op("recurrent_backward")(list(grads), wanted, carrier, kind, x, states, params, *flags))
-        return None, None, None, *(next(found) if is_needed else None for is_needed in needed)
+        needed_inputs = [n for n, is_needed in enumerate(needed) if is_needed]
+        states, params = tensors[:hidden], tensors[hidden:]
+        gradients = iter(
+            composite_op("recurrent_backward")(list(grads), needed_inputs, carrier, kind, x, states, params, *flags)
+        )
+        return None, None, None, *(next(gradients) if is_needed else None for is_needed in needed)
 
 
 def _sdpa(
@@ -293,9 +297,9 @@ def _sdpa(
     enable_gqa: bool = False,
 ) -> Any:
     original = F.scaled_dot_product_attention
-    given = (query, key, value, attn_mask, dropout_p, is_causal)
-    if not _is_flash_on_cpu(*given, scale=scale, enable_gqa=enable_gqa):
-        return original(*given, scale=scale, enable_gqa=enable_gqa)
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+    if not _is_flash_on_cpu(*arguments, scale=scale, enable_gqa=enable_gqa):
+        return original(*arguments, scale=scale, enable_gqa=enable_gqa)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         fill = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
         attn_mask = torch.where(attn_mask, torch.zeros((), dtype=query.dtype, device=query.device), fill)
@@ -312,12 +316,12 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
     The ATen op of that kernel in a graph would be useless to other devices.
     torch chooses for real tensors of the same layout, because it chooses differently for others.
     """
-    given = tensors_in((query, *rest))
-    if any(t.device.type != "cpu" or t._has_symbolic_sizes_strides for t in given):
+    operands = tensors_in((query, *rest))
+    if any(t.device.type != "cpu" or t._has_symbolic_sizes_strides for t in operands):
         return False
     if torch.is_autocast_enabled("cpu"):  # torch's own function includes the casts
         return False
-    layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
+    layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in operands]
     with disable_current_modes():
         probes: Any = iter([torch.empty_strided(n, s, dtype=d).requires_grad_(g) for n, s, d, g in layouts])
         fake_operands = map_tensors(lambda _: next(probes), (query, *rest))
@@ -337,11 +341,11 @@ def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequ
     x = x.transpose(0, 1) if batch_first else x
     for n in range(layers):
         own = [h[n * ways : (n + 1) * ways] for h in states]
-        given = tuple(own) if kind == "lstm" else own[0]
+        layer_state = tuple(own) if kind == "lstm" else own[0]
         weights = list(params[n * each : (n + 1) * each])
-        x, *ended = call(x, given, weights, biases, 1, 0.0, train, bidirectional, False)
-        for known, h in zip(last, ended, strict=True):
-            known.append(h)
+        x, *ended = call(x, layer_state, weights, biases, 1, 0.0, train, bidirectional, False)
+        for so_far, h in zip(last, ended, strict=True):
+            so_far.append(h)
         x = F.dropout(x, dropout, True) if n < layers - 1 else x
     return (x.transpose(0, 1) if batch_first else x, *(torch.cat(h) for h in last))
 

@@ -139,5 +139,5 @@ def _is_token(node: Node) -> bool:
 
 def run_with_token(token: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """Run an op as ``with_effects`` does; return the token and the results."""
-    made = target(*args, **kwargs)
-    return (token, *made) if isinstance(made, tuple) else (token, made)
+    result = target(*args, **kwargs)
+    return (token, *result) if isinstance(result, tuple) else (token, result)

@@ -101,13 +101,13 @@ def _rng_state_variants(target: OpOverload, is_filled: bool) -> tuple[Any, Any]:
 
     def run_drawing(*args: Any, **kwargs: Any) -> Any:
         (state,) = get_rng_states(_devices(args, kwargs))
-        made = run(*args, **kwargs)
-        return (state, *made) if isinstance(made, tuple) else (state, made)
+        result = run(*args, **kwargs)
+        return (state, *result) if isinstance(result, tuple) else (state, result)
 
     def fake_drawing(*args: Any, **kwargs: Any) -> Any:
-        made = target(*args, **kwargs)
+        result = target(*args, **kwargs)
         state = _fake_rng_state(torch.get_rng_state().numel(), torch.device(_devices(args, kwargs)[0]))
-        return (state, *made) if isinstance(made, tuple) else (state, made)
+        return (state, *result) if isinstance(result, tuple) else (state, result)
 
     library.define(f"{again}({state}{parameters}) -> {results}")
     library.impl(again, run_again, "CompositeExplicitAutograd")
@@ -137,9 +137,9 @@ def _fills_new_memory(node: Node) -> bool:
 
 def _devices(args: Any, kwargs: Any) -> tuple[str, ...]:
     """Return the device whose generator an op uses, as a tuple."""
-    found: list[torch.device] = []
-    torch.fx.node.map_aggregate((args, kwargs), lambda v: found.append(_device(v)) if _has_device(v) else None)
-    return (str(found[0]) if found else "cpu",)
+    devices: list[torch.device] = []
+    torch.fx.node.map_aggregate((args, kwargs), lambda v: devices.append(_device(v)) if _has_device(v) else None)
+    return (str(devices[0]) if devices else "cpu",)
 
 
 def _has_device(value: Any) -> bool:
@@ -156,8 +156,8 @@ def _supports_explicit_state(node: Node) -> bool:
     if node.target.namespace == "engine" or schema.is_mutable:  # type: ignore[union-attr]
         return False
     plain = all(str(r.type) == "Tensor" and r.alias_info is None for r in schema.returns)
-    given = [node.kwargs.get("generator"), *(a for a in node.args if isinstance(a, torch.Generator))]
-    return plain and bool(schema.returns) and not any(g is not None for g in given)
+    generators = [node.kwargs.get("generator"), *(a for a in node.args if isinstance(a, torch.Generator))]
+    return plain and bool(schema.returns) and not any(g is not None for g in generators)
 
 
 def make_rng_state_explicit(graph: torch.fx.Graph, *, outside_checkpoints_too: bool = False) -> int:
@@ -179,12 +179,12 @@ def make_rng_state_explicit(graph: torch.fx.Graph, *, outside_checkpoints_too: b
         device = torch.device(_devices((values, node.args), node.kwargs)[0])
         with graph.inserting_before(node):
             state = graph.create_node("call_function", _rng_state_op(), (device,), name="random_state")
-            made = graph.call_function(again, (state, *node.args), dict(node.kwargs))
+            both = graph.call_function(again, (state, *node.args), dict(node.kwargs))
         state.meta = {"val": _rng_state_value(node, device)}
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
+        both.meta = dict(node.meta)
+        node.replace_all_uses_with(both)
         graph.erase_node(node)
-        made._rename(node.name)
+        both._rename(node.name)
         count += 1
     return count
 
@@ -242,18 +242,18 @@ def _return_rng_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: 
             item.args = (both, item.args[1] + 1)  # type: ignore[operator]
     else:
         with graph.inserting_before(drawn):
-            made = graph.call_function(operator.getitem, (both, 1))
-        made.meta = dict(drawn.meta)
-        drawn.replace_all_uses_with(made)
+            result = graph.call_function(operator.getitem, (both, 1))
+        result.meta = dict(drawn.meta)
+        drawn.replace_all_uses_with(result)
     graph.erase_node(drawn)
 
 
 def variant_name(target: Any) -> str:
     """Return the name of a variant that takes or returns an RNG state; empty for other ops."""
-    known = _VARIANTS.get(target)
-    if known is None:
+    variants = _VARIANTS.get(target)
+    if variants is None:
         return "state" if str(target) == "engine.random_state.default" else ""
-    original, is_filled, number = known
+    original, is_filled, number = variants
     return f"form {number}{int(is_filled)} {original._schema.name}.{original._overloadname}"
 
 

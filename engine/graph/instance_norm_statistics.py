@@ -21,9 +21,9 @@ def update_statistics(
     """Update running statistics by the mean over the batch of each sample's update."""
     dims = list(range(2, x.dim()))
     var, mean = torch.var_mean(x.detach().float() if x.dtype in (torch.float16, torch.bfloat16) else x.detach(), dims)
-    for running, found in ((running_mean, mean), (running_var, var)):
+    for running, batch_statistic in ((running_mean, mean), (running_var, var)):
         if running is not None:
-            running.copy_(((1 - momentum) * running + momentum * found).mean(0))
+            running.copy_(((1 - momentum) * running + momentum * batch_statistic).mean(0))
 
 
 def instance_norm_with_statistics(original: Any) -> Any:
@@ -44,14 +44,16 @@ def instance_norm_with_statistics(original: Any) -> Any:
     ) -> torch.Tensor:
         has_statistics = running_mean is not None or running_var is not None
         updates = has_statistics and use_input_stats and input.device.type != "cpu" and input.dim() > 2
-        given = (None, None) if updates else (running_mean, running_var)
-        found: torch.Tensor = original(input, *given, weight, bias, use_input_stats, momentum, eps, *rest, **named)
+        statistics = (None, None) if updates else (running_mean, running_var)
+        result: torch.Tensor = original(
+            input, *statistics, weight, bias, use_input_stats, momentum, eps, *rest, **named
+        )
         if updates:
             was_on = torch.is_grad_enabled()
             set_grad_enabled(False)
             update_statistics(input, running_mean, running_var, momentum)
             set_grad_enabled(was_on)
-        return found
+        return result
 
     return call
 

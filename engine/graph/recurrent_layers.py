@@ -16,14 +16,14 @@ def run_recurrent(
     Its Python decomposition runs step by step, which would specialize a symbolic length. For such a length, it runs
     two steps, and the output is extended to all of them.
     """
-    *others, batch_first = flags
+    *other_flags, batch_first = flags
     length = x.shape[1 if batch_first else 0]
     if not hasattr(length, "node"):
         return _run(kind, x, hidden, params, *flags)
     by_time = x.transpose(0, 1) if batch_first else x
     steps = by_time.new_zeros(2, dtype=torch.int64)
     two_steps = by_time.index_select(0, steps)
-    out, *states = _run(kind, two_steps, hidden, params, *others, False)
+    out, *states = _run(kind, two_steps, hidden, params, *other_flags, False)
     out = out.index_select(0, steps.new_empty(length))
     if batch_first:  # like torch, which returns a view from an LSTM only
         out = out.transpose(0, 1) if kind == "lstm" else out.transpose_(0, 1)

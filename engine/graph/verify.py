@@ -41,12 +41,12 @@ def one_output_at_the_end(module: torch.fx.GraphModule) -> Iterator[str]:
 
 def defined_before_use(module: torch.fx.GraphModule) -> Iterator[str]:
     """Check that every node reads only earlier nodes."""
-    known: set[torch.fx.Node] = set()
+    defined: set[torch.fx.Node] = set()
     for node in module.graph.nodes:
         for read in node.all_input_nodes:
-            if read not in known:
+            if read not in defined:
                 yield f"{node.name} reads {read.name}, which is not defined before it"
-        known.add(node)
+        defined.add(node)
 
 
 def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:

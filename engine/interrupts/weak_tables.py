@@ -29,10 +29,10 @@ class WeakTable(MutableMapping[K, V]):
         self._entries: dict[int, tuple[weakref.ref[K], V]] = {}
 
     def __getitem__(self, key: K) -> V:
-        found = self._entries[id(key)]
-        if found[0]() is not key:
+        entry = self._entries[id(key)]
+        if entry[0]() is not key:
             raise KeyError(key)
-        return found[1]
+        return entry[1]
 
     def __setitem__(self, key: K, value: V) -> None:
         # The callback passes the weak reference too: the default of ``dict.pop``.
@@ -42,8 +42,8 @@ class WeakTable(MutableMapping[K, V]):
         del self._entries[id(key)]
 
     def __iter__(self) -> Iterator[K]:
-        found = (reference() for reference, _ in tuple(self._entries.values()))
-        return (key for key in found if key is not None)
+        objects = (reference() for reference, _ in tuple(self._entries.values()))
+        return (key for key in objects if key is not None)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -60,9 +60,9 @@ class WeakMemo(WeakTable[K, V]):
 
     def __call__(self, key: K) -> V:
         """Return the value of a key, computed on the first call."""
-        found = self._entries.get(id(key))
-        if found is not None and found[0]() is key:
-            return found[1]
+        entry = self._entries.get(id(key))
+        if entry is not None and entry[0]() is key:
+            return entry[1]
         value = self[key] = self._make(key)
         return value
 
@@ -76,10 +76,10 @@ class WeakValueTable(MutableMapping[K, V]):
         self._references: dict[K, weakref.ref[V]] = {}
 
     def __getitem__(self, key: K) -> V:
-        found = self._references[key]()
-        if found is None:
+        value = self._references[key]()
+        if value is None:
             raise KeyError(key)
-        return found
+        return value
 
     def __setitem__(self, key: K, value: V) -> None:
         self._references[key] = weakref.ref(value, partial(self._references.pop, key))

@@ -79,8 +79,8 @@ def while_tracing(look: Callable[[TracerSnapshot], Any] | None = None) -> None:
 
 def is_disabled(fn: object) -> bool:
     """Return True if the engine's or torch.compiler's ``disable`` marked this function."""
-    found = getattr(fn, "__dict__", {})
-    return DISABLE_ATTR in found or bool(found.get("_torchdynamo_disable", False))
+    attributes = getattr(fn, "__dict__", {})
+    return DISABLE_ATTR in attributes or bool(attributes.get("_torchdynamo_disable", False))
 
 
 def is_allowed_in_graph(fn: object) -> bool:
@@ -110,8 +110,8 @@ def substitute_of(fn: object) -> Callable[..., Any] | None:
     if not _is_in_dynamo_table("_polyfilled_function_ids", fn):
         return None
     handlers = loaded_dynamo_module("variables.functions").PolyfilledFunctionVariable._get_polyfill_handlers()
-    found: Callable[..., Any] | None = getattr(handlers.get(fn), "__torch_dynamo_polyfill__", None)
-    return None if found is None or str(found.__module__).startswith("torch.") else found
+    polyfill: Callable[..., Any] | None = getattr(handlers.get(fn), "__torch_dynamo_polyfill__", None)
+    return None if polyfill is None or str(polyfill.__module__).startswith("torch.") else polyfill
 
 
 def _is_in_dynamo_table(table: str, fn: object) -> bool:

@@ -46,8 +46,8 @@ def force_slow_dispatch() -> Iterator[None]:
 
 def current_session() -> Session | None:
     """Return the innermost session that records in this thread, or None."""
-    found = _session.get()
-    return None if found is None else found()
+    session = _session.get()
+    return None if session is None else session()
 
 
 @contextlib.contextmanager

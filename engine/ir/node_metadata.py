@@ -71,8 +71,8 @@ def provenance_of(node: torch.fx.Node) -> NodeProvenance:
 
 def provenance_in(meta: Mapping[str, Any]) -> NodeProvenance:
     """Return the provenance in the metadata of a node, or ``NO_PROVENANCE``."""
-    found = meta.get("custom", {}).get(PROVENANCE_KEY)
-    return found if isinstance(found, NodeProvenance) else NO_PROVENANCE
+    provenance = meta.get("custom", {}).get(PROVENANCE_KEY)
+    return provenance if isinstance(provenance, NodeProvenance) else NO_PROVENANCE
 
 
 def is_backward_node(node: torch.fx.Node) -> bool:
@@ -85,8 +85,8 @@ def checkpoint_of(node: torch.fx.Node) -> int | None:
 
     The backward recomputes values of a checkpoint instead of saving them.
     """
-    found = node.meta.get("custom", {}).get(CHECKPOINT_KEY)
-    return found if isinstance(found, int) else None
+    checkpoint = node.meta.get("custom", {}).get(CHECKPOINT_KEY)
+    return checkpoint if isinstance(checkpoint, int) else None
 
 
 def policy_of(node: torch.fx.Node) -> Any:

@@ -48,21 +48,21 @@ def first_fake_tensor(values: Iterable[Any]) -> FakeTensor | None:
 
 def nodes_in(values: Any) -> list[torch.fx.Node]:
     """Return the nodes in arguments or results, in order; a node may occur repeatedly."""
-    found: list[torch.fx.Node] = []
-    torch.fx.map_arg(values, found.append)
-    return found
+    nodes: list[torch.fx.Node] = []
+    torch.fx.map_arg(values, nodes.append)
+    return nodes
 
 
-def ancestors_of(nodes: Iterable[torch.fx.Node], known: Container[torch.fx.Node]) -> set[torch.fx.Node]:
+def ancestors_of(nodes: Iterable[torch.fx.Node], stop_at: Container[torch.fx.Node]) -> set[torch.fx.Node]:
     """Return nodes and all that they are computed from, up to nodes that are known."""
-    found: set[torch.fx.Node] = set()
+    ancestors: set[torch.fx.Node] = set()
     todo = list(nodes)
     while todo:
         node = todo.pop()
-        if node not in known and node not in found:
-            found.add(node)
+        if node not in stop_at and node not in ancestors:
+            ancestors.add(node)
             todo += node.all_input_nodes
-    return found
+    return ancestors
 
 
 def tensor_meta(node: Any) -> torch.Tensor | None:

@@ -66,14 +66,14 @@ class PassSet:
 
     def after_each(self, stage: str, engine_passes: Sequence[str]) -> dict[str, list[UserPass]]:
         """Return, for each pass of the engine that runs, the user's passes that follow it."""
-        found: dict[str, list[UserPass]] = {name: [] for name in engine_passes}
+        passes: dict[str, list[UserPass]] = {name: [] for name in engine_passes}
         last = engine_passes[0]
         for item in ordered(self.at(stage), PASS_STAGES[stage]):
             if item.of_user is not None:
-                found[last].append(item.of_user)
-            elif item.name in found:
+                passes[last].append(item.of_user)
+            elif item.name in passes:
                 last = item.name
-        return found
+        return passes
 
     @property
     def why_not_on_disk(self) -> str:
@@ -106,10 +106,10 @@ def ordered(passes: Sequence[UserPass], engine_passes: Sequence[str]) -> list[Or
     order = [OrderedPass(name) for name in engine_passes]
     for item in passes:
         names = [p.name for p in order]
-        for wanted in (item.before, item.after):
-            if wanted is not None and wanted not in names:
-                known = f"it has {', '.join(names)}" if names else "it has no other passes yet"
-                raise LookupError(f"no pass {wanted!r} runs at the stage {item.stage!r}: {known}")
+        for neighbor in (item.before, item.after):
+            if neighbor is not None and neighbor not in names:
+                available = f"it has {', '.join(names)}" if names else "it has no other passes yet"
+                raise LookupError(f"no pass {neighbor!r} runs at the stage {item.stage!r}: {available}")
         first = names.index(item.after) + 1 if item.after is not None else 0
         last = names.index(item.before) if item.before is not None else len(names)
         if first > last:

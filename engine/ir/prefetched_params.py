@@ -39,21 +39,21 @@ class PrefetchedParams:
 
         Return None if a wanted source is missing.
         """
-        places = {origin: index for index, origin in enumerate(order)}
-        if not all(origin in places for run in self.runs for origin in run):
+        indices = {origin: index for index, origin in enumerate(order)}
+        if not all(origin in indices for run in self.runs for origin in run):
             return None
-        picks = [itemgetter(*(places[o] for o in reversed(run))) for run in self.runs]
-        found = self._by_thread
+        picks = [itemgetter(*(indices[o] for o in reversed(run))) for run in self.runs]
+        by_thread = self._by_thread
         if len(picks) == 1:
             (pick,) = picks
 
             def give_one(tensors: Sequence[Any]) -> None:
-                found[get_ident()] = (pick(tensors),)
+                by_thread[get_ident()] = (pick(tensors),)
 
             return give_one
 
         def give(tensors: Sequence[Any]) -> None:
-            found[get_ident()] = tuple([pick(tensors) for pick in picks])
+            by_thread[get_ident()] = tuple([pick(tensors) for pick in picks])
 
         return give
 

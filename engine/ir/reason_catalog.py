@@ -60,11 +60,11 @@ class ReasonCatalog(Mapping[str, Reason]):
     @functools.cached_property
     def _pages(self) -> dict[str, tuple[str, str]]:
         """Topic and text of each page by id."""
-        found = {}
+        pages = {}
         for topic, text in _read_topics(self._folder).items():
             for page in text.split("\n---\n\n"):
-                found[page.removeprefix("# ").partition(":")[0]] = (topic, page)
-        return found
+                pages[page.removeprefix("# ").partition(":")[0]] = (topic, page)
+        return pages
 
     def __getitem__(self, id: str) -> Reason:
         return read_page(*self._pages[id])
@@ -99,10 +99,10 @@ def read_page(topic: str, text: str) -> Reason:
     Raises:
         ValueError: the page does not have the form of a reason.
     """
-    found = _PAGE.fullmatch(text)
-    if found is None:
+    page = _PAGE.fullmatch(text)
+    if page is None:
         raise ValueError(f"this page of {topic}.md does not have the form of a reason: {text[:80]!r}")
-    part = {name: text or "" for name, text in found.groupdict().items()}
+    part = {name: text or "" for name, text in page.groupdict().items()}
     prose = {name: part[name].replace("`", "") for name in ("title", "cause", "hints", "no_fix")}
     hints = tuple(line.removeprefix("- ") for line in prose["hints"].splitlines())
     return Reason(topic, prose["title"], prose["cause"], hints, prose["no_fix"], part["before"], part["after"])

@@ -10,7 +10,7 @@ _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
 
 
-def register_once(table: dict[_Key, _Entry], keys: Iterable[_Key], what: str) -> Callable[[_Entry], _Entry]:
+def register_once(table: dict[_Key, _Entry], keys: Iterable[_Key], noun: str) -> Callable[[_Entry], _Entry]:
     """Return a decorator that stores a function in ``table`` under each of these keys.
 
     ``what`` names the function in the error, for instance ``"a lowering"``.
@@ -18,13 +18,13 @@ def register_once(table: dict[_Key, _Entry], keys: Iterable[_Key], what: str) ->
     Raises:
         ValueError: by the decorator, if a key has a function already; the table is then unchanged.
     """
-    wanted = tuple(keys)
+    new_keys = tuple(keys)
 
     def register(entry: _Entry) -> _Entry:
-        for key in wanted:
+        for key in new_keys:
             if key in table:
-                raise ValueError(f"{key.__qualname__ if isinstance(key, type) else key} has {what} already")
-        table.update(dict.fromkeys(wanted, entry))
+                raise ValueError(f"{key.__qualname__ if isinstance(key, type) else key} has {noun} already")
+        table.update(dict.fromkeys(new_keys, entry))
         return entry
 
     return register

@@ -39,7 +39,7 @@ def can_rerun(error: BaseException) -> bool:
 def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
     """Return a function that restores the present data, layout and version of a tensor."""
     memory, version = tensor.detach(), tensor._version
-    kept = memory.clone()
+    saved = memory.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def restore() -> None:
@@ -48,7 +48,7 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
                 tensor.data = memory
             if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
                 tensor.as_strided_(*layout)
-            tensor.copy_(kept)
+            tensor.copy_(saved)
         unsafe_set_version_counter((tensor,), (version,))
 
     return restore

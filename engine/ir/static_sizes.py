@@ -13,8 +13,8 @@ def static_size(size: Any) -> int | None:
 
 def static_sizes(sizes: Iterable[Any]) -> tuple[int, ...] | None:
     """Return sizes as ints, None if any is symbolic."""
-    found = [static_size(s) for s in sizes]
-    return tuple(s for s in found if s is not None) if None not in found else None
+    numbers = [static_size(s) for s in sizes]
+    return tuple(s for s in numbers if s is not None) if None not in numbers else None
 
 
 def are_positive_sizes(sizes: Iterable[Any]) -> bool:

@@ -50,14 +50,14 @@ def unwrap_torch_compile(obj: Any) -> Any:
     Also None for a function that ``torch.compiler.disable`` wrapped.
     """
     if type(obj) is types.FunctionType:
-        found = obj.__dict__
+        attributes = obj.__dict__
         if obj.__qualname__ == _CONTEXT_WRAPPER_QUALNAME and obj.__closure__ is not None:
             inside = dict(zip(obj.__code__.co_freevars, obj.__closure__, strict=True))
             return (
                 None if is_error_on_graph_break_context(inside["self"].cell_contents) else inside["func"].cell_contents
             )
-        region = found.get("__marked_compile_region_fn__")
-        return None if found.get("_torchdynamo_disable") else region or found.get(_TORCH_COMPILE_ATTR)
+        region = attributes.get("__marked_compile_region_fn__")
+        return None if attributes.get("_torchdynamo_disable") else region or attributes.get(_TORCH_COMPILE_ATTR)
     if type(obj).__module__ == "torch._dynamo.eval_frame":
         return vars(obj).get("_modules", {}).get("_orig_mod")
     return None
@@ -68,8 +68,8 @@ def unwrap_torch_disable(obj: Any) -> Any:
 
     A function that is compiled explicitly is compiled although it was disabled before.
     """
-    held = getattr(obj, "__dict__", {})
-    return held.get(_TORCH_COMPILE_ATTR, obj) if held.get("_torchdynamo_disable") else obj
+    attributes = getattr(obj, "__dict__", {})
+    return attributes.get(_TORCH_COMPILE_ATTR, obj) if attributes.get("_torchdynamo_disable") else obj
 
 
 def unwrap_compiled(obj: Any) -> Any:
@@ -81,8 +81,8 @@ def unwrap_compiled(obj: Any) -> Any:
     if behind is not None:
         return unwrap_compiled(behind)
     if type(obj) is types.FunctionType:
-        found = DISPATCHER_ORIGINALS.get(obj)
-        return obj if found is None else found()
+        original = DISPATCHER_ORIGINALS.get(obj)
+        return obj if original is None else original()
     if type(obj) is types.MethodType:
         function, owner = unwrap_compiled(obj.__func__), unwrap_compiled(obj.__self__)
         return obj if function is obj.__func__ and owner is obj.__self__ else types.MethodType(function, owner)

@@ -25,9 +25,9 @@ def display_name(file: str) -> str:
     """Return a file's name for people: ``cell 3``, or the name without folders."""
     if file in cell_names:
         return cell_names[file]
-    found = _CELL.search(file)
-    if found is not None:
-        return f"cell {found.group(1)}" if found.group(1) else "cell"
+    match = _CELL.search(file)
+    if match is not None:
+        return f"cell {match.group(1)}" if match.group(1) else "cell"
     return os.path.basename(file) or file
 
 

@@ -28,15 +28,15 @@ def wrapped_parameters(function: FunctionType) -> dict[str, ItemNames]:
     inner = _innermost(function)
     if inner is None:
         return {}
-    known = inner.co_argcount + inner.co_kwonlyargcount
+    num_parameters = inner.co_argcount + inner.co_kwonlyargcount
     own = code.co_argcount + code.co_kwonlyargcount
-    others = iter(code.co_varnames[own:])
-    found: dict[str, ItemNames] = {}
+    names_left = iter(code.co_varnames[own:])
+    item_names: dict[str, ItemNames] = {}
     if code.co_flags & inspect.CO_VARARGS:
-        found[next(others)] = dict(enumerate(inner.co_varnames[code.co_argcount : inner.co_argcount]))
+        item_names[next(names_left)] = dict(enumerate(inner.co_varnames[code.co_argcount : inner.co_argcount]))
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        found[next(others)] = {name: name for name in inner.co_varnames[:known]}
-    return found
+        item_names[next(names_left)] = {name: name for name in inner.co_varnames[:num_parameters]}
+    return item_names
 
 
 def name_arguments(arguments: Mapping[str, Any], names: Mapping[str, ItemNames]) -> dict[str, Any]:
@@ -48,14 +48,14 @@ def with_named(
     arguments: Mapping[str, Any], named: Mapping[str, Any], names: Mapping[str, ItemNames]
 ) -> dict[str, Any]:
     """Return a wrapper's arguments with the values that ``named`` has for them."""
-    found: dict[str, Any] = {name: {} for name in arguments}
+    items: dict[str, Any] = {name: {} for name in arguments}
     for label, name, key, _ in _labelled(arguments, names):
         if name in names:
-            found[name][key] = named[label]
+            items[name][key] = named[label]
         else:
-            found[name] = named[label]
+            items[name] = named[label]
     positional = [name for name in names if name in arguments and type(arguments[name]) is not dict]
-    return found | {name: tuple(found[name].values()) for name in positional}
+    return items | {name: tuple(items[name].values()) for name in positional}
 
 
 def _labelled(arguments: Mapping[str, Any], names: Mapping[str, ItemNames]) -> Iterator[tuple[str, str, Any, Any]]:
@@ -63,16 +63,16 @@ def _labelled(arguments: Mapping[str, Any], names: Mapping[str, ItemNames]) -> I
 
     An item whose name is taken is labelled by its place: ``kwargs['x']``.
     """
-    taken = {name for name in arguments if name not in names}
+    used_names = {name for name in arguments if name not in names}
     for name, value in arguments.items():
         if name not in names:
             yield name, name, None, value
             continue
         for key, item in value.items() if type(value) is dict else enumerate(value):
             label = names[name].get(key, "")
-            if not label or label in taken:
+            if not label or label in used_names:
                 label = f"{name}[{key!r}]"
-            taken.add(label)
+            used_names.add(label)
             yield label, name, key, item
 
 

@@ -66,7 +66,7 @@ def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
     """
     if target == CPU:
         return CompileResult(compile_for_cpu(unit.name, unit.text))
-    wanted = parse_target(target)
+    parsed_target = parse_target(target)
     if missing := why_triton_is_missing():
         return CompileResult(TargetRecord(target, error=missing))
     started = time.perf_counter()
@@ -74,16 +74,16 @@ def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
         # Triton prints the whole PTX if ptxas rejects it. Standard output belongs to the process: one thread
         # at a time redirects it.
         with COMPILE_LOCK, contextlib.redirect_stdout(io.StringIO()):
-            found = compile_with_fallback_configs(
-                unit, functools.partial(_build_and_check_fit, wanted), lambda made: made[1].spills
+            fitted = compile_with_fallback_configs(
+                unit, functools.partial(_build_and_check_fit, parsed_target), lambda built: built[1].spills
             )
         seconds = time.perf_counter() - started
-        kernel, used = found.compiled
-        built = unit.with_config(found.config)
+        kernel, used = fitted.compiled
+        built = unit.with_config(fitted.config)
         listings = tuple(
             link_listing(s, clean_listing(kernel.asm[s]), built) for s in LISTING_STAGES if s in kernel.asm
         )
-        record = TargetRecord(target, listings, used, seconds, smaller_blocks_note=found.reason)
+        record = TargetRecord(target, listings, used, seconds, smaller_blocks_note=fitted.reason)
     except Exception as error:
         return CompileResult(
             TargetRecord(
@@ -124,13 +124,13 @@ def add_sass(compiled: Sequence[CompileResult]) -> tuple[TargetRecord, ...]:
 def _disassemble_target(target: str, group: dict[int, CompileResult]) -> dict[int, TargetRecord]:
     ptx = [next(x for x in c.record.listings if x.stage == "ptx") for c in group.values()]
     try:
-        found = disassemble([c.cubin for c in group.values()], int(parse_target(target).architecture), ptx)
+        listings = disassemble([c.cubin for c in group.values()], int(parse_target(target).architecture), ptx)
     except Exception as error:
         reason = f"The SASS of this kernel could not be read: {error}"
         return {i: replace(c.record, error=reason) for i, c in group.items()}
     return {
         i: replace(c.record, listings=(*c.record.listings, sass))
-        for (i, c), sass in zip(group.items(), found, strict=True)
+        for (i, c), sass in zip(group.items(), listings, strict=True)
     }
 
 
@@ -185,10 +185,10 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    if why := getattr(cause, "strerror", None):  # an OSError; a SyntaxError has a file name too
+    if os_message := getattr(cause, "strerror", None):  # an OSError; a SyntaxError has a file name too
         file = getattr(cause, "filename", None) or "a file"
         return (
-            f"Triton could not compile {unit.name} for {target}: {file} cannot be used ({why}). "
+            f"Triton could not compile {unit.name} for {target}: {file} cannot be used ({os_message}). "
             "Free some disk space, or set TRITON_CACHE_DIR to a folder that can be written."
         )
     line = _line_of_error(unit, error)

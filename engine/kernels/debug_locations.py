@@ -155,8 +155,8 @@ def llvm_locations(text: str) -> Iterator[InstructionLocation]:
             and (code := line.strip())
             and not code.startswith((";", "]", "i32 ", "i64 "))
         ):
-            found = re.search(r"!dbg !(\d+)", code)
-            yield InstructionLocation(number, code, chain_of(found[1]) if found else ())
+            match = re.search(r"!dbg !(\d+)", code)
+            yield InstructionLocation(number, code, chain_of(match[1]) if match else ())
 
 
 # ---- MLIR ---------------------------------------------------------------------------------------------------------
@@ -176,11 +176,11 @@ class _MlirLocations:
 
     def chain(self, expression: str) -> InlineChain:
         """Return the chain of the expression between the parentheses of ``loc(...)``."""
-        known = self._known.get(expression)
-        if known is None:
+        chain = self._known.get(expression)
+        if chain is None:
             self._known[expression] = ()  # Ends the recursion of an alias that refers to itself.
-            known = self._known[expression] = self._parse(expression, 0)[0]
-        return known
+            chain = self._known[expression] = self._parse(expression, 0)[0]
+        return chain
 
     def _parse(self, text: str, at: int) -> tuple[InlineChain, int]:
         """Parse the location at ``at``; return its chain and its end."""
@@ -208,12 +208,12 @@ class _MlirLocations:
     def _parse_fused(self, text: str, at: int) -> tuple[InlineChain, int]:
         """Parse a fused location; return the first chain that is not empty."""
         at = text.find("[", at) + 1
-        found: InlineChain = ()
+        first: InlineChain = ()
         while 0 < at < len(text) and text[at - 1] != "]":
             chain, at = self._parse(text, at)
-            found = found or chain
+            first = first or chain
             at += 2 if text.startswith(", ", at) else 1
-        return found, at
+        return first, at
 
 
 _CONSTANT = re.compile(r"(%[\w.]+) = arith\.constant\b")
@@ -232,9 +232,9 @@ def mlir_locations(text: str) -> Iterator[InstructionLocation]:
         code = line.strip()
         if not code or code.startswith(("#", "^", "//", "{-#")):
             continue
-        found = _LAST_LOC.search(line)
-        chain = locations.chain(line[found.end() :].rstrip(" {").removesuffix(")")) if found else ()
-        what = line[: found.start()].strip() if found else code
+        match = _LAST_LOC.search(line)
+        chain = locations.chain(line[match.end() :].rstrip(" {").removesuffix(")")) if match else ()
+        instruction = line[: match.start()].strip() if match else code
         if code.startswith("}"):
             if code.endswith("{"):  # `} else {`: the operation continues.
                 continue
@@ -242,17 +242,17 @@ def mlir_locations(text: str) -> Iterator[InstructionLocation]:
             if opened is not None and not opened[1].startswith(("module", "tt.func", '"builtin')):
                 places.append(InstructionLocation(*opened, chain))
         elif code.endswith("{"):
-            open_regions.append((number, what))
+            open_regions.append((number, instruction))
         else:
-            places.append(InstructionLocation(number, what, chain))
+            places.append(InstructionLocation(number, instruction, chain))
     places.sort()
-    return (place if place.chain else _with_location_of_use(place, places) for place in places)
+    return (location if location.chain else _with_location_of_use(location, places) for location in places)
 
 
-def _with_location_of_use(place: InstructionLocation, places: list[InstructionLocation]) -> InstructionLocation:
-    constant = _CONSTANT.match(place.text)
+def _with_location_of_use(location: InstructionLocation, locations: list[InstructionLocation]) -> InstructionLocation:
+    constant = _CONSTANT.match(location.text)
     if constant is None:
-        return place
+        return location
     use = re.compile(re.escape(constant[1]) + r"(?![\w.])")
-    later = (p for p in places if p.line > place.line and p.chain and use.search(p.text))
-    return place._replace(chain=next(later, place).chain)
+    later = (p for p in locations if p.line > location.line and p.chain and use.search(p.text))
+    return location._replace(chain=next(later, location).chain)

@@ -19,48 +19,48 @@ def live_ops(ops: tuple[LoopIROp, ...], *, keeps_checks: bool = False) -> list[L
 
 
 def transitive_inputs(
-    roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_one_loop: bool = False, known: Collection[int] = ()
+    roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_one_loop: bool = False, stop_at: Collection[int] = ()
 ) -> set[int]:
     """Return the numbers of all ops that the roots depend on.
 
     ``in_one_loop``: stop at reductions and dot products, which earlier loops compute. ``known``: numbers of ops to
     stop at.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = list(roots)
     while stack:
         op = stack.pop()
-        if op.number in seen:
+        if op.number in visited:
             continue
-        seen.add(op.number)
-        if op.number not in known and not (in_one_loop and op.name in ("reduce", "dot")):
+        visited.add(op.number)
+        if op.number not in stop_at and not (in_one_loop and op.name in ("reduce", "dot")):
             stack.extend(op_inputs(op, ops))
-    return seen
+    return visited
 
 
 def op_inputs(op: LoopIROp, ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
     """Return the operands of an op, its mask, and the ops that compute its address."""
-    found = list(op.args)
+    inputs = list(op.args)
     if op.mask is not None:
-        found.append(op.mask)
+        inputs.append(op.mask)
     if op.index is not None:
-        found.extend(ops[number] for number in op.index.indirect_ops())
-    return found
+        inputs.extend(ops[number] for number in op.index.indirect_ops())
+    return inputs
 
 
 def users_of(ops: list[LoopIROp]) -> dict[int, list[LoopIROp]]:
     """Map the number of each op to the ops that have it as an operand."""
-    found: dict[int, list[LoopIROp]] = {}
+    users: dict[int, list[LoopIROp]] = {}
     for op in ops:
         for arg in op.args:
-            found.setdefault(arg.number, []).append(op)
-    return found
+            users.setdefault(arg.number, []).append(op)
+    return users
 
 
 def loop_levels(ops: tuple[LoopIROp, ...], online: set[int]) -> dict[int, int]:
     """Return, for each op, the number of inner loops that must end before it."""
-    found: dict[int, int] = {}
+    levels: dict[int, int] = {}
     for op in ops:
-        below = max((found[n.number] for n in op_inputs(op, ops)), default=0)
-        found[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
-    return found
+        below = max((levels[n.number] for n in op_inputs(op, ops)), default=0)
+        levels[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
+    return levels

@@ -58,10 +58,10 @@ class KernelParameters:
     def _pointer_name(self, label: str, is_written: bool) -> str:
         if is_written and f"{label}_ptr" in self.used_names:
             label = f"{label}_out"
-        wanted, count = f"{label}_ptr", 1
-        while wanted in self.used_names:
-            wanted, count = f"{label}_{count}_ptr", count + 1
-        return self.unique_name(wanted)
+        name, count = f"{label}_ptr", 1
+        while name in self.used_names:
+            name, count = f"{label}_{count}_ptr", count + 1
+        return self.unique_name(name)
 
     def size_args(self) -> tuple[KernelArg, ...]:
         """Return the parameters for sizes and numbers."""
@@ -77,10 +77,10 @@ class KernelParameters:
             return str(expression.xreplace({s: sympy.Symbol(self.size_name(s, str(s))) for s in symbols}))
         return self.size_name(size, "size")
 
-    def size_name(self, size: Size, wanted: str) -> str:
+    def size_name(self, size: Size, name: str) -> str:
         """Return the parameter for a size; a new one is named like ``wanted``."""
         if size not in self.sizes:
-            self.sizes[size] = self.unique_name(to_identifier(wanted))
+            self.sizes[size] = self.unique_name(to_identifier(name))
         return self.sizes[size]
 
     def number_name(self, op: LoopIROp) -> str:

@@ -43,7 +43,9 @@ NO_LOCATION_LABEL = "generated: no line in the debug information"
 
 def link_listing(stage: str, text: str, unit: CompileUnit) -> Listing:
     """Return the record of a listing; each instruction is linked to the source or labeled."""
-    return listing_of_links(stage, text, (link_instruction(place, unit) for place in LOCATION_READERS[stage](text)))
+    return listing_of_links(
+        stage, text, (link_instruction(location, unit) for location in LOCATION_READERS[stage](text))
+    )
 
 
 def listing_of_links(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
@@ -58,22 +60,26 @@ def listing_of_links(stage: str, text: str, links: Iterable[LineLink]) -> Listin
     return Listing(stage, text, links, len(counted), linked, labelled)
 
 
-def link_instruction(place: InstructionLocation, unit: CompileUnit) -> LineLink:
+def link_instruction(location: InstructionLocation, unit: CompileUnit) -> LineLink:
     """Link an instruction to the Triton line of its outermost frame in the kernel's text.
 
     The inner frames become its library chain.
     """
-    own = max((i for i, frame in enumerate(place.chain) if frame.file == unit.file_name and frame.line), default=None)
+    own = max(
+        (i for i, frame in enumerate(location.chain) if frame.file == unit.file_name and frame.line), default=None
+    )
     if own is None:
-        label = generated_label(place.text)
-        is_moved = label == NO_LOCATION_LABEL and any(frame.line == 0 for frame in place.chain)
+        label = generated_label(location.text)
+        is_moved = label == NO_LOCATION_LABEL and any(frame.line == 0 for frame in location.chain)
         return LineLink(
-            place.line, library=_library_frames(place.chain, unit), label=MOVED_LABEL if is_moved else label
+            location.line, library=_library_frames(location.chain, unit), label=MOVED_LABEL if is_moved else label
         )
-    line = place.chain[own].line
+    line = location.chain[own].line
     if unit.line_map and not (line := unit.line_map[line - 1]):
-        return LineLink(place.line, library=_library_frames(place.chain[:own], unit), label=generated_label(place.text))
-    return LineLink(place.line, line, _library_frames(place.chain[:own], unit))
+        return LineLink(
+            location.line, library=_library_frames(location.chain[:own], unit), label=generated_label(location.text)
+        )
+    return LineLink(location.line, line, _library_frames(location.chain[:own], unit))
 
 
 def generated_label(code: str) -> str:
@@ -96,8 +102,8 @@ def _describe_frame(frame: InlineFrame, unit: CompileUnit) -> str:
 @functools.cache
 def _library_source(file: str) -> str:
     """Return the source of a Triton library file by its base name; empty if there is none."""
-    found = importlib.util.find_spec("triton")
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    spec = importlib.util.find_spec("triton")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in sorted((pathlib.Path(folder) / "language").rglob(file)):
             return path.read_text(encoding="utf-8", errors="replace")
     return ""
@@ -110,5 +116,5 @@ def _function_spans(text: str) -> tuple[tuple[int, int, str], ...]:
         tree = ast.parse(text)
     except SyntaxError:
         return ()
-    found = [(n.lineno, n.end_lineno or n.lineno, n.name) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    return tuple(sorted(found, key=lambda f: f[1] - f[0]))
+    spans = [(n.lineno, n.end_lineno or n.lineno, n.name) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    return tuple(sorted(spans, key=lambda f: f[1] - f[0]))

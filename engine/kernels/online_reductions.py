@@ -22,12 +22,12 @@ def match_welford(ops: Iterable[LoopIROp]) -> dict[int, LoopIROp]:
 
 
 def _match_pairs(ops: Iterable[LoopIROp], first_of: Callable[[LoopIROp], LoopIROp | None]) -> dict[int, LoopIROp]:
-    found: dict[int, LoopIROp] = {}
+    pairs: dict[int, LoopIROp] = {}
     for op in ops:
         first = first_of(op) if op.name == "reduce" and op.value == "sum" else None
-        if first is not None and first not in found.values():
-            found[op.number] = first
-    return found
+        if first is not None and first not in pairs.values():
+            pairs[op.number] = first
+    return pairs
 
 
 def _online_softmax_max(op: LoopIROp) -> LoopIROp | None:

@@ -137,10 +137,10 @@ def _cuda_registers_and_spills(cubin: bytes) -> tuple[int | None, int | None]:
         path.write_bytes(cubin)
         command = [str(knobs.nvidia.cuobjdump.path), "--dump-resource-usage", str(path)]
         output = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", output)
-    if not found:
+    match = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", output)
+    if not match:
         return None, None
-    return int(found[1]), max(int(found[2]), int(found[3])) // 4
+    return int(match[1]), max(int(match[2]), int(match[3])) // 4
 
 
 def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
@@ -150,8 +150,8 @@ def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
     """
 
     def count_of(key: str) -> int | None:
-        found = re.search(rf"\.{key}:\s+(\d+)", text)
-        return int(found[1]) if found else None
+        match = re.search(rf"\.{key}:\s+(\d+)", text)
+        return int(match[1]) if match else None
 
     vector, vector_spills, scalar_spills = (
         count_of("vgpr_count"),

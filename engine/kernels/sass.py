@@ -59,8 +59,8 @@ def _run_nvdisasm(raw: bytes, architecture: int) -> list[tuple[int, str]]:
         suffix = "a" if architecture >= 90 else ""
         command = [_nvdisasm_path(), "-b", f"SM{architecture}{suffix}", str(path)]
         text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
-    found = (_INSTRUCTION.match(line) for line in text.splitlines())
-    return [(int(m[1], 16), m[2]) for m in found if m]
+    matches = (_INSTRUCTION.match(line) for line in text.splitlines())
+    return [(int(m[1], 16), m[2]) for m in matches if m]
 
 
 @functools.cache
@@ -108,14 +108,14 @@ def _link_to_ptx(line: int, text: str, by_line: dict[int, LineLink], ptx_line: i
 
 def _ptx_line_by_address(code: CubinCode, instructions: list[tuple[int, str]]) -> dict[int, int]:
     rows = sorted(code.ptx_lines)
-    found: dict[int, int] = {}
+    lines: dict[int, int] = {}
     at = -1
     for address, _ in instructions:
         while at + 1 < len(rows) and rows[at + 1][0] <= address:
             at += 1
         if at >= 0:
-            found[address] = rows[at][1]
-    return found
+            lines[address] = rows[at][1]
+    return lines
 
 
 # ---- the cubin (ELF64, little endian) -----------------------------------------------------------------------------
@@ -144,12 +144,12 @@ def _elf_sections(elf: bytes) -> list[tuple[str, bytes]]:
     size, count, names_index = struct.unpack_from("<HHH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
     names = headers[names_index][4]
-    found: list[tuple[str, bytes]] = []
+    sections: list[tuple[str, bytes]] = []
     for name, kind, _, _, offset, length in headers:
         end = elf.index(b"\0", names + name)
         has_bytes = kind != 8  # SHT_NOBITS
-        found.append((elf[names + name : end].decode(), elf[offset : offset + length] if has_bytes else b""))
-    return found
+        sections.append((elf[names + name : end].decode(), elf[offset : offset + length] if has_bytes else b""))
+    return sections
 
 
 class _ByteReader:

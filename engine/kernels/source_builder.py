@@ -48,14 +48,14 @@ def to_identifier(name: str) -> str:
     return f"t{cleaned}" if cleaned[0].isdigit() else cleaned
 
 
-def match_lines(ours: Sequence[Sequence[str]], others: Sequence[Sequence[str]]) -> tuple[int, ...]:
+def match_lines(ours: Sequence[Sequence[str]], other_listings: Sequence[Sequence[str]]) -> tuple[int, ...]:
     """Match each line of one text to the line of another that shares the most ops.
 
     A line without common ops, such as a loop variable, gets the match of the next line; 0 if there is none.
     """
-    found: list[int] = []
+    matched: list[int] = []
     for ops in reversed(ours):
-        shared = [len(set(ops) & set(theirs)) for theirs in others]
+        shared = [len(set(ops) & set(theirs)) for theirs in other_listings]
         best = max(shared, default=0)
-        found.append(shared.index(best) + 1 if best else (found[-1] if found else 0))
-    return tuple(reversed(found))
+        matched.append(shared.index(best) + 1 if best else (matched[-1] if matched else 0))
+    return tuple(reversed(matched))

@@ -55,12 +55,12 @@ def _launch_configuration(source: GeneratedKernel) -> dict[str, str]:
 def _counts(source: GeneratedKernel, hints: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields of bytes and FLOPs: numbers, and expressions where sizes are symbolic."""
     moved, flops = source.bytes_moved, source.flops
-    found = {"bytes_moved": _count(moved, hints), "flops": _count(flops, hints)}
+    counts = {"bytes_moved": _count(moved, hints), "flops": _count(flops, hints)}
     symbols = symbols_of((moved, flops))
     if not symbols:
-        return found
+        return counts
     texts = {f"{n}_expression": "" if size is None else str(size) for n, size in (("bytes", moved), ("flops", flops))}
-    return found | texts | {"size_hints": {s: hints[s] for s in sorted(symbols) if s in hints}}
+    return counts | texts | {"size_hints": {s: hints[s] for s in sorted(symbols) if s in hints}}
 
 
 def _count(size: Size | None, hints: Mapping[str, int]) -> int | None:

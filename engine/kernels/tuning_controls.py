@@ -105,10 +105,10 @@ def _triton_controls(kernel: LoopKernel) -> tuple[TuningControl, ...]:
     if kernel.r is None:
         return (_control(BLOCK, POINTWISE_BLOCKS, default.x_block), warps)
     rows, columns = _row_values(kernel, default), _column_values(kernel, default)
-    found = [_control(ROWS, rows, default.x_block)] if rows else []
-    found += [_control(COLS, columns, default.r_block)] if columns else []
+    controls = [_control(ROWS, rows, default.x_block)] if rows else []
+    controls += [_control(COLS, columns, default.r_block)] if columns else []
     stages = [_control(STAGES, (0, 3, 4), default.prefetch_depth)] if default.is_looped else []
-    return (*found, warps, *stages)
+    return (*controls, warps, *stages)
 
 
 def _row_values(kernel: LoopKernel, default: BlockConfig) -> tuple[int, ...]:

@@ -44,13 +44,13 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
     Out of memory and unexpected sizes fall back for this call; a failed launch falls back for good. Other errors are
     raised. A boxed program empties its input list, so it has no fallback: its errors are reported and raised.
     """
-    others: list[Run] = []
+    compiled_runs: list[Run] = []
     is_gone: list[bool] = []
 
     def other() -> Run:
-        if not others:
-            others.append(make_fallback())
-        return others[0]
+        if not compiled_runs:
+            compiled_runs.append(make_fallback())
+        return compiled_runs[0]
 
     def call(*inputs: Any) -> Any:
         if is_gone:
@@ -99,24 +99,24 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
 def is_launch_failure(error: BaseException) -> bool:
     """Return True if the driver failed to launch a kernel and the GPU is still usable."""
     text = str(error)
-    return "Triton Error [" in text and not any(word in text for word in _STICKY_ERRORS)
+    return "Triton Error [" in text and not any(phrase in text for phrase in _STICKY_ERRORS)
 
 
-def describe_oom(error: BaseException, free: tuple[int, int] | None = None, held: int | None = None) -> str:
+def describe_oom(error: BaseException, free: tuple[int, int] | None = None, reserved: int | None = None) -> str:
     """Describe who holds the memory of a full GPU.
 
     ``free``: (free, total) bytes of the GPU; ``held``: bytes that this process reserved.
     """
-    if free is None or held is None:
+    if free is None or reserved is None:
         try:
-            free, held = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
+            free, reserved = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
         except (RuntimeError, AssertionError):  # no CUDA
             return f"The GPU is out of memory: {_first_line(error)}."
-    left, whole = free
-    others = max(whole - left - held, 0)
-    sentence = f"The GPU is out of memory: this process uses {_gb(held)} of {_gb(whole)}"
-    if others > whole // 20:
-        return f"{sentence} and other processes use {_gb(others)}. End them, or use another GPU."
+    free_bytes, total = free
+    by_others = max(total - free_bytes - reserved, 0)
+    sentence = f"The GPU is out of memory: this process uses {_gb(reserved)} of {_gb(total)}"
+    if by_others > total // 20:
+        return f"{sentence} and other processes use {_gb(by_others)}. End them, or use another GPU."
     return f"{sentence}. Use smaller batches, or delete tensors that you no longer need."
 
 

@@ -68,13 +68,13 @@ class Autotuner:
         if len(question.candidates) < 2:
             return ChoiceResult(0)
         self._choice_count += 1
-        programs = [way.make() for way in question.candidates]
+        programs = [candidate.make() for candidate in question.candidates]
         if not all(_has_known_sizes(p, question.size_hints) for p in programs):
             return ChoiceResult(0, reason="Its sizes are symbolic without size hints, so nothing was measured.")
         key = _tuning_key(programs, self.device, question.size_hints)
-        known = self._load_times(key, len(programs))
-        if known is not None:
-            return self._choose_fastest(question, known, is_known=True)
+        stored_times = self._load_times(key, len(programs))
+        if stored_times is not None:
+            return self._choose_fastest(question, stored_times, is_known=True)
         if self.stop.is_set() or self._seconds_spent > self.max_seconds:
             return ChoiceResult(0, reason="The measurement was cancelled or over its time limit; the default is used.")
         started = time.perf_counter()
@@ -93,42 +93,42 @@ class Autotuner:
         self, question: ChoiceRequest, seconds: Sequence[float | None], *, is_known: bool = False
     ) -> ChoiceResult:
         default_seconds = seconds[0]
-        others = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
-        if not others or default_seconds is None:
+        other_times = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
+        if not other_times or default_seconds is None:
             return ChoiceResult(0, tuple(seconds), "No other candidate could be measured.", is_known, self.device)
-        best, at = min(others)
-        taken = at if best < MAX_TIME_RATIO * default_seconds else 0
+        best, at = min(other_times)
+        chosen = at if best < MAX_TIME_RATIO * default_seconds else 0
         label = question.candidates[at].label.removeprefix("template ").removeprefix("blocks of ")
         first = f"{question.library_text} takes {default_seconds * 1e6:.1f} us"
         second = f"{question.template_text} {best * 1e6:.1f} us ({label})"
         when = "Measured before on" if is_known else "Measured on"
         reason = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."
-        return ChoiceResult(taken, tuple(seconds), reason, is_known, self.device)
+        return ChoiceResult(chosen, tuple(seconds), reason, is_known, self.device)
 
     def time_candidates(self, programs: Sequence[LoweredProgram], sizes: Mapping[str, int]) -> list[float | None]:
         """Return the seconds of each program; None if it fails, or differs from the first one."""
-        given = {name: value for p in programs for name, value in _random_inputs(p, sizes).items()}
+        random_inputs = {name: value for p in programs for name, value in _random_inputs(p, sizes).items()}
         # A new thread starts on device 0, so the current device is passed to it.
-        here = torch.cuda.current_device() if torch.cuda.is_available() else None
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
         with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-tune") as pool:
-            runs = list(pool.map(functools.partial(self._build, device=here), programs))
-        self.failures = {n: why for n, (_, why) in enumerate(runs) if why}
+            runs = list(pool.map(functools.partial(self._build, device=device), programs))
+        self.failures = {n: reason for n, (_, reason) in enumerate(runs) if reason}
         works: list[Callable[[], Any] | None] = []
-        wanted: dict[str, Any] = {}
+        expected: dict[str, Any] = {}
         for number, (program, (run, _)) in enumerate(zip(programs, runs, strict=True)):
-            work = None if run is None else _bind_inputs(run, [given[name] for name in program.inputs])
-            if work is not None and (why := self._why_wrong(program, work, wanted)):
-                self.failures[number], work = why, None
+            work = None if run is None else _bind_inputs(run, [random_inputs[name] for name in program.inputs])
+            if work is not None and (reason := self._why_wrong(program, work, expected)):
+                self.failures[number], work = reason, None
             works.append(work)
-        found = [None if w is None or self.stop.is_set() else self._time(w, QUICK_RUNS) for w in works]
-        best = sorted((s, n) for n, s in enumerate(found) if s is not None)[: self.finalists]
+        quick_times = [None if w is None or self.stop.is_set() else self._time(w, QUICK_RUNS) for w in works]
+        best = sorted((s, n) for n, s in enumerate(quick_times) if s is not None)[: self.finalists]
         last = [(n, work) for n in sorted({0, *(n for _, n in best)}) if (work := works[n]) is not None]
         times: dict[int, list[float]] = {n: [] for n, _ in last}
         for _ in range(THOROUGH_RUNS):  # interleaved, because a GPU that gets warm slows down every candidate
             for n, work in last:
                 if not self.stop.is_set():
                     times[n].append(self.timer(work))
-        return [self.typical(times[n]) if times.get(n) else s for n, s in enumerate(found)]
+        return [self.typical(times[n]) if times.get(n) else s for n, s in enumerate(quick_times)]
 
     def _build(self, program: LoweredProgram, device: int | None) -> tuple[Run | None, str]:
         """Return the executor of a candidate, or None and why it cannot be built for this device."""
@@ -138,7 +138,7 @@ class Autotuner:
         except Exception as error:
             return None, f"it cannot be built: {_first_line(error.__cause__ or error)}"
 
-    def _why_wrong(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> str:
+    def _why_wrong(self, program: LoweredProgram, work: Callable[[], Any], expected: dict[str, Any]) -> str:
         """Return why a candidate is rejected; empty if its results are close to the first one's."""
         try:
             results = dict(zip((r.buffer for r in buffer_refs(program.outputs)), work(), strict=True))
@@ -146,9 +146,9 @@ class Autotuner:
             raise
         except Exception as error:
             return f"it fails: {_first_line(error)}"
-        if not wanted:
-            wanted.update(results)
-        is_close = all(_is_close(results[name], wanted[name]) for name in results.keys() & wanted.keys())
+        if not expected:
+            expected.update(results)
+        is_close = all(_is_close(results[name], expected[name]) for name in results.keys() & expected.keys())
         return "" if is_close else "its results differ from those of the default"
 
     def _time(self, work: Callable[[], Any], times: int) -> float:
@@ -160,13 +160,13 @@ class Autotuner:
             return None
         try:
             text = self.store.get(key)
-            found = None if text is None else json.loads(text)
+            times = None if text is None else json.loads(text)
         except (DiskStoreError, ValueError):
             return None
-        if not isinstance(found, list) or len(found) != ways:
+        if not isinstance(times, list) or len(times) != ways:
             return None
-        is_usable = all(s is None or (type(s) is float and 0 < s < 1e3) for s in found)
-        return found if is_usable else None
+        is_usable = all(s is None or (type(s) is float and 0 < s < 1e3) for s in times)
+        return times if is_usable else None
 
     def _store_times(self, key: str, seconds: Sequence[float | None]) -> None:
         if self.store is None:
@@ -191,8 +191,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _bind_inputs(run: Run, given: list[Any]) -> Callable[[], Any]:
-    return lambda: run(*given)
+def _bind_inputs(run: Run, inputs: list[Any]) -> Callable[[], Any]:
+    return lambda: run(*inputs)
 
 
 def _has_known_sizes(program: LoweredProgram, sizes: Mapping[str, int]) -> bool:
@@ -203,7 +203,8 @@ def _has_known_sizes(program: LoweredProgram, sizes: Mapping[str, int]) -> bool:
 
 def _sizes_text(question: ChoiceRequest) -> str:
     used = sorted(
-        {s for way in question.candidates[:1] for s in way.make().symbol_sources} & question.size_hints.keys()
+        {s for candidate in question.candidates[:1] for s in candidate.make().symbol_sources}
+        & question.size_hints.keys()
     )
     return f" for {', '.join(f'{s} = {question.size_hints[s]}' for s in used)}" if used else ""
 
@@ -212,25 +213,25 @@ def _random_inputs(program: LoweredProgram, sizes: Mapping[str, int]) -> dict[st
     """Return random inputs for the program; integer inputs are zero, a valid index everywhere."""
     on_gpu = torch.cuda.is_available() and program.target != CPU_TARGET
     generator = torch.Generator("cuda" if on_gpu else "cpu").manual_seed(0)
-    made: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name in program.inputs:
         buffer = program.buffers[name]
         shape, stride = ([_concrete_size(s, sizes) for s in side] for side in (buffer.shape, buffer.stride))
         value = torch.empty_strided(shape, stride, dtype=buffer.dtype, device=generator.device)
-        made[name] = value.normal_(generator=generator) if buffer.dtype.is_floating_point else value.zero_()
-    return made
+        tensors[name] = value.normal_(generator=generator) if buffer.dtype.is_floating_point else value.zero_()
+    return tensors
 
 
 def _concrete_size(size: Size, sizes: Mapping[str, int]) -> int:
     return concrete_size(size, lambda symbol: sizes[symbol])
 
 
-def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if not wanted.is_floating_point() or not wanted.numel():
-        return torch.equal(found, wanted)
-    found, wanted = found.float(), wanted.float()
-    off = (found - wanted).abs().max()
-    return bool(off <= MAX_RELATIVE_ERROR * wanted.abs().max().clamp(min=1e-6))
+def _is_close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    if not expected.is_floating_point() or not expected.numel():
+        return torch.equal(actual, expected)
+    actual, expected = actual.float(), expected.float()
+    off = (actual - expected).abs().max()
+    return bool(off <= MAX_RELATIVE_ERROR * expected.abs().max().clamp(min=1e-6))
 
 
 def _tuning_key(programs: Sequence[LoweredProgram], device: str, sizes: Mapping[str, int]) -> str:

@@ -40,15 +40,15 @@ SHOWN = 4
 
 def watch_collectives(graph: torch.fx.Graph, run: Run) -> Run:
     """Return ``run``, which also notes the collectives of a graph that has any."""
-    found = collectives_by_group(graph)
-    if not found:
+    by_group = collectives_by_group(graph)
+    if not by_group:
         return run
     watcher = _watcher_of_default_group()
     if watcher is None:
         return run
 
     def noted(*args: Any) -> Any:
-        watcher.record(found)
+        watcher.record(by_group)
         return run(*args)
 
     return noted
@@ -56,23 +56,25 @@ def watch_collectives(graph: torch.fx.Graph, run: Run) -> Run:
 
 def collectives_by_group(graph: torch.fx.Graph) -> dict[str, list[Collective]]:
     """Return the collectives of a graph in order, by the name of their process group."""
-    found: dict[str, list[Collective]] = {}
+    by_group: dict[str, list[Collective]] = {}
     for node in graph.nodes:
         if getattr(node.target, "namespace", "") != "_c10d_functional":
             continue
-        given = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-        if "group_name" in given:
-            found.setdefault(str(given["group_name"]), []).append((_text(node, given), _line_text(node)))
-    return found
+        arguments = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | dict(
+            node.kwargs
+        )
+        if "group_name" in arguments:
+            by_group.setdefault(str(arguments["group_name"]), []).append((_text(node, arguments), _line_text(node)))
+    return by_group
 
 
-def _text(node: torch.fx.Node, given: Mapping[str, Any]) -> str:
+def _text(node: torch.fx.Node, arguments: Mapping[str, Any]) -> str:
     """Return operator, dtype, sizes and constants.
 
     Sizes that are symbols or may differ between ranks are left out.
     """
     parts = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         fakes = [fake_value_of(n) for n in tree_leaves(value) if hasattr(n, "meta")]
         if fakes:
             parts += [_tensor_text(f, has_sizes="all_to_all" not in node.name) for f in fakes if torch.is_tensor(f)]
@@ -150,12 +152,12 @@ class CollectiveWatcher:
         is_alive = self._process == os.getpid() and not self._ended.is_set()
         return is_alive and torch.distributed.is_initialized() and torch.distributed.group.WORLD is self._group()
 
-    def record(self, found: Mapping[str, list[Collective]]) -> None:
+    def record(self, by_group: Mapping[str, list[Collective]]) -> None:
         """Record the collectives that a graph is about to run; a forked process records none."""
         if self._process != os.getpid():
             return
         with self._lock:
-            for name, collectives in found.items():
+            for name, collectives in by_group.items():
                 stream = self._streams.get(name) or self._streams.setdefault(name, _Stream(name))
                 stream.count += len(collectives)
                 stream.latest.extend(collectives)
@@ -217,18 +219,18 @@ class CollectiveWatcher:
 
 def _by_number(count: int, latest: Iterable[Sequence[str]]) -> dict[int, Sequence[str]]:
     """Return the latest of ``count`` collectives by their number."""
-    known = list(latest)
-    return dict(enumerate(known, count - len(known)))
+    numbers = list(latest)
+    return dict(enumerate(numbers, count - len(numbers)))
 
 
 def _difference(
-    rank: int, other: int, number: int, ours: Mapping[int, Sequence[str]], theirs: Mapping[int, Sequence[str]]
+    rank: int, other_rank: int, number: int, ours: Mapping[int, Sequence[str]], theirs: Mapping[int, Sequence[str]]
 ) -> str:
     """Return the sentence about the first collective in which two ranks differ."""
     shown = range(max(0, number - SHOWN + 1), number + 1)
     sequences = [" -> ".join(side[n][0] for n in shown if n in side) for side in (ours, theirs)]
     return (
-        f"Ranks {rank} and {other} run different collectives, so they wait for each other until the group's time limit:"
-        f" rank {rank} runs {ours[number][0]} at {ours[number][1]}, rank {other} runs {theirs[number][0]} at"
-        f" {theirs[number][1]}, after {number} that agree. Rank {rank}: {sequences[0]}. Rank {other}: {sequences[1]}."
+        f"Ranks {rank} and {other_rank} run different collectives, so they wait for each other until the group's time limit:"
+        f" rank {rank} runs {ours[number][0]} at {ours[number][1]}, rank {other_rank} runs {theirs[number][0]} at"
+        f" {theirs[number][1]}, after {number} that agree. Rank {rank}: {sequences[0]}. Rank {other_rank}: {sequences[1]}."
     )

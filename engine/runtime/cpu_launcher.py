@@ -53,20 +53,20 @@ def _object_file(name: str, text: str, store: DiskStore | None) -> bytes:
     if store is None:
         return compile_object(name, text)
     key = hashlib.sha256(f"{code_version()}\n{torch.__version__}\n{text}".encode()).hexdigest()
-    if (found := _stored_object_file(key, store)) is not None:
-        return found
+    if (object_file := _stored_object_file(key, store)) is not None:
+        return object_file
     with store.claim(key):
-        if (found := _stored_object_file(key, store)) is not None:
-            return found
-        made = compile_object(name, text)
+        if (object_file := _stored_object_file(key, store)) is not None:
+            return object_file
+        object_file = compile_object(name, text)
         with contextlib.suppress(DiskStoreError):
-            store.put(key, base64.b64encode(made).decode())
-    return made
+            store.put(key, base64.b64encode(object_file).decode())
+    return object_file
 
 
 def _stored_object_file(key: str, store: DiskStore) -> bytes | None:
     """Return an object file of the store; None if it has none that can be read."""
     with contextlib.suppress(DiskStoreError):
-        if (found := store.get(key)) is not None:
-            return base64.b64decode(found)
+        if (stored := store.get(key)) is not None:
+            return base64.b64decode(stored)
     return None

@@ -101,7 +101,7 @@ class RecordedOutput:
         """The position of the input that the output is; -1 for a view of one and for all others."""
         return self.input_index if self.tensor is None and self.view is None else -1
 
-    def reconstruct(self, given: Sequence[Any]) -> Any:
+    def reconstruct(self, arguments: Sequence[Any]) -> Any:
         """Return the output as a new tensor object."""
         if self.tensor is not None:
             if self.is_copied:
@@ -111,7 +111,7 @@ class RecordedOutput:
             return new_tensor(self.tensor)
         if self.input_index < 0:
             return self.value
-        source = given[self.input_index]
+        source = arguments[self.input_index]
         if self.view is None:
             return source
         size, stride, offset = self.view
@@ -146,8 +146,8 @@ class ReplayInstance:
     @functools.cached_property
     def _static_outputs(self) -> tuple[tuple[int, ...], list[torch.Tensor]]:
         """Positions and memory of the outputs that are the recording's memory itself."""
-        found = {n: out.tensor for n, out in enumerate(self.recorded_outputs) if self._is_static(n)}
-        return tuple(found), tensors_in(list(found.values()))
+        static_outputs = {n: out.tensor for n, out in enumerate(self.recorded_outputs) if self._is_static(n)}
+        return tuple(static_outputs), tensors_in(list(static_outputs.values()))
 
     @functools.cached_property
     def _other_outputs(self) -> tuple[tuple[int, RecordedOutput, int], ...]:
@@ -182,22 +182,22 @@ class ReplayInstance:
             and self.has_no_live_outputs()
         )
 
-    def __call__(self, given: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Copy inputs, replay, copy mutations back; return the outputs."""
         if self.copied_inputs:
-            copy_inputs(self.input_buffers, [given[n] for n in self.copied_inputs])
+            copy_inputs(self.input_buffers, [arguments[n] for n in self.copied_inputs])
         self.replay()
         if self.written_inputs:
             for n, buffer in zip(self.copied_inputs, self.input_buffers, strict=True):
                 if n in self.written_inputs:
-                    given[n].copy_(buffer, non_blocking=True)
-        made = [given[n] if n >= 0 else None for n in self._returned_inputs]
+                    arguments[n].copy_(buffer, non_blocking=True)
+        results = [arguments[n] if n >= 0 else None for n in self._returned_inputs]
         positions, memory = self._static_outputs
         for n, output in zip(positions, map(new_tensor, memory), strict=True):
-            made[n] = output
+            results[n] = output
         for n, result, first in self._other_outputs:
-            made[n] = result.reconstruct(given) if first == n else made[first]
-        return tuple(made)
+            results[n] = result.reconstruct(arguments) if first == n else results[first]
+        return tuple(results)
 
 
 @dataclass(eq=False)
@@ -265,51 +265,51 @@ class CudaGraphReplay:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Replay a recording, record one, or run: whichever these inputs allow."""
-        if self.disabled_reason or (place := self._recorder.current_stream()) is None:
+        if self.disabled_reason or (stream := self._recorder.current_stream()) is None:
             return self.run(*inputs)
-        given: Sequence[Any] = inputs[0] if self._is_boxed else inputs
+        arguments: Sequence[Any] = inputs[0] if self._is_boxed else inputs
         kinds = self._are_tensors
         if kinds is None:
-            kinds = self._are_tensors = tuple([isinstance(x, torch.Tensor) for x in given])
-        addresses = [x.data_ptr() if is_tensor else 0 for x, is_tensor in zip(given, kinds, strict=True)]
-        numbers = () if all(kinds) else [x for x, is_tensor in zip(given, kinds, strict=True) if not is_tensor]
-        sizes = [x.shape for x in given if isinstance(x, torch.Tensor)] if self._is_dynamic else ()
-        key = (place, torch.is_inference_mode_enabled(), *numbers, *sizes)
+            kinds = self._are_tensors = tuple([isinstance(x, torch.Tensor) for x in arguments])
+        addresses = [x.data_ptr() if is_tensor else 0 for x, is_tensor in zip(arguments, kinds, strict=True)]
+        numbers = () if all(kinds) else [x for x, is_tensor in zip(arguments, kinds, strict=True) if not is_tensor]
+        sizes = [x.shape for x in arguments if isinstance(x, torch.Tensor)] if self._is_dynamic else ()
+        key = (stream, torch.is_inference_mode_enabled(), *numbers, *sizes)
         with self._lock:
-            made = self._replay(key, given, addresses)
-        if made is None:
+            results = self._replay(key, arguments, addresses)
+        if results is None:
             return self.run(*inputs)
         if self._is_boxed:
             inputs[0].clear()
-        return made
+        return results
 
-    def _replay(self, key: Any, given: Sequence[Any], addresses: list[int]) -> tuple[Any, ...] | None:
+    def _replay(self, key: Any, arguments: Sequence[Any], addresses: list[int]) -> tuple[Any, ...] | None:
         """Return the outputs of a replay; None if this call must launch normally."""
         shape = self._shapes.get(key)
         if shape is None:
-            if len(self._shapes) < MAX_SHAPES and not self._why_not_recordable(given):
+            if len(self._shapes) < MAX_SHAPES and not self._why_not_recordable(arguments):
                 self._shapes[key] = _ShapeState(earlier_addresses=[tuple(addresses)])
             return None
         for instance in shape.instances:
             if instance.matches_addresses(addresses) and instance.has_no_live_outputs():
-                return instance(given)
-        if not self._should_record(shape, given, addresses) or not shape.can_record(addresses):
+                return instance(arguments)
+        if not self._should_record(shape, arguments, addresses) or not shape.can_record(addresses):
             return None
         shape.attempts_left -= 1
         shape.drop_replaced(addresses)
         try:
-            instance = self._record(shape, given, addresses)
+            instance = self._record(shape, arguments, addresses)
         except Exception as error:
             first = str(error).strip().split("\n")[0]
             self._disable(f"the CUDA graph cannot be recorded ({type(error).__name__}: {first})")
             return None
         shape.instances.append(instance)
-        return instance(given)
+        return instance(arguments)
 
-    def _why_not_recordable(self, given: Sequence[Any]) -> str:
-        if torch.Generator in map(type, given):
+    def _why_not_recordable(self, arguments: Sequence[Any]) -> str:
+        if torch.Generator in map(type, arguments):
             self._disable("a replay cannot advance a torch.Generator that is an input")
-        for value in given:
+        for value in arguments:
             if isinstance(value, torch.Tensor) and self._is_on_other_device(value) and value.dim():
                 self._disable(f"a tensor is on another device ({value.device})")
         return self.disabled_reason
@@ -322,13 +322,13 @@ class CudaGraphReplay:
             self.disabled_reason = f"Kernels are launched one by one: {reason}."
             self._on_status(self.disabled_reason)
 
-    def _should_record(self, shape: _ShapeState, given: Sequence[Any], addresses: list[int]) -> bool:
+    def _should_record(self, shape: _ShapeState, arguments: Sequence[Any], addresses: list[int]) -> bool:
         """Return True if this call should record; marks the inputs whose address changes."""
         if any(instance.matches_addresses(addresses) for instance in shape.instances):
             return True  # all recordings for these addresses have live outputs
-        heavier = [(self._changed_addresses(shape, known, addresses), known) for known in shape.earlier_addresses]
-        nearest = min((moved for moved, _ in heavier), key=lambda moved: _bytes(given, moved))
-        is_cheap = len(nearest) <= CHEAP_COPIES and _bytes(given, nearest) <= CHEAP_COPY_BYTES
+        heavier = [(self._changed_addresses(shape, earlier, addresses), earlier) for earlier in shape.earlier_addresses]
+        nearest = min((moved for moved, _ in heavier), key=lambda moved: _bytes(arguments, moved))
+        is_cheap = len(nearest) <= CHEAP_COPIES and _bytes(arguments, nearest) <= CHEAP_COPY_BYTES
         if not is_cheap and shape.calls_to_wait:
             shape.calls_to_wait -= 1
             shape.earlier_addresses.append(tuple(addresses))
@@ -336,12 +336,12 @@ class CudaGraphReplay:
         shape.changing_inputs |= nearest
         return True
 
-    def _changed_addresses(self, shape: _ShapeState, known: tuple[int, ...], addresses: list[int]) -> set[int]:
-        return {n for n, (a, b) in enumerate(zip(known, addresses, strict=True)) if a != b} - shape.changing_inputs
+    def _changed_addresses(self, shape: _ShapeState, earlier: tuple[int, ...], addresses: list[int]) -> set[int]:
+        return {n for n, (a, b) in enumerate(zip(earlier, addresses, strict=True)) if a != b} - shape.changing_inputs
 
-    def _record(self, shape: _ShapeState, given: Sequence[Any], addresses: list[int]) -> ReplayInstance:
-        read, moves = list(given), []
-        tensors = tensors_by_position(given)
+    def _record(self, shape: _ShapeState, arguments: Sequence[Any], addresses: list[int]) -> ReplayInstance:
+        read, moves = list(arguments), []
+        tensors = tensors_by_position(arguments)
         device = next(
             (x.device for x in tensors.values() if not self._is_on_other_device(x)), self._recorder.device_type
         )
@@ -350,7 +350,7 @@ class CudaGraphReplay:
                 moves.append(n)
                 read[n] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         buffers = [read[n] for n in moves]
-        copy_inputs(buffers, [given[n] for n in moves])
+        copy_inputs(buffers, [arguments[n] for n in moves])
         with capture_launches() as launches:
             recording = self._recorder.record(
                 (lambda: self.run(list(read))) if self._is_boxed else (lambda: self.run(*read))
@@ -386,21 +386,21 @@ class CudaGraphReplay:
             x.untyped_storage()._cdata: n for n, x in reversed(list(enumerate(read))) if isinstance(x, torch.Tensor)
         }
         memory: dict[int, torch.UntypedStorage] = {}
-        kept: list[RecordedOutput] = []
+        planned: list[RecordedOutput] = []
         for position, out in enumerate(outputs):
             if not isinstance(out, torch.Tensor):
-                kept.append(RecordedOutput(value=out))
+                planned.append(RecordedOutput(value=out))
                 continue
             storage = out.untyped_storage()
             if storage._cdata in inputs:
-                kept.append(_input_as_output(out, inputs[storage._cdata], read))
+                planned.append(_input_as_output(out, inputs[storage._cdata], read))
                 continue
             if storage._cdata not in memory:
                 memory[storage._cdata] = _unresizable_storage(storage, out.device)
             tensor = torch.empty(0, dtype=out.dtype, device=out.device)
             tensor.set_(memory[storage._cdata], out.storage_offset(), out.shape, out.stride())
             is_seen = self._visible_outputs is None or position < self._visible_outputs
-            kept.append(
+            planned.append(
                 RecordedOutput(
                     tensor, is_copied=is_seen and not self._is_boxed and storage.nbytes() <= MAX_COPIED_OUTPUT_BYTES
                 )
@@ -408,7 +408,7 @@ class CudaGraphReplay:
         # Empty storages are not watched: nothing can overwrite them, and their use count falls with ``memory``.
         watched = [s._cdata for s in memory.values() if s.nbytes()]
         memory.clear()
-        return tuple(kept), tuple((s, use_count(s)) for s in watched)
+        return tuple(planned), tuple((s, use_count(s)) for s in watched)
 
 
 def _input_as_output(out: torch.Tensor, position: int, read: Sequence[Any]) -> RecordedOutput:
@@ -424,13 +424,13 @@ def _unresizable_storage(storage: torch.UntypedStorage, device: torch.device) ->
     """Return the same memory as a storage that resizing a tensor cannot move."""
     if not storage.nbytes():
         return storage
-    whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
-    capsule = to_dlpack(whole)
+    memory = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+    capsule = to_dlpack(memory)
     return torch.utils.dlpack.from_dlpack(capsule).untyped_storage()
 
 
-def _bytes(given: Sequence[Any], positions: set[int]) -> int:
-    return sum(x.nbytes for x in tensors_in([given[n] for n in positions]))
+def _bytes(arguments: Sequence[Any], positions: set[int]) -> int:
+    return sum(x.nbytes for x in tensors_in([arguments[n] for n in positions]))
 
 
 def copy_inputs(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

@@ -17,14 +17,14 @@ MIN_BYTES = 1 << 23
 
 def empty_in_huge_pages(size: tuple[int, ...], stride: tuple[int, ...], **options: Any) -> torch.Tensor:
     """Return an uninitialized tensor whose pages are huge, where the system allows it."""
-    made = torch.empty_strided(size, stride, **options)
+    tensor = torch.empty_strided(size, stride, **options)
     advise = _advise()
     if advise is not None:
-        start = -(-made.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = (made.data_ptr() + made.untyped_storage().nbytes() - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        start = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (tensor.data_ptr() + tensor.untyped_storage().nbytes() - start) // mmap.PAGESIZE * mmap.PAGESIZE
         if length > 0:
             advise(start, length, mmap.MADV_HUGEPAGE)
-    return made
+    return tensor
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def _advise() -> Callable[[int, int, int], int] | None:
     """Return ``madvise`` of the C library; None on a system without huge pages."""
     if sys.platform != "linux" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
-    found = ctypes.CDLL(None).madvise
-    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
-    advise: Callable[[int, int, int], int] = found
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes, madvise.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+    advise: Callable[[int, int, int], int] = madvise
     return advise

@@ -53,11 +53,11 @@ def gpu_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset
 
 @functools.lru_cache(maxsize=1024)
 def _load_launcher(unit: CompileUnit, _device: int) -> Launcher:
-    found = compile_with_fallback_configs(unit, _build_on_device, lambda kernel: kernel.n_spills)
-    kernel, (wider, higher) = found.compiled, found.config.grid_scale
+    fitted = compile_with_fallback_configs(unit, _build_on_device, lambda kernel: kernel.n_spills)
+    kernel, (wider, higher) = fitted.compiled, fitted.config.grid_scale
     run, function, metadata = kernel.run, kernel.function, kernel.packed_metadata
-    if found.reason:
-        _log.warning("%s: %s", unit.name, found.reason)
+    if fitted.reason:
+        _log.warning("%s: %s", unit.name, fitted.reason)
         return _smaller_block_launcher(run, function, metadata, wider, higher)
 
     def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:

@@ -96,12 +96,12 @@ class ProgramExecutor:
 
     def _launchers_for(self, misaligned: frozenset[str]) -> dict[str, Launcher]:
         """Return launchers by name, for inputs of which ``misaligned`` are not 16-byte aligned."""
-        known = self._launchers.get(misaligned)
-        if known is None:
+        launchers = self._launchers.get(misaligned)
+        if launchers is None:
             kernels = {f"launch{n}": k.kernel for n, s in enumerate(self._program.steps) for k in s.launches}
             bound = self._bind_kernels(tuple(kernels.values()), misaligned)
-            known = self._launchers[misaligned] = dict(zip(kernels, bound, strict=True))
-        return known
+            launchers = self._launchers[misaligned] = dict(zip(kernels, bound, strict=True))
+        return launchers
 
     def _bind_kernels(self, kernels: tuple[GeneratedKernel, ...], misaligned: frozenset[str]) -> list[Launcher]:
         """Return the launchers of all kernels; equal kernels are bound once, on a GPU in parallel."""
@@ -215,8 +215,8 @@ class _ProgramWriter:
         names = dict.fromkeys([*self.program.inputs, *self.program.buffers])
         self._names = {name: f"b{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(names)}
         self._printer = PythonPrinter()
-        known = (*self.program.symbol_sources, *self.program.unbacked_symbols)
-        self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in known}
+        defined_symbols = (*self.program.symbol_sources, *self.program.unbacked_symbols)
+        self._symbols = {name: f"s_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in defined_symbols}
         numbers = {name for name, dimension in self.program.unbacked_symbols.values() if dimension < 0}
         numbers |= self.program.assumed_numbers.keys()
         self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
@@ -303,12 +303,12 @@ class _ProgramWriter:
 
     def _first_input_write(self) -> int | None:
         """Return the number of the first step that writes an input; None without one."""
-        given = set(self.program.written_inputs)
+        written = set(self.program.written_inputs)
         touched = enumerate(
             {self.program.buffers[n].reuses for k in step.launches for n in k.touched_buffers()}
             for step in self.program.steps
         )
-        return next((number for number, taken in touched if taken & given), None)
+        return next((number for number, touched_names in touched if touched_names & written), None)
 
     def _with_written_inputs_marked(self, lines: list[str]) -> list[str]:
         """Return the lines in a block that marks errors after the first write to an input."""
@@ -327,14 +327,14 @@ class _ProgramWriter:
         return "given" if self.is_boxed else ", ".join(self._names[name] for name in self.program.inputs)
 
     def _symbol_lines(self) -> Iterator[str]:
-        for symbol, (index, place) in self.program.symbol_sources.items():
-            yield f"{self._symbols[symbol]} = {place_expr(self._names[self.program.inputs[index]], place)}"
+        for symbol, (index, location) in self.program.symbol_sources.items():
+            yield f"{self._symbols[symbol]} = {place_expr(self._names[self.program.inputs[index]], location)}"
 
     def _input_lines(self, checks: bool) -> Iterator[str]:
         read = {a.buffer for k in self.program.kernels for a in k.args if a.kind == "pointer"}
         tensors = [n for n in dict.fromkeys(self.program.inputs) if n in read and n in self.program.buffers]
-        given = [name for name in self.program.inputs if name in self.program.buffers]
-        for name in given if self.is_boxed else ():
+        input_names = [name for name in self.program.inputs if name in self.program.buffers]
+        for name in input_names if self.is_boxed else ():
             if _has_padded_rows(self.program.buffers[name]):
                 yield from self._expected_layout_lines(name)  # saved tensor hooks may have packed and unpacked it
         near = [f"{self._names[n]}.data_ptr()" for n in tensors if n not in self.cpu_scalars]
@@ -354,10 +354,10 @@ class _ProgramWriter:
         for argument in step.kernel.args:
             if argument.kind == "pointer" and argument.is_written and argument.buffer not in written:
                 written.add(argument.buffer)
-                taken = self.program.buffers[argument.buffer].reuses
-                memory = self._names[taken] if taken else self._allocation(self.program.buffers[argument.buffer])
+                reused = self.program.buffers[argument.buffer].reuses
+                memory = self._names[reused] if reused else self._allocation(self.program.buffers[argument.buffer])
                 yield f"{self._names[argument.buffer]} = {memory}"
-                if argument.copied_buffer and argument.copied_buffer == taken:
+                if argument.copied_buffer and argument.copied_buffer == reused:
                     continue  # The kernel updates it in place.
                 if argument.copied_buffer:
                     yield f"{self._names[argument.buffer]}.copy_({self._names[argument.copied_buffer]})"
@@ -418,12 +418,14 @@ class _ProgramWriter:
         for position, name in enumerate(step.result_buffers):
             if name is None:
                 continue
-            one = f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
-            one = call if is_tensor else one
+            result_text = (
+                f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
+            )
+            result_text = call if is_tensor else result_text
             is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
             if name not in self._names:
                 continue  # a number that introduces no new symbol
-            yield f"{self._names[name]} = " + (f"real_view({one})" if is_complex else one)
+            yield f"{self._names[name]} = " + (f"real_view({result_text})" if is_complex else result_text)
             for symbol, (telling, dimension) in self.program.unbacked_symbols.items():
                 if telling == name:
                     value = self._names[name]
@@ -444,7 +446,7 @@ class _ProgramWriter:
         fills = step.target is BERNOULLI and any(r.buffer in empty for r in buffer_refs(step.args))
         return bernoulli_into_new if fills else aten_callable(step.target)
 
-    def _runtime_assert_lines(self, made: set[str]) -> Iterator[str]:
+    def _runtime_assert_lines(self, defined: set[str]) -> Iterator[str]:
         """Yield runtime asserts as soon as their symbols are known, before kernels use the sizes."""
         for relation in runtime_asserts(self.program):
             needs = {
@@ -453,9 +455,9 @@ class _ProgramWriter:
                 if s in self.program.unbacked_symbols
             }
             needs |= {s for s in map(str, relation.free_symbols) if s in self.program.assumed_numbers}
-            if needs and needs <= self._known | made and not needs <= self._known:
+            if needs and needs <= self._known | defined and not needs <= self._known:
                 yield f"if not {self._size(relation)}: other_sizes({str(relation)!r})"
-        self._known |= made
+        self._known |= defined
 
     def _expected_layout_lines(self, name: str) -> Iterator[str]:
         """Yield a fixup of an ATen result: kernels need the buffer's strides and its alignment."""
@@ -491,8 +493,8 @@ class _ProgramWriter:
 
     def _size(self, size: Any) -> str:
         size = expression_of(size)
-        if (known := static_size(size)) is not None:
-            return str(known)
+        if (number := static_size(size)) is not None:
+            return str(number)
         renamed = {s: sympy.Symbol(self._symbols[str(s)], **s.assumptions0) for s in size.free_symbols}
         return f"({self._printer.doprint(size.xreplace(renamed))})"
 
@@ -539,8 +541,8 @@ class _ProgramWriter:
         return f"{local}.as_strided({shape}, {stride}, {base}{self._size(ref.offset)})"
 
     def _constant_name(self, value: Any) -> str:
-        for name, known in self.constants.items():
-            if known is value:
+        for name, constant in self.constants.items():
+            if constant is value:
                 return name
         name = f"constant{len(self.constants)}"
         self.constants[name] = value
@@ -554,18 +556,18 @@ class _ProgramWriter:
         last: dict[str, int] = {}
         for number, step in enumerate(self.program.steps):
             for name in step.touched_buffers():
-                taken = self.program.buffers[name].reuses if name in self.program.buffers else ""
-                if taken and name not in last:
-                    last[taken] = number
+                reused = self.program.buffers[name].reuses if name in self.program.buffers else ""
+                if reused and name not in last:
+                    last[reused] = number
                 last[name] = number
-        kept = {r.buffer for r in buffer_refs(self.program.outputs)}
+        outputs = {r.buffer for r in buffer_refs(self.program.outputs)}
         if self.is_boxed:
             last = dict.fromkeys(self.program.inputs, -1) | last
         else:
-            kept.update(self.program.inputs)
+            outputs.update(self.program.inputs)
         deaths: dict[int, list[str]] = {}
         for name, number in last.items():
-            if name not in kept and name in self.program.buffers:
+            if name not in outputs and name in self.program.buffers:
                 deaths.setdefault(number, []).append(name)
         return deaths
 
@@ -599,10 +601,10 @@ def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
 def _has_padded_rows(buffer: Buffer) -> bool:
     """Return True if the buffer holds row-major matrices (one or more) with padded rows."""
     rank = len(buffer.shape)
-    known = [n for n in map(static_size, (*buffer.shape, *buffer.stride)) if n is not None]
-    if rank < 2 or len(known) < 2 * rank:
+    numbers = [n for n in map(static_size, (*buffer.shape, *buffer.stride)) if n is not None]
+    if rank < 2 or len(numbers) < 2 * rank:
         return False
-    shape, stride = known[:rank], known[rank:]
+    shape, stride = numbers[:rank], numbers[rank:]
     is_row_major = all(stride[n] == shape[n + 1] * stride[n + 1] for n in range(rank - 2))
     return is_row_major and stride[-1] == 1 and stride[-2] > shape[-1]
 
@@ -679,9 +681,9 @@ def with_expected_layout(
         RuntimeError: its shape or dtype is not what the kernels were compiled for.
     """
     if tuple(tensor.shape) != size or tensor.dtype is not dtype:
-        found = f"{tensor.dtype} {tuple(tensor.shape)}"
+        actual = f"{tensor.dtype} {tuple(tensor.shape)}"
         raise RuntimeError(
-            f"The operator behind {name} returned {found} but the graph was compiled for {dtype} {size}."
+            f"The operator behind {name} returned {actual} but the graph was compiled for {dtype} {size}."
         )
     is_same = all(n == 1 or a == b for n, a, b in zip(size, tensor.stride(), stride, strict=True)) or not tensor.numel()
     if is_same and tensor.data_ptr() % ALIGNMENT == 0:

@@ -34,9 +34,11 @@ def time_cpu_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str
     threads = torch.get_num_threads()
     device = f"this CPU, {threads} threads" if threads > 1 else "this CPU, 1 thread"
     return {
-        kernel.id: KernelTimingRecord(device, statistics.median(found), copy_bandwidth(threads), len(found))
+        kernel.id: KernelTimingRecord(
+            device, statistics.median(kernel_seconds), copy_bandwidth(threads), len(kernel_seconds)
+        )
         for kernel in program.kernels
-        if (found := seconds.get(kernel.id))
+        if (kernel_seconds := seconds.get(kernel.id))
     }
 
 

@@ -47,9 +47,9 @@ def time_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str, Ke
         seconds = time_launches(program, copies, gpu_launcher, cold_cache_timer())
         rate, name = copy_bandwidth(device.index or 0), torch.cuda.get_device_name(device)
     return {
-        kernel.id: KernelTimingRecord(name, statistics.median(found), rate, len(found))
+        kernel.id: KernelTimingRecord(name, statistics.median(kernel_seconds), rate, len(kernel_seconds))
         for kernel in program.kernels
-        if (found := seconds.get(kernel.id))
+        if (kernel_seconds := seconds.get(kernel.id))
     }
 
 

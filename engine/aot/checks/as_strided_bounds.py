@@ -27,32 +27,36 @@ def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
 
     Eager reads and writes there; a functional graph knows only the tensor.
     """
-    reads = [(n, seen) for n in call.graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None]
+    reads = [(n, fake) for n in call.graph.graph.nodes if is_as_strided(n) and (fake := example_tensor(n)) is not None]
     if not reads:
         return None
     # The storage of a fake tensor grows when it is read past its end; the first tensor over it has the true size.
     first = {storage_id(v): v for v in reversed(list(traced_tensors(call.graph)))}
-    given = {storage_id(i.fake) for i in call.inputs if i.is_tensor}
-    for node, seen in reads:
-        made = first[storage_id(seen)]
-        if storage_id(seen) in given or seen._has_symbolic_sizes_strides or made._has_symbolic_sizes_strides:
+    input_storages = {storage_id(i.fake) for i in call.inputs if i.is_tensor}
+    for node, fake in reads:
+        creator = first[storage_id(fake)]
+        if (
+            storage_id(fake) in input_storages
+            or fake._has_symbolic_sizes_strides
+            or creator._has_symbolic_sizes_strides
+        ):
             continue
-        if end_byte(seen) > end_byte(made):
+        if end_byte(fake) > end_byte(creator):
             return Fallback.for_node(node, AotFallback.READ_PAST_STORAGE, "reads past the end of its storage")
     writes = any(may_mutate(n) for n in call.graph.graph.nodes)
     for i in call.inputs:
         if not i.has_real_tensor or not i.is_tensor:
             continue
-        for node, seen in reads:
-            if storage_id(seen) != storage_id(i.fake):
+        for node, fake in reads:
+            if storage_id(fake) != storage_id(i.fake):
                 continue
-            if seen._has_symbolic_sizes_strides or end_byte(seen) > i.example_value.untyped_storage().nbytes():
+            if fake._has_symbolic_sizes_strides or end_byte(fake) > i.example_value.untyped_storage().nbytes():
                 return Fallback.for_node(
                     node, AotFallback.READ_PAST_STORAGE, f"reads past the end of the storage of {i.name}"
                 )
             inside = (
-                start_byte(i.example_value) <= start_byte(seen)
-                and end_byte(seen) <= end_byte(i.example_value)
+                start_byte(i.example_value) <= start_byte(fake)
+                and end_byte(fake) <= end_byte(i.example_value)
                 and is_dense(i.example_value)
             )
             if writes and not inside:
@@ -71,10 +75,10 @@ def storage_offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInp
     """
     reach: dict[int, int] = {}
     for node in graph.graph.nodes:
-        seen = example_tensor(node)
-        if is_as_strided(node) and seen is not None and not seen._has_symbolic_sizes_strides:
-            storage = storage_id(seen)
-            reach[storage] = max(reach.get(storage, 0), end_byte(seen))
+        fake = example_tensor(node)
+        if is_as_strided(node) and fake is not None and not fake._has_symbolic_sizes_strides:
+            storage = storage_id(fake)
+            reach[storage] = max(reach.get(storage, 0), end_byte(fake))
     placed = [i for i in inputs if i.has_real_tensor and i.is_tensor]
     return tuple(
         SharedStorage(

@@ -47,7 +47,7 @@ def check_dtype_errors(call: CheckedCall) -> Fallback | None:
     Eager does not store values that the target dtype cannot hold, and does not order complex numbers. Dead code
     elimination would also remove the error.
     """
-    return next((found for node in call.graph.graph.nodes if (found := _check_node(node)) is not None), None)
+    return next((fallback for node in call.graph.graph.nodes if (fallback := _check_node(node)) is not None), None)
 
 
 def _check_node(node: torch.fx.Node) -> Fallback | None:

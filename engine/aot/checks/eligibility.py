@@ -43,4 +43,4 @@ CHECKS: tuple[Check, ...] = (
 
 def why_not_functional(call: CheckedCall) -> Fallback | None:
     """Return why this call must run as traced; None if it can be functionalized."""
-    return next((found for check in CHECKS if (found := check(call)) is not None), None)
+    return next((fallback for check in CHECKS if (fallback := check(call)) is not None), None)

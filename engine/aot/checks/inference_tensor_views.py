@@ -23,11 +23,15 @@ def check_inference_tensor_views(call: CheckedCall) -> Fallback | None:
     """
     if torch.is_inference_mode_enabled():
         return None
-    given = [i for i in call.inputs if i.is_inference]
-    storages = {storage_id(i.fake) for i in given if i.is_tensor}
+    inference_inputs = [i for i in call.inputs if i.is_inference]
+    storages = {storage_id(i.fake) for i in inference_inputs if i.is_tensor}
     for node in output_args(call.graph.graph) if storages else ():
-        seen = example_tensor(node)
-        if seen is not None and storage_id(seen) in storages and all(seen is not i.fake for i in given):
+        operand = example_tensor(node)
+        if (
+            operand is not None
+            and storage_id(operand) in storages
+            and all(operand is not i.fake for i in inference_inputs)
+        ):
             return Fallback.for_node(
                 node, AotFallback.INFERENCE_ALIAS_RETURNED, "shares memory with an inference tensor"
             )

@@ -37,14 +37,14 @@ def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
 
 def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return all nodes that depend on ``node`` through autograd."""
-    found: dict[torch.fx.Node, None] = {}
+    dependents: dict[torch.fx.Node, None] = {}
     todo = [node]
     while todo:
         for user in todo.pop().users:
-            if user not in found and _requires_grad(user):
-                found[user] = None
+            if user not in dependents and _requires_grad(user):
+                dependents[user] = None
                 todo.append(user)
-    return list(found)
+    return list(dependents)
 
 
 def _requires_grad(node: Any) -> bool:

@@ -62,8 +62,8 @@ def _why_probed(node: torch.fx.Node, *, is_dead: bool, is_written: bool) -> str:
 
 
 def _is_view_of_noncontiguous(node: torch.fx.Node) -> bool:
-    seen = example_tensor(node.args[0]) if node.target == "view" else None
-    return seen is not None and not with_hint_sizes(seen).is_contiguous()
+    operand = example_tensor(node.args[0]) if node.target == "view" else None
+    return operand is not None and not with_hint_sizes(operand).is_contiguous()
 
 
 def _writes_integral(node: torch.fx.Node) -> bool:
@@ -140,17 +140,21 @@ def _make_operand(node: torch.fx.Node) -> Any:
     if value is None or type(value).__name__ != "FakeTensor":
         raise _CannotMakeOperand
     with disable_current_modes(), torch.no_grad():
-        here = with_hint_sizes(value)
+        at_hints = with_hint_sizes(value)
         if (
-            here._has_symbolic_sizes_strides
-            or here.numel() > _MAX_OPERAND_ELEMENTS
+            at_hints._has_symbolic_sizes_strides
+            or at_hints.numel() > _MAX_OPERAND_ELEMENTS
             or value.device.type not in _devices()
         ):
             raise _CannotMakeOperand
-        reach = 1 + sum((n - 1) * s for n, s in zip(here.shape, here.stride(), strict=True)) if here.numel() else 0
+        reach = (
+            1 + sum((n - 1) * s for n, s in zip(at_hints.shape, at_hints.stride(), strict=True))
+            if at_hints.numel()
+            else 0
+        )
         if reach > _MAX_OPERAND_ELEMENTS:
             raise _CannotMakeOperand
-        return torch.ones(reach, dtype=value.dtype, device=value.device).as_strided(here.shape, here.stride())
+        return torch.ones(reach, dtype=value.dtype, device=value.device).as_strided(at_hints.shape, at_hints.stride())
 
 
 def _devices() -> tuple[str, ...]:

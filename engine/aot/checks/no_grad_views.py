@@ -23,10 +23,10 @@ def check_no_grad_views(call: CheckedCall) -> Fallback | None:
     """
     unseen = set[int]()
     for node, is_on in nodes_with_grad_mode(call.graph, is_on=torch.is_grad_enabled()):
-        seen = example_tensor(node.args[0]) if node.args else None
-        if seen is None:
+        operand = example_tensor(node.args[0]) if node.args else None
+        if operand is None:
             continue
-        if is_on and may_mutate(node) and storage_id(seen) in unseen and seen.requires_grad:
+        if is_on and may_mutate(node) and storage_id(operand) in unseen and operand.requires_grad:
             return Fallback.for_node(
                 node,
                 AotFallback.WRITE_AFTER_NO_GRAD_VIEW,
@@ -34,6 +34,6 @@ def check_no_grad_views(call: CheckedCall) -> Fallback | None:
             )
         if not is_on and not may_mutate(node):
             unseen.update(
-                storage_id(v) for v in example_tensors(node) if v._is_view() and storage_id(v) == storage_id(seen)
+                storage_id(v) for v in example_tensors(node) if v._is_view() and storage_id(v) == storage_id(operand)
             )
     return None

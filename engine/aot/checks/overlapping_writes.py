@@ -37,7 +37,7 @@ def check_overlapping_writes(call: CheckedCall) -> Fallback | None:
 
     Eager raises an error, or writes in an order that a kernel does not reproduce.
     """
-    return next((found for node in call.graph.graph.nodes if (found := _check_write(node)) is not None), None)
+    return next((fallback for node in call.graph.graph.nodes if (fallback := _check_write(node)) is not None), None)
 
 
 class OverlappingWriteMode(TorchDispatchMode):
@@ -119,8 +119,8 @@ def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> Fal
     for n, into in written:
         if has_internal_overlap(into):
             return Fallback.for_node(node, *_OVERLAPS_INSIDE)
-        others = [(m, t) for m, t in (*written, *read) if t is not into or m != n]
-        shared = [(m, t) for m, t in others if storage_id(t) == storage_id(into) and not is_disjoint(into, t)]
+        other_tensors = [(m, t) for m, t in (*written, *read) if t is not into or m != n]
+        shared = [(m, t) for m, t in other_tensors if storage_id(t) == storage_id(into) and not is_disjoint(into, t)]
         if any(m != n or not is_same_view(with_hint_sizes(into), with_hint_sizes(t)) for m, t in shared):
             return Fallback.for_node(
                 node, AotFallback.LIST_WRITE_SHARES_MEMORY, "writes to memory that another tensor of its list shares"
@@ -162,11 +162,11 @@ def _check_running_stats_write(node: torch.fx.Node, positions: Sequence[int]) ->
         for a in (*(node.args[n] for n in positions if n < len(node.args)), *named)
         if (s := example_tensor(a)) is not None
     ]
-    given = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]
+    operands = [r for a in (*node.args, *node.kwargs.values()) if (r := example_tensor(a)) is not None]
     for into in statistics:
         if has_internal_overlap(into):
             return Fallback.for_node(node, *_OVERLAPS_INSIDE)
-        if sum(storage_id(r) == storage_id(into) and not is_disjoint(r, into) for r in given) > 1:
+        if sum(storage_id(r) == storage_id(into) and not is_disjoint(r, into) for r in operands) > 1:
             return Fallback.for_node(
                 node,
                 AotFallback.RUNNING_STATS_OVERLAP,

@@ -25,18 +25,18 @@ def check_unsafe_views(call: CheckedCall) -> Fallback | None:
         # A dtype view is not a view for autograd either, but its operator declares that it aliases.
         if not facts_of_node(node).hides_alias:
             continue
-        given = [t for a in node.all_input_nodes for t in example_tensors(a)]
-        for made in example_tensors(node):
-            if made._is_view() or made.is_inference() or any(made is t for t in given):
+        operands = [t for a in node.all_input_nodes for t in example_tensors(a)]
+        for result in example_tensors(node):
+            if result._is_view() or result.is_inference() or any(result is t for t in operands):
                 continue
-            if (storage := storage_id(made)) in map(storage_id, given):
+            if (storage := storage_id(result)) in map(storage_id, operands):
                 shared.setdefault(storage, node)
     for node in call.graph.graph.nodes if shared else ():
         touched = [t for a in node.all_input_nodes for t in example_tensors(a)]
         part = next((n for t in touched if (n := shared.get(storage_id(t))) is not None), None)
         if part is not None and (node.op == "output" or may_mutate(node)):
-            what = "returned" if node.op == "output" else "mutated"
+            use = "returned" if node.op == "output" else "mutated"
             return Fallback.for_node(
-                part, AotFallback.UNSAFE_VIEW_ESCAPES, f"shares memory that is {what}, but is not a view for autograd"
+                part, AotFallback.UNSAFE_VIEW_ESCAPES, f"shares memory that is {use}, but is not a view for autograd"
             )
     return None

@@ -17,9 +17,9 @@ def check_unsupported_inputs(call: CheckedCall) -> Fallback | None:
         real = i.example_value
         if not i.has_real_tensor:
             continue
-        if found := _why_unsupported(real, trains=call.trains):
-            kind, what = found
-            return Fallback(kind, f"{i.name} is {what}")
+        if unsupported := _why_unsupported(real, trains=call.trains):
+            kind, description = unsupported
+            return Fallback(kind, f"{i.name} is {description}")
         if real.requires_grad and is_layout_mutated(i.fake, real):
             return Fallback(
                 AotFallback.LAYOUT_MUTATION_NEEDS_GRAD,
@@ -34,8 +34,8 @@ def _why_unsupported(real: torch.Tensor, *, trains: bool) -> tuple[AotFallback, 
     if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:
         return AotFallback.NON_STRIDED_INPUT, "not a strided tensor"
     if trains and real.is_inference():
-        what = "an inference tensor, which autograd cannot save for backward"
-        return AotFallback.INFERENCE_INPUT_NEEDS_GRAD, what
+        description = "an inference tensor, which autograd cannot save for backward"
+        return AotFallback.INFERENCE_INPUT_NEEDS_GRAD, description
     if real.is_conj() or real.is_neg():
         return AotFallback.LAZY_CONJUGATE_INPUT, "a lazily conjugated or negated view"
     if real._base is not None and storage_id(real._base) != storage_id(real):

@@ -37,7 +37,7 @@ def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
     """Return a fallback if a functional graph cannot contain a node."""
     differentiates = call.trains and calls_autograd(call.graph)
     checked = (n for n in call.graph.graph.nodes if not (differentiates and _is_part_of_differentiation(n)))
-    return next((found for node in checked if (found := _check_node(node)) is not None), None)
+    return next((fallback for node in checked if (fallback := _check_node(node)) is not None), None)
 
 
 def _is_part_of_differentiation(node: torch.fx.Node) -> bool:

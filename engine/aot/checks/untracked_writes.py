@@ -24,23 +24,23 @@ def check_untracked_writes(call: CheckedCall) -> Fallback | None:
     needing = {storage_id(v) for v in values if v.requires_grad}
     retyped: set[int] = set()
     for node in call.graph.graph.nodes:
-        seen = example_tensor(node.args[0]) if needing and node.args else None
-        if seen is None or storage_id(seen) not in needing:
+        operand = example_tensor(node.args[0]) if needing and node.args else None
+        if operand is None or storage_id(operand) not in needing:
             continue
-        if id(seen) in retyped and may_mutate(node):
+        if id(operand) in retyped and may_mutate(node):
             return Fallback.for_node(
                 node,
                 AotFallback.WRITE_TO_DTYPE_VIEW,
                 "mutates a view of another dtype, which autograd does not track as a view",
             )
-        made = example_tensor(node)
+        result = example_tensor(node)
         if (
-            made is not None
-            and made.dtype != seen.dtype
-            and not made._is_view()
-            and storage_id(made) == storage_id(seen)
+            result is not None
+            and result.dtype != operand.dtype
+            and not result._is_view()
+            and storage_id(result) == storage_id(operand)
         ):
-            retyped.add(id(made))
+            retyped.add(id(result))
         if is_as_strided(node):
             return Fallback.for_node(
                 node, AotFallback.AS_STRIDED_NEEDS_GRAD, "uses as_strided, and gradients flow through it"
@@ -52,7 +52,7 @@ def check_untracked_writes(call: CheckedCall) -> Fallback | None:
                 AotFallback.WRITE_AFTER_DETACH,
                 "is mutated, and gradients flow through the tensor that it was detached from",
             )
-        if may_mutate(node) and not seen.requires_grad:
+        if may_mutate(node) and not operand.requires_grad:
             return Fallback.for_node(
                 node,
                 AotFallback.WRITE_AFTER_DETACH,

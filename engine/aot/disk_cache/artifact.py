@@ -68,7 +68,7 @@ def cache_location(call: TracedCall, folder: Any, *, trains: bool, settings: Seq
 
 
 def load_artifact(
-    place: CacheLocation, call: TracedCall, compilation: str, *, loads_joint: bool
+    location: CacheLocation, call: TracedCall, compilation: str, *, loads_joint: bool
 ) -> tuple[AotArtifact | None, str]:
     """Load the artifact of a call, None if it must be compiled; also return a note.
 
@@ -77,10 +77,10 @@ def load_artifact(
     Raises:
         FallbackRequired: reading it assumed more about sizes than the guards check.
     """
-    if not place.key:
-        return None, place.note
+    if not location.key:
+        return None, location.note
     try:
-        text = place.store.get(place.key)
+        text = location.store.get(location.key)
         if text is None:
             return None, ""
         return _deserialize(json.loads(text), call, compilation, loads_joint=loads_joint), "loaded from disk"
@@ -92,26 +92,26 @@ def load_artifact(
         return None, f"recompiled: the file on disk cannot be read ({type(error).__name__})"
 
 
-def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> str:
+def save_artifact(location: CacheLocation, artifact: AotArtifact, call: TracedCall) -> str:
     """Write an artifact to the disk cache; return a note for the record."""
-    if not place.key:
-        return place.note
+    if not location.key:
+        return location.note
     try:
-        place.store.put(place.key, json.dumps(_serialize(made, call), separators=(",", ":")))
+        location.store.put(location.key, json.dumps(_serialize(artifact, call), separators=(",", ":")))
     except (NotCached, DiskStoreError) as error:
         return f"not saved to disk: {error}"
     return "saved to disk"
 
 
-def _serialize(made: AotArtifact, call: TracedCall) -> dict[str, Any]:
-    if isinstance(made, FunctionalGraph):
+def _serialize(artifact: AotArtifact, call: TracedCall) -> dict[str, Any]:
+    if isinstance(artifact, FunctionalGraph):
         return {
-            "graph": serialize_graph(made.module),
-            "unbacked": _serialize_unbacked(made.module, call),
-            "passes": _serialize_passes(made.module),
-            "plan": serialize_value(made.metadata),
+            "graph": serialize_graph(artifact.module),
+            "unbacked": _serialize_unbacked(artifact.module, call),
+            "passes": _serialize_passes(artifact.module),
+            "plan": serialize_value(artifact.metadata),
         }
-    joint, halves, again = made.joint, made.partitioned, made.rerun
+    joint, halves, again = artifact.joint, artifact.partitioned, artifact.rerun
     return {
         "joint": serialize_graph(joint.module),
         "unbacked": _serialize_unbacked(joint.module, call),
@@ -143,11 +143,11 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, lo
     symbols.recreate_unbacked(data["unbacked"], example_values(call.graph))
 
     def graph(name: str) -> torch.fx.GraphModule:
-        made = deserialize_graph(data[name], mode, symbols, origin)
-        _name_inputs(made, call)
+        module = deserialize_graph(data[name], mode, symbols, origin)
+        _name_inputs(module, call)
         if name in ("graph", "joint"):
-            made.meta[PASS_RECORDS_KEY] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
-        return made
+            module.meta[PASS_RECORDS_KEY] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
+        return module
 
     plan = deserialize_value(data["plan"], symbols=symbols)
     with _restore_size_assumptions(symbols, plan.shape_assumptions):
@@ -187,9 +187,9 @@ def _restore_size_assumptions(symbols: SymbolTable, relations: Sequence[sympy.Ba
         return
     for relation in relations:
         env.guard_or_defer_runtime_assert(relation, "loaded from disk")
-    known = len(env.guards)
+    num_guards = len(env.guards)
     yield
-    if len(env.guards) != known:
+    if len(env.guards) != num_guards:
         raise FallbackRequired(
             AotFallback.CANNOT_TRACE, "the artifact on disk assumes more about sizes than the guards check"
         )
@@ -202,13 +202,13 @@ def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:
 
 def _provenance_factory(call: TracedCall, compilation: str) -> Callable[[Sequence[str], str], NodeProvenance]:
     """Return a factory of provenances; source positions are those of the current graph."""
-    known = {n.name: provenance_of(n) for n in call.graph.graph.nodes}
+    provenance = {n.name: provenance_of(n) for n in call.graph.graph.nodes}
 
     def origin(names: Sequence[str], note: str) -> NodeProvenance:
         if not names:
             return replace(NO_PROVENANCE, note=note)
         return replace(
-            known.get(names[0], NO_PROVENANCE), nodes=tuple(f"fx:{compilation}:{n}" for n in names), note=note
+            provenance.get(names[0], NO_PROVENANCE), nodes=tuple(f"fx:{compilation}:{n}" for n in names), note=note
         )
 
     return origin

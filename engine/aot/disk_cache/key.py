@@ -115,7 +115,7 @@ def _fake(value: Any) -> Data:
     if not isinstance(value, torch.Tensor):
         return serialize_value(value)
     look = [str(value.dtype), str(value.device), str(value.layout)]
-    place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
+    geometry = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
     flags = [
         value.is_conj(),
         value.is_neg(),
@@ -125,7 +125,7 @@ def _fake(value: Any) -> Data:
         creation_meta(value),
     ]
     version = -1 if value.is_inference() else value._version
-    return [*look, *place, *flags, version, serialize_value(value.untyped_storage().nbytes())]
+    return [*look, *geometry, *flags, version, serialize_value(value.untyped_storage().nbytes())]
 
 
 def _node(node: torch.fx.Node) -> Data:
@@ -136,27 +136,27 @@ def _node(node: torch.fx.Node) -> Data:
         target = _function_name(node.target)
     elif node.op == "call_method":
         target = _method_name(target)
-    given = serialize_value((node.args, dict(node.kwargs)), lambda n: n.name)
+    arguments = serialize_value((node.args, dict(node.kwargs)), lambda n: n.name)
     value = _fake(node.meta.get("example_value")) if node.op != "output" else None
     if policy_of(node) is not None:
         raise NotCached(
             CacheFallback.CODE_NOT_DETERMINED, "a user-defined policy chooses what an activation checkpoint saves"
         )
-    return [node.op, node.name, target, given, value, node.meta.get("version"), checkpoint_of(node)]
+    return [node.op, node.name, target, arguments, value, node.meta.get("version"), checkpoint_of(node)]
 
 
 def _function_name(target: Any) -> str:
     """Return a name that finds this same function in any process."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return serialize_target(target)
-    if found := stable_name(target):
-        return found
+    if name_in_key := stable_name(target):
+        return name_in_key
     name = getattr(target, "__qualname__", "") or getattr(target, "__name__", "") or target
     raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"{name} is a function that may not exist in another process")
 
 
 def _method_name(name: str) -> str:
     """Return the name of a tensor method and of the function that implements it."""
-    if found := stable_method_name(name):
-        return f"{name} {found}"
+    if name_in_key := stable_method_name(name):
+        return f"{name} {name_in_key}"
     raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"{name} is a method that may not exist in another process")

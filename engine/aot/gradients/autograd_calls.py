@@ -65,16 +65,16 @@ def freed_result(
 
 def _nodes_behind(start: Any, *, past_freed: bool) -> list[Any]:
     """Return the autograd nodes that a backward from ``start`` reaches."""
-    found: dict[Any, None] = {}
+    ancestors: dict[Any, None] = {}
     todo = [start]
     while todo:
         node = todo.pop()
-        if node is None or node in found:
+        if node is None or node in ancestors:
             continue
-        found[node] = None
+        ancestors[node] = None
         if past_freed or not _is_freed(node):
             todo += [behind for behind, _ in node.next_functions]
-    return list(found)
+    return list(ancestors)
 
 
 def _is_leaf(node: Any) -> bool:

@@ -29,11 +29,11 @@ def find_function_with_undefined_grads(results: Sequence[torch.Tensor]) -> str:
         return ""
     reached: dict[Any, dict[int, set[int]]] = {}
     for n, result in enumerate(results):
-        for node, place in _reachable_edges([_gradient_edge_of(result)]):
+        for node, output_nr in _reachable_edges([_gradient_edge_of(result)]):
             if _has_multiple_outputs(node):
-                reached.setdefault(node, {}).setdefault(place, set()).add(n)
-    for node, places in reached.items():
-        if len({frozenset(found) for found in places.values()}) > 1:
+                reached.setdefault(node, {}).setdefault(output_nr, set()).add(n)
+    for node, edges in reached.items():
+        if len({frozenset(result_numbers) for result_numbers in edges.values()}) > 1:
             return type(node).__name__.removesuffix("Backward")
     return ""
 
@@ -44,14 +44,14 @@ def _gradient_edge_of(result: torch.Tensor) -> tuple[Any, int]:
 
 def _reachable_edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
     """Yield each edge of the autograd graph behind these: a node and the index of its output."""
-    known: set[tuple[Any, int]] = set()
+    visited: set[tuple[Any, int]] = set()
     nodes: set[Any] = set()
     while todo:
         edge = todo.pop()
         node = edge[0]
-        if node is None or edge in known:
+        if node is None or edge in visited:
             continue
-        known.add(edge)
+        visited.add(edge)
         yield edge
         if node not in nodes:
             nodes.add(node)

@@ -74,10 +74,10 @@ def _copy_with_zeros(
         return True
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
         left, right = node.args[:2]
-        other = right if left in gone else left
-        seen = tensor_meta(other)
-        if seen is not None and is_same_layout(seen, node.meta["val"]):
-            copies[node] = copies[other]
+        defined = right if left in gone else left
+        value = tensor_meta(defined)
+        if value is not None and is_same_layout(value, node.meta["val"]):
+            copies[node] = copies[defined]
             return True
     filled = {n: copies[n] if n not in gone else _zeros(graph, n, copies) for n in node.all_input_nodes}
     if None in filled.values():
@@ -94,10 +94,10 @@ def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Nod
     sizes = [_size(graph, size, copies) if static_size(size) is None else size for size in value.shape]
     if None in sizes:
         return None
-    made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
+    zeros = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
     with value.fake_mode:  # type: ignore[attr-defined]
-        made.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
-    return made
+        zeros.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
+    return zeros
 
 
 def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node | None:
@@ -107,8 +107,8 @@ def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, 
             return copy  # type: ignore[no-any-return]
     for copy in reversed(list(copies.values())):  # later nodes first: a saved tensor may have been mutated since
         value = tensor_meta(copy)
-        for dim, other in enumerate(() if value is None else value.shape):
-            if is_same_size(other, size):
+        for dim, other_size in enumerate(() if value is None else value.shape):
+            if is_same_size(other_size, size):
                 made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
                 made.meta = {"val": size}
                 return made

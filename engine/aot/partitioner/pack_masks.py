@@ -52,11 +52,11 @@ def _pack(graph: torch.fx.Graph, drawn: Node) -> PackedMask:
     with graph.inserting_after(drawn):
         packed = graph.call_function(torch.ops.aten._to_copy.default, (drawn,), {"dtype": torch.bool})
     with graph.inserting_after(packed):
-        whole = graph.call_function(torch.ops.aten._to_copy.default, (packed,), {"dtype": value.dtype})
+        converted = graph.call_function(torch.ops.aten._to_copy.default, (packed,), {"dtype": value.dtype})
     with value.fake_mode:
         packed.meta = {"val": value.to(torch.bool)}
-        whole.meta = {"val": packed.meta["val"].to(value.dtype), _UNPACKED_KEY: True}
-    for node, note in ((packed, "the mask, packed to one byte per element"), (whole, "the mask, unpacked")):
+        converted.meta = {"val": packed.meta["val"].to(value.dtype), _UNPACKED_KEY: True}
+    for node, note in ((packed, "the mask, packed to one byte per element"), (converted, "the mask, unpacked")):
         set_provenance(
             node,
             NodeProvenance(
@@ -64,8 +64,8 @@ def _pack(graph: torch.fx.Graph, drawn: Node) -> PackedMask:
             ),
         )
     for reader in readers:
-        reader.replace_input_with(drawn, whole)
-    return PackedMask(packed, whole)
+        reader.replace_input_with(drawn, converted)
+    return PackedMask(packed, converted)
 
 
 def unpack_unsaved_masks(graph: torch.fx.Graph, masks: Collection[PackedMask], saved: Collection[Node]) -> None:

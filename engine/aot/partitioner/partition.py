@@ -211,24 +211,24 @@ def _minimum_cut(parts: _JointNodes, read: set[Node], is_parameter: Sequence[boo
     relevant = _ancestors(read)
     network = FlowNetwork()
     source, sink = network.node(), network.node()
-    places = {n: (network.node(), network.node()) for n in early if n in relevant}
+    vertices = {n: (network.node(), network.node()) for n in early if n in relevant}
     costs = _costs(parts, read, is_parameter)
 
     def is_left(node: Node) -> bool:
         return node in parts.checkpointed and not is_view(node) and parts.escapes_checkpoint(node)
 
-    for node, (into, out) in places.items():
+    for node, (into, out) in vertices.items():
         network.edge(into, out, costs(node))
         if node.op == "placeholder" or is_left(node) or _cannot_recompute(node, parts):
             network.edge(source, into, INFINITE)
         if node in read:
             network.edge(out, sink, INFINITE)
         for used in node.all_input_nodes:
-            network.edge(places[used][1], into, INFINITE)
+            network.edge(vertices[used][1], into, INFINITE)
     capacity, beyond = network.min_cut(source, sink)
     if capacity >= INFINITE:
         return read
-    return {n for n, (into, out) in places.items() if into not in beyond and out in beyond}
+    return {n for n, (into, out) in vertices.items() if into not in beyond and out in beyond}
 
 
 def _cannot_recompute(node: Node, parts: _JointNodes) -> bool:
@@ -246,8 +246,8 @@ def _costs(parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool]) ->
     raise after such a mutation.
     """
     free = {n for n, f in zip(parts.inputs, is_parameter, strict=True) if f}
-    given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
-    eager = {view_base_node(n) for n in (*read, *given, *parts.read_by_autograd())}
+    region_inputs = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
+    eager = {view_base_node(n) for n in (*read, *region_inputs, *parts.read_by_autograd())}
     inputs = set(parts.inputs)
     callers = {view_base_node(r) for r in nodes_in(parts.results)} | inputs
     written = set(parts.mutated_inputs)
@@ -274,14 +274,14 @@ def _costs(parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool]) ->
 
 
 def _ancestors(nodes: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
+    ancestors: set[Node] = set()
     todo = list(nodes)
     while todo:
         node = todo.pop()
-        if node not in found:
-            found.add(node)
+        if node not in ancestors:
+            ancestors.add(node)
             todo += node.all_input_nodes
-    return found
+    return ancestors
 
 
 def _unpack_saved_tuples(parts: _JointNodes, chosen: set[Node]) -> set[Node]:
@@ -360,7 +360,7 @@ def _extract(
     inputs: Sequence[Node],
     outputs: Sequence[Any],
     effects: Collection[Node],
-    made: list[Node],
+    new_nodes: list[Node],
     *,
     is_lazy: bool = True,
 ) -> torch.fx.GraphModule:
@@ -374,8 +374,8 @@ def _extract(
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    wanted = _nodes_between(inputs, [*nodes_in(outputs), *effects])
-    lazy = {n for n in wanted if not is_backward_node(n)} if is_lazy else set()
+    needed = _nodes_between(inputs, [*nodes_in(outputs), *effects])
+    lazy = {n for n in needed if not is_backward_node(n)} if is_lazy else set()
 
     def emit(last: Node) -> None:
         todo = [last]
@@ -389,15 +389,15 @@ def _extract(
             if node not in copies:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
                 copies[node].meta = dict(node.meta)
-                made.append(node)
+                new_nodes.append(node)
                 todo += [] if is_lazy else reversed([u for u in node.users if is_ready(u)])
 
     def is_ready(node: Node) -> bool:
         """Return True if a backward node can run now, so that its operands can be freed early."""
-        return node in wanted and is_backward_node(node) and all(n in copies for n in node.all_input_nodes)
+        return node in needed and is_backward_node(node) and all(n in copies for n in node.all_input_nodes)
 
     for node in module.graph.nodes:
-        if node in wanted and node not in lazy:
+        if node in needed and node not in lazy:
             emit(node)
     for node in nodes_in(outputs):
         if node not in copies:  # an input may be returned unchanged
@@ -425,17 +425,17 @@ def _record(
     free = {n for n, f in zip(parts.inputs, is_parameter, strict=True) if f}
     inputs = set(parts.inputs)
     memories = {view_base_node(n): n for n in reversed(saved)}
-    taken = {n: _bytes(memory) for memory, n in memories.items() if memory not in inputs}
+    sizes = {n: _bytes(memory) for memory, n in memories.items() if memory not in inputs}
     rows = [
         SavedValue(
             n.name,
             "saved",
-            taken.get(n, 0),
+            sizes.get(n, 0),
             "the policy of its activation checkpoint saves it"
             if n in parts.policy_saved
             else _why_saved(n, inputs, free, method),
             _traced_node_ids(n),
-            _unknown_bytes(n) if n in taken else "",
+            _unknown_bytes(n) if n in sizes else "",
         )
         for n in saved
     ]
@@ -454,7 +454,7 @@ def _record(
     return PartitionRecord(
         method,
         tuple(rows),
-        saved_bytes=sum(taken.values()),
+        saved_bytes=sum(sizes.values()),
         saved_input_bytes=sum(map(_bytes, inputs & memories.keys())),
         bytes_without_recompute=_default_bytes(parts),
     )

@@ -67,8 +67,8 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         return "an operator outside of ATen is assumed to be expensive"
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_backward:
         return "it is expensive"
-    made = tensor_meta(node)
-    if facts.name in _WINDOWS and made is not None and made.device.type == "cpu":
+    value = tensor_meta(node)
+    if facts.name in _WINDOWS and value is not None and value.device.type == "cpu":
         return "on a CPU it is expensive: no kernel fuses it with others"
     return ""
 

@@ -28,13 +28,13 @@ def save_symbols(
     """
     needed = {s for n in (*inputs, *ancestors_of(computed, inputs)) for s in symbols_in(n.meta.get("val"))}
     undefined = needed - {symbol for n in inputs for symbol in _sizes_by_symbol(n)}
-    found: list[Node] = []
+    sizes: list[Node] = []
     for node in forward:
         for symbol, dim in _sizes_by_symbol(node).items():
             if symbol in undefined:
                 undefined.remove(symbol)
-                found.append(node if is_scalar(node) else _read_size(graph, node, dim))
-    return found
+                sizes.append(node if is_scalar(node) else _read_size(graph, node, dim))
+    return sizes
 
 
 def _sizes_by_symbol(node: Node) -> dict[sympy.Symbol, int]:

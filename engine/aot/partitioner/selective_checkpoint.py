@@ -37,7 +37,7 @@ def _evaluate_policy(node: torch.fx.Node) -> bool:
         return False
     args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta.get("val"))
     facts: dict[str, Any] = {"is_recompute": False, "op_output": node.meta.get("val")}
-    known = inspect.signature(SelectiveCheckpointContext).parameters
-    context: Any = SelectiveCheckpointContext(**{k: v for k, v in facts.items() if k in known})
+    accepted = inspect.signature(SelectiveCheckpointContext).parameters
+    context: Any = SelectiveCheckpointContext(**{k: v for k, v in facts.items() if k in accepted})
     answer = policy(context, node.target, *args, **kwargs)
     return bool(answer) if isinstance(answer, bool) else answer in _SAVED

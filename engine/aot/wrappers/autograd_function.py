@@ -80,7 +80,7 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
 
 def make_inlinable_backward(metadata: AutogradMetadata, backward: LazyBackward) -> InlinableBackward:
     """Return the backward for compiled autograd to inline in place of the autograd node."""
-    places = {n: k for k, n in enumerate(metadata.grad_inputs)}
+    gradient_numbers = {n: k for k, n in enumerate(metadata.grad_inputs)}
     fakes = {n.name: n.meta["val"] for n in backward.graph.graph.nodes if n.op == "placeholder"}
     tangents = [fakes[name] for name in metadata.tangent_names]
     return InlinableBackward(
@@ -88,8 +88,8 @@ def make_inlinable_backward(metadata: AutogradMetadata, backward: LazyBackward) 
         metadata.num_saved_tensors,
         metadata.num_saved_scalars,
         metadata.differentiable_results,
-        tuple(known or tangent.dim() for known, tangent in zip(metadata.tangent_layouts, tangents, strict=True)),
-        tuple(places.get(n) for n in range(metadata.num_inputs)),
+        tuple(layout or tangent.dim() for layout, tangent in zip(metadata.tangent_layouts, tangents, strict=True)),
+        tuple(gradient_numbers.get(n) for n in range(metadata.num_inputs)),
         backward.take_scalars,
         backward.specialize,
         match_tangent_layout,
@@ -124,8 +124,8 @@ def _forward_lines(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) ->
             held[n] = f"i{n}.detach().clone()"
         lines.append(f"    ctx.inputs, ctx.versions = {_tuple(held)}, {_tuple(counted)}")
     elif len(c.differentiable_results) > 1:
-        known = [f"ref(i{n})" if n in c.grad_inputs else "None" for n in range(c.num_inputs)]
-        lines.append(f"    ctx.inputs = {_tuple(known)}")
+        grad_refs = [f"ref(i{n})" if n in c.grad_inputs else "None" for n in range(c.num_inputs)]
+        lines.append(f"    ctx.inputs = {_tuple(grad_refs)}")
     if again.rng_devices:
         lines.append("    ctx.random = drawn_from(devices)")
     if is_noted:
@@ -169,9 +169,9 @@ def _restore_inputs(c: AutogradMetadata) -> tuple[str, ...]:
 
 
 def _backward_lines(c: AutogradMetadata) -> list[str]:
-    given = "".join(f", t{n}" for n in range(c.num_results))
+    tangent_args = "".join(f", t{n}" for n in range(c.num_results))
     tangents = [f"t{n}" for n in c.differentiable_results]
-    lines = [f"def backward(ctx{given}):"]
+    lines = [f"def backward(ctx{tangent_args}):"]
     lines.append(f"    if {' and '.join(f'{t} is None' for t in tangents)}:")
     lines.append(f"        return backward.on_all_undefined(ctx) or {_tuple(['None'] * c.num_inputs)}")
     saved = "(ctx.saved_tensors if ctx.held is None else backward.unpack_retained(ctx))"
@@ -187,8 +187,8 @@ def _backward_lines(c: AutogradMetadata) -> list[str]:
     lines.append(
         f"    gradients = backward(ctx, values, tangents, {'ctx.layouts' if None in c.tangent_layouts else '()'})"
     )
-    places = {n: k for k, n in enumerate(c.grad_inputs)}
-    returned = [f"gradients[{places[n]}]" if n in places else "None" for n in range(c.num_inputs)]
+    gradient_numbers = {n: k for k, n in enumerate(c.grad_inputs)}
+    returned = [f"gradients[{gradient_numbers[n]}]" if n in gradient_numbers else "None" for n in range(c.num_inputs)]
     lines.append(f"    return {_tuple(returned)}")
     return lines
 

@@ -179,10 +179,10 @@ def apply_pre_compile(wrappers: Sequence[Wrapper[Call]], call: Call) -> WrapperS
     Raises:
         FallbackRequired: a wrapper could not remove what inner stages do not support.
     """
-    given = call
+    original = call
     changes: list[tuple[Wrapper[Call], PreCompileResult[Call] | None]] = []
     for wrapper in wrappers:
         change = wrapper.pre_compile(call)
         changes.append((wrapper, change))
         call = call if change is None else change.call
-    return WrapperStack(given, call, tuple(changes))
+    return WrapperStack(original, call, tuple(changes))

@@ -49,24 +49,24 @@ class WrapperCode:
     def is_empty(self) -> bool:
         """True if the outputs are just the results of ``run`` with the inputs in order."""
         results = tuple(f"r{n}" for n in range(self.num_results or 0))
-        other = (self.definitions, self.before, self.context_manager, self.on_error, self.after, self.finish)
-        return not any(other) and self.arguments is None and self.output_exprs in (None, results)
+        other_lines = (self.definitions, self.before, self.context_manager, self.on_error, self.after, self.finish)
+        return not any(other_lines) and self.arguments is None and self.output_exprs in (None, results)
 
 
 def join_wrapper_code(codes: Iterable[WrapperCode]) -> WrapperCode:
     """Return the code of several wrappers, outermost first, as the code of one."""
-    found = list(codes)
+    all_codes = list(codes)
     return WrapperCode(
-        definitions=tuple(line for c in found for line in c.definitions),
-        callee=next((c.callee for c in reversed(found) if c.callee), ""),
-        before=tuple(line for c in found for line in c.before),
-        arguments=next((c.arguments for c in reversed(found) if c.arguments is not None), None),
-        context_manager=", ".join(c.context_manager for c in found if c.context_manager),
-        num_results=next((c.num_results for c in found if c.num_results is not None), None),
-        after_call=tuple(line for c in found for line in c.after_call),
-        after=tuple(line for c in reversed(found) for line in c.after),
-        output_exprs=next((c.output_exprs for c in found if c.output_exprs is not None), None),
-        namespace={name: value for c in found for name, value in c.namespace.items()},
+        definitions=tuple(line for c in all_codes for line in c.definitions),
+        callee=next((c.callee for c in reversed(all_codes) if c.callee), ""),
+        before=tuple(line for c in all_codes for line in c.before),
+        arguments=next((c.arguments for c in reversed(all_codes) if c.arguments is not None), None),
+        context_manager=", ".join(c.context_manager for c in all_codes if c.context_manager),
+        num_results=next((c.num_results for c in all_codes if c.num_results is not None), None),
+        after_call=tuple(line for c in all_codes for line in c.after_call),
+        after=tuple(line for c in reversed(all_codes) for line in c.after),
+        output_exprs=next((c.output_exprs for c in all_codes if c.output_exprs is not None), None),
+        namespace={name: value for c in all_codes for name, value in c.namespace.items()},
     )
 
 
@@ -81,8 +81,8 @@ def compile_wrapper_code(code: WrapperCode, run: Run, num_inputs: int) -> Run:
     call = f"{code.callee or 'run'}({', '.join(inputs if code.arguments is None else code.arguments)})"
     lines = [f"def call({', '.join(inputs)}):", *(f"    {line}" for line in (*code.before, *_call_lines(code, call)))]
     exec(compile("\n".join((*code.definitions, *lines)), "<engine aot wrappers>", "exec"), scope)
-    made: Run = scope["call"]
-    return made
+    wrapped: Run = scope["call"]
+    return wrapped
 
 
 def _call_lines(code: WrapperCode, call: str) -> tuple[str, ...]:
@@ -95,9 +95,9 @@ def _call_lines(code: WrapperCode, call: str) -> tuple[str, ...]:
         return (f"return {call}",)
     results = "".join(f"r{n}, " for n in range(code.num_results))
     called = f"{results}= {call}" if results else call
-    held = (f"with {code.context_manager}:", f"    {called}") if code.context_manager else (called,)
+    call_lines = (f"with {code.context_manager}:", f"    {called}") if code.context_manager else (called,)
     outputs = [f"r{n}" for n in range(code.num_results)] if code.output_exprs is None else code.output_exprs
-    return (*held, *code.after_call, *code.after, f"return ({''.join(f'{o}, ' for o in outputs)})")
+    return (*call_lines, *code.after_call, *code.after, f"return ({''.join(f'{o}, ' for o in outputs)})")
 
 
 def record_values_of(

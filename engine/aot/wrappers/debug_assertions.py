@@ -93,12 +93,21 @@ def _violations(expected: tuple[ExpectedInput | None, ...], inputs: tuple[Any, .
             yield f"{e.name} had dtype {e.dtype} at compile time and has dtype {value.dtype}"
         if value.requires_grad != e.requires_grad:
             yield f"{e.name}.requires_grad was {e.requires_grad} at compile time and is {value.requires_grad}"
-        for word, known, found in (("sizes", e.sizes, value.shape), ("strides", e.strides, value.stride())):
-            if len(known) != len(found) or any(k not in (None, f) for k, f in zip(known, found, strict=False)):
-                yield f"{e.name} has other {word} than at compile time"
-        place = first.setdefault(id(value), n)
-        if e.first_duplicate not in (n, place):
+        for property_name, expected_value, actual in (
+            ("sizes", e.sizes, value.shape),
+            ("strides", e.strides, value.stride()),
+        ):
+            if len(expected_value) != len(actual) or any(
+                k not in (None, f) for k, f in zip(expected_value, actual, strict=False)
+            ):
+                yield f"{e.name} has other {property_name} than at compile time"
+        first_index = first.setdefault(id(value), n)
+        if e.first_duplicate not in (n, first_index):
             yield f"{e.name} is no longer the same tensor as another input"
-        other = expected[place]
-        if other is not None and other.first_duplicate != e.first_duplicate and (e.is_mutated or other.is_mutated):
-            yield f"{e.name} is the same tensor as {other.name}, and one of them is mutated"
+        first_expected = expected[first_index]
+        if (
+            first_expected is not None
+            and first_expected.first_duplicate != e.first_duplicate
+            and (e.is_mutated or first_expected.is_mutated)
+        ):
+            yield f"{e.name} is the same tensor as {first_expected.name}, and one of them is mutated"

@@ -18,21 +18,21 @@ NAME = "duplicate arguments"
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Drop every input that is the same object as an earlier one; None if there is none."""
-    kept = _first_occurrences(call)
-    if all(n == k for n, k in enumerate(kept)):
+    first_occurrences = _first_occurrences(call)
+    if all(n == k for n, k in enumerate(first_occurrences)):
         return None
 
-    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
-        return copy.node_copy(node) if kept[n] == n else known[placeholders[kept[n]]]
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+        return copy.node_copy(node) if first_occurrences[n] == n else copies[placeholders[first_occurrences[n]]]
 
     placeholders = [n for n in call.graph.graph.nodes if n.op == "placeholder"]
     graph = replace_placeholders(call.graph, place)
-    twice = [(call.inputs[n], call.inputs[k]) for n, k in enumerate(kept) if n != k]
+    twice = [(call.inputs[n], call.inputs[k]) for n, k in enumerate(first_occurrences) if n != k]
     why = "they are one tensor: a write to one must be visible in the other"
     actions = tuple(WrapperAction(i.name, f"passed as {k.name}", why) for i, k in twice)
     guards = tuple(SameObject(i.source, k.source, expect_same=True) for i, k in twice if i.source != k.source)
-    inputs = tuple(i for n, i in enumerate(call.inputs) if kept[n] == n)
-    return PreCompileResult(TracedCall(graph, inputs), actions, kept, guards)
+    inputs = tuple(i for n, i in enumerate(call.inputs) if first_occurrences[n] == n)
+    return PreCompileResult(TracedCall(graph, inputs), actions, first_occurrences, guards)
 
 
 def _first_occurrences(call: TracedCall) -> tuple[int, ...]:

@@ -64,22 +64,22 @@ class EagerRerun:
                 raise FallbackRequired(
                     AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, "an input was mutated after the call"
                 )
-        wanted = [n for n, t in enumerate(tangents) if t is not None]
-        if any(self.output_nodes[n] is None for n in wanted):
+        defined = [n for n, t in enumerate(tangents) if t is not None]
+        if any(self.output_nodes[n] is None for n in defined):
             raise FallbackRequired(
                 AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT,
                 "a gradient flows through a mutated input, or through a view that an operator returned",
             )
-        given = [self._rerun_input(n, i) for n, i in enumerate(inputs)]
+        rerun_inputs = [self._rerun_input(n, i) for n, i in enumerate(inputs)]
         with self._restored_state(random):
             graph = self._output_graph()
-            made = type(graph).forward(graph, *given)
-        sources = [given[n] for n in self.grad_inputs]
-        outputs = [made[n] for n in wanted]
+            results = type(graph).forward(graph, *rerun_inputs)
+        sources = [rerun_inputs[n] for n in self.grad_inputs]
+        outputs = [results[n] for n in defined]
         if not outputs:
             return [None] * len(sources)
         return torch.autograd.grad(
-            outputs, sources, [tangents[n] for n in wanted], create_graph=True, allow_unused=True
+            outputs, sources, [tangents[n] for n in defined], create_graph=True, allow_unused=True
         )
 
     def _rerun_input(self, position: int, value: Any) -> Any:
@@ -114,7 +114,7 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
     """Return the eager rerun for calls of ``graph``, given its joint graph."""
     plan = joint.metadata
     makers = {id(n.meta["example_value"]): n.name for n in graph.graph.nodes if "example_value" in n.meta}
-    whole = {k: makers.get(id(fake)) for fake, k in joint.result_fakes}
+    makers_by_result = {k: makers.get(id(fake)) for fake, k in joint.result_fakes}
     written = frozenset(
         n for n, i in enumerate(plan.inputs) if i.is_mutated or i.new_layout is not None or i.version_bumps
     )
@@ -126,7 +126,7 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
         lost = "the call sampled from a torch.Generator, whose old state is not saved"
     return EagerRerun(
         graph,
-        tuple(whole.get(k) for k in joint.differentiable_results),
+        tuple(makers_by_result.get(k) for k in joint.differentiable_results),
         joint.grad_inputs,
         written,
         () if lost else tuple(read),
@@ -185,8 +185,8 @@ def _reached_only_as_running_stats(node: torch.fx.Node, first: int, reached: set
 
 def rng_devices_of(inputs: Sequence[Any]) -> tuple[str, ...]:
     """Return the devices on which a call with these inputs may sample random numbers."""
-    found = {str(v.device) for v in tensors_in(inputs)}
-    return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
+    devices = {str(v.device) for v in tensors_in(inputs)}
+    return tuple(sorted({"cpu", *(d for d in devices if d.startswith("cuda"))}))
 
 
 def current_autocast() -> tuple[AutocastState, ...]:

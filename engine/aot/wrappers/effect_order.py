@@ -30,16 +30,16 @@ def effectful_ops(module: torch.fx.GraphModule) -> tuple[str, ...]:
     return tuple(n.name for n in module.graph.nodes if has_effects(n))
 
 
-def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.GraphModule], title: str) -> None:
+def check_effect_order(joint: torch.fx.GraphModule, halves: Iterable[torch.fx.GraphModule], title: str) -> None:
     """Check that the parts of a graph have its effects, each once and in the graph's order.
 
     Raises:
         GraphVerificationError: they do not.
     """
-    known = effectful_ops(whole)
-    found = [effectful_ops(half) for half in halves]
-    in_order = all(list(names) == [n for n in known if n in names] for names in found)
-    if not in_order or sorted(known) != sorted(n for names in found for n in names):
+    expected = effectful_ops(joint)
+    effects = [effectful_ops(half) for half in halves]
+    in_order = all(list(names) == [n for n in expected if n in names] for names in effects)
+    if not in_order or sorted(expected) != sorted(n for names in effects for n in names):
         raise GraphVerificationError(title, ("forward and backward do not have its side effects in its order",))
 
 

@@ -67,9 +67,9 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     if not written and not (draws and call.reruns_after_error):
         return None
     why = "after an exception, the inputs must have the values that eager leaves"
-    what = "mutated by the original code" if call.reruns_after_error else "mutated by the traced graph"
+    how_mutated = "mutated by the original code" if call.reruns_after_error else "mutated by the traced graph"
     actions = tuple(
-        WrapperAction(name, f"{what} if the functional graph raises", why)
+        WrapperAction(name, f"{how_mutated} if the functional graph raises", why)
         for name in (call.inputs[n].name for n in written)
     )
     run_eager = None if call.reruns_after_error else types.MethodType(type(call.graph).forward, call.graph)
@@ -93,7 +93,7 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
     draws = fallback.draws_random
     restored: tuple[str, ...] = ("set_rng_state(state)",) if draws else ()
     restored += tuple(f"i{n}.set_state(state{n})" for n in fallback.generators)
-    here = (
+    handler = (
         "except EagerRunError as done:",
         "    raised = done.error",
         "except Exception:",
@@ -122,7 +122,7 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
             *(f"state{n} = i{n}.get_state()" for n in fallback.generators),
             f"versions = ({versions})",
         ),
-        on_error=by_caller if fallback.run_eager is None else here,
+        on_error=by_caller if fallback.run_eager is None else handler,
         namespace={
             "as_traced": fallback.run_eager,
             "EagerRunError": EagerRunError,

@@ -22,13 +22,13 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
 
 
 def _describe_actions(i: InputAliasInfo) -> list[WrapperAction]:
-    found = []
+    actions = []
     if i.new_layout is not None:
         why = "the functional graph reads it with its original layout"
-        found.append(WrapperAction(i.name, f"set to the sizes {sizes_expr(i.new_layout.sizes)}", why))
+        actions.append(WrapperAction(i.name, f"set to the sizes {sizes_expr(i.new_layout.sizes)}", why))
     if i.is_mutated:
         why = "the functional graph returns its new value instead of mutating it"
-        found.append(
+        actions.append(
             WrapperAction(
                 i.name, "copied back without autograd" if i.mutation_hidden_from_autograd else "copied back", why
             )
@@ -36,8 +36,8 @@ def _describe_actions(i: InputAliasInfo) -> list[WrapperAction]:
     if not _version_matches_eager(i):
         why = "version counters must equal eager's: saved tensors and views check them"
         bumps = f"increased by {i.version_bumps}" if i.version_bumps else "left as it was"
-        found.append(WrapperAction(i.name, f"version counter {bumps}", why))
-    return found
+        actions.append(WrapperAction(i.name, f"version counter {bumps}", why))
+    return actions
 
 
 def _version_matches_eager(i: InputAliasInfo) -> bool:
@@ -103,7 +103,7 @@ def _copy_back_lines(plan: AotMetadata) -> list[str]:
 
 def copy_results(*pairs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Copy new values into inputs; return the inputs that kernels have written themselves."""
-    for given, made in pairs:
-        if made is not given:
-            given.copy_(made)
-    return tuple(given for given, made in pairs if made is given)
+    for target, result in pairs:
+        if result is not target:
+            target.copy_(result)
+    return tuple(target for target, result in pairs if result is target)

@@ -84,9 +84,9 @@ class BackwardProbe:
     probe: ValueProbe
     gradients: tuple[str, ...]
 
-    def wrap(self, mark: ProbedCall, run: Run, given: Sequence[str], describe: Describe | None) -> Run:
+    def wrap(self, mark: ProbedCall, run: Run, names: Sequence[str], describe: Describe | None) -> Run:
         """Wrap ``run`` to record its values; ``given`` are the names of its inputs."""
-        return lambda values: self.probe.run_backward(mark, run, given, self.gradients, values, describe)
+        return lambda values: self.probe.run_backward(mark, run, names, self.gradients, values, describe)
 
 
 @dataclass
@@ -130,15 +130,15 @@ class LazyBackward:
 
         Saved tensors are freed unless the graph is retained.
         """
-        there = self._defined_tangents(ctx, tangents) if self.metadata.tracks_freed_tangents else _SINGLE_TANGENT
+        defined = self._defined_tangents(ctx, tangents) if self.metadata.tracks_freed_tangents else _SINGLE_TANGENT
         if torch.is_grad_enabled():
-            return self._double_backward(ctx, values, tangents, layouts, there)
-        wanted: Sequence[Any] = self.metadata.tangent_layouts
+            return self._double_backward(ctx, values, tangents, layouts, defined)
+        layouts_needed: Sequence[Any] = self.metadata.tangent_layouts
         if layouts:
             free = iter(layouts)
-            wanted = [known or next(free) for known in wanted]
+            layouts_needed = [known or next(free) for known in layouts_needed]
         is_absent = is_foreign = False
-        for n, (size, stride) in enumerate(wanted):
+        for n, (size, stride) in enumerate(layouts_needed):
             tangent = tangents[n]
             if tangent is None:
                 is_absent = True
@@ -147,33 +147,35 @@ class LazyBackward:
             elif tangent.stride() != stride or tangent.is_conj() or tangent.is_neg():
                 tangents[n] = match_tangent_layout(tangent.resolve_conj().resolve_neg(), size, stride)
         run = self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
-        variant = self._variant(there, is_foreign=is_foreign) if is_absent else None
+        variant = self._variant(defined, is_foreign=is_foreign) if is_absent else None
         names = () if self.probe is None else self._value_names(tangents, variant)
         if variant is not None:
             run = variant.run
             if variant.saved_used is not None:
                 values[:] = [v for n, v in enumerate(values) if n in variant.saved_used]
             tangents[:] = (
-                self._fill_zeros(tangents, wanted) if variant.fills_zeros else [t for t in tangents if t is not None]
+                self._fill_zeros(tangents, layouts_needed)
+                if variant.fills_zeros
+                else [t for t in tangents if t is not None]
             )
         if self.probe is not None and ctx.mark is not None:
             run = self.probe.wrap(ctx.mark, run, names, self.describe if variant is None else None)
         values += tangents
         tangents.clear()
         inputs: Sequence[Any] = () if variant is None else ctx.inputs
-        self._release_saved(ctx, there)
+        self._release_saved(ctx, defined)
         if is_any_autocast_enabled():
             with DisableAutocast():
-                found: Sequence[Any] = run(values)
+                gradients: Sequence[Any] = run(values)
         else:
-            found = run(values)
+            gradients = run(values)
         if variant is None:
-            return found
+            return gradients
         if variant.undefined_grads:
-            found = [None if nothing else g for g, nothing in zip(found, variant.undefined_grads, strict=True)]
+            gradients = [None if nothing else g for g, nothing in zip(gradients, variant.undefined_grads, strict=True)]
         if _is_autograd_node(ctx):
-            suppress_undefined_grad_hooks(self._inputs_without_grad(inputs, found))
-        return found
+            suppress_undefined_grad_hooks(self._inputs_without_grad(inputs, gradients))
+        return gradients
 
     def on_all_undefined(self, ctx: Any) -> None:
         """Handle a backward without any defined tangent.
@@ -195,11 +197,11 @@ class LazyBackward:
         """Return the saved tensors that were retained by a backward without defined tangents."""
         return [ctx.held.unpack(n) for n in range(self.metadata.num_saved_tensors)]
 
-    def _retain(self, ctx: Any, left: Collection[int] | None) -> None:
+    def _retain(self, ctx: Any, needed_after: Collection[int] | None) -> None:
         """Retain the saved tensors at positions ``left``, as autograd frees all; None: no tensor."""
         own = self.metadata.saved_results
         read = partial(unpack_saved_tensor, ctx, returned=own) if ctx.held is None else ctx.held.unpack
-        ctx.held = None if left is None else retain_tensors(read, left, own)
+        ctx.held = None if needed_after is None else retain_tensors(read, needed_after, own)
 
     def _inputs_without_grad(self, inputs: Sequence[Any], gradients: Sequence[Any]) -> Iterator[torch.Tensor]:
         for n, gradient in zip(self.metadata.grad_inputs, gradients, strict=True):
@@ -218,23 +220,23 @@ class LazyBackward:
         As in eager, tensors that are not needed may have been mutated since.
         """
         if _is_autograd_node(ctx):
-            there = self._defined_tangents(ctx, tangents)
+            defined = self._defined_tangents(ctx, tangents)
             is_foreign = any(t is not None and _is_unsupported_tangent(t) for t in tangents)
             if ctx.held is not None:
-                read = self._variant(there, is_foreign=is_foreign).saved_used
+                read = self._variant(defined, is_foreign=is_foreign).saved_used
                 return [
                     ctx.held.unpack(n) if read is None or n in read else None
                     for n in range(self.metadata.num_saved_tensors)
                 ]
             if CAN_UNPACK_SINGLE and not is_foreign:
-                wanted = self._variant(there, is_foreign=False).saved_used
-                if wanted is not None and not (wanted & self.metadata.saved_results):
+                used = self._variant(defined, is_foreign=False).saved_used
+                if used is not None and not (used & self.metadata.saved_results):
                     return [
-                        unpack_saved_tensor(ctx, n) if n in wanted else None
+                        unpack_saved_tensor(ctx, n) if n in used else None
                         for n in range(self.metadata.num_saved_tensors)
                     ]
-        found: Sequence[Any] = ctx.saved_tensors
-        return found
+        saved: Sequence[Any] = ctx.saved_tensors
+        return saved
 
     def _value_names(self, tangents: Sequence[Any], variant: _TangentVariant | None) -> Sequence[str]:
         """Return names of the graph's inputs, without undefined tangents that are not zero-filled."""
@@ -249,7 +251,7 @@ class LazyBackward:
         return [n for n in names if n not in absent and n not in unused]
 
     def _double_backward(
-        self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout], there: TangentSet
+        self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout], defined: TangentSet
     ) -> Sequence[Any]:
         """Return gradients under ``create_graph``.
 
@@ -259,28 +261,28 @@ class LazyBackward:
             if self.rerun.why_unsupported:
                 raise FallbackRequired(AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, self.rerun.why_unsupported)
             random = ctx.random if self.rerun.rng_devices else ()
-            made = self.rerun.gradients(_live_inputs(ctx.inputs), ctx.versions, random, tangents)
+            gradients = self.rerun.gradients(_live_inputs(ctx.inputs), ctx.versions, random, tangents)
         except FallbackRequired as error:
-            why = _DOUBLE_BACKWARD_MESSAGE.format(error)
+            message = _DOUBLE_BACKWARD_MESSAGE.format(error)
         else:
-            self._release_saved(ctx, there)
-            return made
+            self._release_saved(ctx, defined)
+            return gradients
         with torch.no_grad():
-            found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
-        tensors = [g.detach().requires_grad_() for g in found if g is not None]
-        delayed: Any = DelayedError(why, len(tensors))(*tensors) if tensors else ()
+            gradients_again = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
+        tensors = [g.detach().requires_grad_() for g in gradients_again if g is not None]
+        delayed: Any = DelayedError(message, len(tensors))(*tensors) if tensors else ()
         guarded = iter((delayed,) if isinstance(delayed, torch.Tensor) else delayed)
-        return [None if g is None else next(guarded) for g in found]
+        return [None if g is None else next(guarded) for g in gradients_again]
 
-    def take_scalars(self, ctx: Any, there: tuple[int, ...]) -> tuple[Any, ...]:
+    def take_scalars(self, ctx: Any, defined: tuple[int, ...]) -> tuple[Any, ...]:
         """Return saved scalars and symbolic tangent layouts, to inline the graph in another one.
 
         Releases everything else that the call saved. ``there`` are the positions of the defined tangents.
         """
-        came = frozenset(there)
+        variant_key = frozenset(defined)
         if self.metadata.tracks_freed_tangents:
-            self._check_not_freed(ctx, came)
-        self._release_saved(ctx, came)
+            self._check_not_freed(ctx, variant_key)
+        self._release_saved(ctx, variant_key)
         numbers = list(ctx.numbers) if self.metadata.num_saved_scalars else []
         for size, stride in ctx.layouts if None in self.metadata.tangent_layouts else ():
             numbers += [*size, *stride]
@@ -290,24 +292,24 @@ class LazyBackward:
         """Return the graph for these defined tangents, and True if it takes zeros for the others."""
         if all(mask):
             return self.graph, False
-        there = frozenset(n for n, is_there in enumerate(mask) if is_there)
-        found = self._specialized_graph(there)
+        defined = frozenset(n for n, is_there in enumerate(mask) if is_there)
+        specialized = self._specialized_graph(defined)
         return (
-            (found, False)
-            if found is not None
-            else (_with_undefined_grads(self.graph, self._tangent_names(there)), True)
+            (specialized, False)
+            if specialized is not None
+            else (_with_undefined_grads(self.graph, self._tangent_names(defined)), True)
         )
 
     def _defined_tangents(self, ctx: Any, tangents: Sequence[Any]) -> TangentSet:
-        there = frozenset(n for n, t in enumerate(tangents) if t is not None)
-        self._check_not_freed(ctx, there)
-        return there
+        defined = frozenset(n for n, t in enumerate(tangents) if t is not None)
+        self._check_not_freed(ctx, defined)
+        return defined
 
-    def _check_not_freed(self, ctx: Any, there: TangentSet) -> None:
-        if ctx.freed and share_saved_values(self._tangent_dependencies(), there, ctx.freed):
+    def _check_not_freed(self, ctx: Any, defined: TangentSet) -> None:
+        if ctx.freed and share_saved_values(self._tangent_dependencies(), defined, ctx.freed):
             raise RuntimeError(ALREADY_FREED_MESSAGE)
 
-    def _release_saved(self, ctx: Any, there: TangentSet) -> None:
+    def _release_saved(self, ctx: Any, defined: TangentSet) -> None:
         """Free the saved values of the call that eager would free, unless the graph is retained.
 
         A call that saved nothing can be differentiated any number of times, as in eager.
@@ -315,12 +317,14 @@ class LazyBackward:
         if _retains_graph():
             return
         if self.metadata.tracks_freed_tangents:
-            ctx.freed |= there
-            left = (
-                self._saved_needed_after(ctx.freed) if len(there) < len(self.metadata.differentiable_results) else None
+            ctx.freed |= defined
+            needed_after = (
+                self._saved_needed_after(ctx.freed)
+                if len(defined) < len(self.metadata.differentiable_results)
+                else None
             )
-            self._retain(ctx, left)
-            if left is not None:
+            self._retain(ctx, needed_after)
+            if needed_after is not None:
                 ctx.maybe_clear_saved_tensors()
                 return
         ctx.maybe_clear_saved_tensors()
@@ -384,20 +388,22 @@ class LazyBackward:
                 self._all_defined_aten = self.compile_to_aten(self.graph)
             return self._all_defined_aten
 
-    def _variant(self, there: TangentSet, *, is_foreign: bool) -> _TangentVariant:
-        known = self._variants.get((there, is_foreign))
-        if known is not None:
-            return known
+    def _variant(self, defined: TangentSet, *, is_foreign: bool) -> _TangentVariant:
+        variant = self._variants.get((defined, is_foreign))
+        if variant is not None:
+            return variant
         with self._lock, defer_interrupts():
-            if (there, is_foreign) not in self._variants:
-                self._variants[there, is_foreign] = self._make_variant(there, is_foreign=is_foreign)
-            return self._variants[there, is_foreign]
+            if (defined, is_foreign) not in self._variants:
+                self._variants[defined, is_foreign] = self._make_variant(defined, is_foreign=is_foreign)
+            return self._variants[defined, is_foreign]
 
-    def _make_variant(self, there: TangentSet, *, is_foreign: bool) -> _TangentVariant:
-        graph = self._specialized_graph(there)
+    def _make_variant(self, defined: TangentSet, *, is_foreign: bool) -> _TangentVariant:
+        graph = self._specialized_graph(defined)
         if graph is None:
-            whole = self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
-            return _TangentVariant(whole, True, undefined_gradients(self.graph, self._tangent_names(there)))
+            compiled = (
+                self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
+            )
+            return _TangentVariant(compiled, True, undefined_gradients(self.graph, self._tangent_names(defined)))
         saved = [n for n in graph.graph.nodes if n.op == "placeholder"][
             : self.metadata.num_saved_tensors + self.metadata.num_saved_scalars
         ]
@@ -406,21 +412,21 @@ class LazyBackward:
             if not node.users:
                 graph.graph.erase_node(node)
         graph.recompile()
-        made = self.compile_to_aten if is_foreign else self.compile
-        return _TangentVariant(self._compile_in_context(made, graph), False, saved_used=read)
+        compile_graph = self.compile_to_aten if is_foreign else self.compile
+        return _TangentVariant(self._compile_in_context(compile_graph, graph), False, saved_used=read)
 
-    def _specialized_graph(self, there: TangentSet) -> torch.fx.GraphModule | None:
+    def _specialized_graph(self, defined: TangentSet) -> torch.fx.GraphModule | None:
         """Return the graph for these tangents alone; None if the others must be zero-filled."""
         names = self.metadata.tangent_names
-        return specialize_to_defined_tangents(self.graph, set(names) - self._tangent_names(there), names)
+        return specialize_to_defined_tangents(self.graph, set(names) - self._tangent_names(defined), names)
 
-    def _tangent_names(self, there: TangentSet) -> set[str]:
-        return {self.metadata.tangent_names[n] for n in there}
+    def _tangent_names(self, defined: TangentSet) -> set[str]:
+        return {self.metadata.tangent_names[n] for n in defined}
 
-    def _fill_zeros(self, tangents: Sequence[Any], wanted: Sequence[TangentLayout]) -> list[Any]:
+    def _fill_zeros(self, tangents: Sequence[Any], layouts: Sequence[TangentLayout]) -> list[Any]:
         fakes = {n.name: n.meta["val"] for n in self.graph.graph.nodes if n.name in self.metadata.tangent_names}
         filled = []
-        for name, tangent, (size, _) in zip(self.metadata.tangent_names, tangents, wanted, strict=True):
+        for name, tangent, (size, _) in zip(self.metadata.tangent_names, tangents, layouts, strict=True):
             like = fakes[name]
             zeros = tangent is None
             filled.append(torch.zeros(size, dtype=like.dtype, device=like.device) if zeros else tangent)
@@ -444,8 +450,8 @@ def match_tangent_layout(tangent: torch.Tensor, size: Sequence[int], stride: Seq
     """
     if all(n == 1 or a == b for n, a, b in zip(size, tangent.stride(), stride, strict=True)):
         return tangent
-    made = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
-    return made.copy_(tangent)
+    copy = torch.empty_strided(size, stride, dtype=tangent.dtype, device=tangent.device)
+    return copy.copy_(tangent)
 
 
 def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
@@ -454,19 +460,19 @@ def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
     Raises:
         FallbackRequired: an input has been freed.
     """
-    found: list[Any] = []
-    for held in inputs:
-        if not isinstance(held, weakref.ref):
-            found.append(held)
+    live: list[Any] = []
+    for reference in inputs:
+        if not isinstance(reference, weakref.ref):
+            live.append(reference)
             continue
-        value: Any = held()
+        value: Any = reference()
         if value is None:
             raise FallbackRequired(
                 AotFallback.DOUBLE_BACKWARD_INPUT_FREED, "an input was freed; keep a reference to it until the backward"
             )
         value._fix_weakref()  # autograd may still hold a tensor that Python has released
-        found.append(value)
-    return found
+        live.append(value)
+    return live
 
 
 def _is_unsupported_tangent(tangent: torch.Tensor) -> bool:

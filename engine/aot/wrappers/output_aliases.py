@@ -71,8 +71,8 @@ def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
     early: list[str] = []
     made: dict[int, str] = {}
     lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.results_as_views)]
-    known = {name for name, *_ in plan.symbol_sources}
-    known_strides = [(n, s) for n, s in plan.result_strides if known.issuperset(symbol_names(s))]
+    readable = {name for name, *_ in plan.symbol_sources}
+    known_strides = [(n, s) for n, s in plan.result_strides if readable.issuperset(symbol_names(s))]
     for n, strides in known_strides:
         names["laid_out"] = _with_strides
         lines.append(f"if r{n}.stride() != {sizes_expr(strides)}: r{n} = laid_out(r{n}, {sizes_expr(strides)})")

@@ -12,7 +12,7 @@ from engine.aot.node_properties import output_args
 
 def replace_placeholders(
     graph: torch.fx.GraphModule,
-    place: Callable[[torch.fx.Graph, int, torch.fx.Node, dict[torch.fx.Node, Any]], Any],
+    add_input: Callable[[torch.fx.Graph, int, torch.fx.Node, dict[torch.fx.Node, Any]], Any],
     outputs: Sequence[int] | None = None,
     before: Callable[[torch.fx.Graph], None] | None = None,
     returned: Callable[[torch.fx.Graph, list[Any]], list[Any]] | None = None,
@@ -25,16 +25,16 @@ def replace_placeholders(
     copied = torch.fx.Graph()
     if before is not None:
         before(copied)
-    known: dict[torch.fx.Node, Any] = {}
+    copies: dict[torch.fx.Node, Any] = {}
     position = 0
     for node in graph.graph.nodes:
         if node.op == "placeholder":
-            known[node] = place(copied, position, node, known)
+            copies[node] = add_input(copied, position, node, copies)
             position += 1
         elif node.op != "output":
-            known[node] = copied.node_copy(node, known.__getitem__)
+            copies[node] = copied.node_copy(node, copies.__getitem__)
     last = output_args(graph.graph)
-    kept = last if outputs is None else [last[n] for n in outputs]
-    values = [torch.fx.node.map_arg(v, known.__getitem__) for v in kept]
+    outputs_kept = last if outputs is None else [last[n] for n in outputs]
+    values = [torch.fx.node.map_arg(v, copies.__getitem__) for v in outputs_kept]
     copied.output(tuple(values if returned is None else returned(copied, values)))
     return torch.fx.GraphModule(graph, copied)

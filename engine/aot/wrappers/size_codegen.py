@@ -29,7 +29,9 @@ def size_expr(size: IntOrSymInt) -> str:
 def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
     """Return statements that read the symbols in these sizes, before the call changes layouts."""
     needed = symbol_names(sizes)
-    return tuple(f"{name} = {place_expr(f'i{at}', place)}" for name, at, place in plan.symbol_sources if name in needed)
+    return tuple(
+        f"{name} = {place_expr(f'i{at}', location)}" for name, at, location in plan.symbol_sources if name in needed
+    )
 
 
 def symbol_names(sizes: Iterable[IntOrSymInt]) -> set[str]:

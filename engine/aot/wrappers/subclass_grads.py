@@ -47,43 +47,43 @@ class SubclassGradient:
             else self.grad_spec.matches(gradient)
         ):
             kind = type(gradient).__name__
-            other = f"{kind} with other inner tensors" if type(gradient) is self.input_spec.type else kind
+            description = f"{kind} with other inner tensors" if type(gradient) is self.input_spec.type else kind
             raise FallbackRequired(
                 AotFallback.SUBCLASS_GRADIENT_DIFFERS,
-                f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {other}",
+                f"the gradient of {self.name}, a {self.input_spec.type.__name__}, would be a {description}",
             )
         if self.grad_spec is None:  # later gradients come from reruns
             self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)
         return self.grad_spec
 
-    def specs(self, known: Mapping[sympy.Symbol, int]) -> FlattenSpecs:
+    def specs(self, sizes: Mapping[sympy.Symbol, int]) -> FlattenSpecs:
         """Return the specs of the input and of its gradient, and True if the backward reads it.
 
         ``known`` are the sizes of the call.
         """
-        given = self.input_spec.with_sizes(known)
-        found = given if self.grad_spec is None else self.grad_spec.with_sizes(known)
-        return given, found, self.is_saved_for_backward
+        input_spec = self.input_spec.with_sizes(sizes)
+        grad_spec = input_spec if self.grad_spec is None else self.grad_spec.with_sizes(sizes)
+        return input_spec, grad_spec, self.is_saved_for_backward
 
 
 def flatten_inputs(
-    gradients: Sequence[SubclassGradient], wholes: Sequence[Any], known: Mapping[sympy.Symbol, int]
+    gradients: Sequence[SubclassGradient], wholes: Sequence[Any], sizes: Mapping[sympy.Symbol, int]
 ) -> tuple[Any, ...]:
     """Return the inner tensors of inputs that require grad, outside of the compiled graph.
 
     The gradients of one input's inner tensors become one subclass gradient. All inputs share one autograd node.
     """
-    taken: tuple[Any, ...] = _FlattenFunction.apply([g.specs(known) for g in gradients], *wholes)  # type: ignore[no-untyped-call, unused-ignore]
-    return taken
+    inner: tuple[Any, ...] = _FlattenFunction.apply([g.specs(sizes) for g in gradients], *wholes)  # type: ignore[no-untyped-call, unused-ignore]
+    return inner
 
 
-def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
+def flatten_with_grad(parts: SubclassSpec, tensor: Any) -> tuple[Any, ...]:
     """Return the inner tensors of a subclass built inside a graph.
 
     Their gradients become one subclass gradient.
     """
-    taken: tuple[Any, ...] = _FlattenFunction.apply([(parts, parts, True)], whole)  # type: ignore[no-untyped-call, unused-ignore]
-    return taken
+    inner: tuple[Any, ...] = _FlattenFunction.apply([(parts, parts, True)], tensor)  # type: ignore[no-untyped-call, unused-ignore]
+    return inner
 
 
 def _spec_of_gradient(gradient: Any) -> SubclassSpec:
@@ -97,31 +97,31 @@ class _FlattenFunction(torch.autograd.Function):
     def forward(ctx: Any, specs: Sequence[FlattenSpecs], *wholes: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         ctx.inputs, flat = [], []
-        for (parts, gradient, is_read), whole in zip(specs, wholes, strict=True):
-            plain = [p.detach() for p in parts.flatten(whole)]
+        for (parts, gradient, is_read), tensor in zip(specs, wholes, strict=True):
+            plain = [p.detach() for p in parts.flatten(tensor)]
             flat += plain
             like = tuple((p.shape, p.dtype, p.device) for p in plain)
-            ctx.inputs.append((gradient, like, whole if is_read else None, whole._version if is_read else 0))
+            ctx.inputs.append((gradient, like, tensor if is_read else None, tensor._version if is_read else 0))
         return tuple(flat)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        left = iter(grads)
+        remaining = iter(grads)
         inputs = (
-            _join_inner_gradients(spec, like, whole, version, [next(left) for _ in like])
-            for spec, like, whole, version in ctx.inputs
+            _join_inner_gradients(spec, like, tensor, version, [next(remaining) for _ in like])
+            for spec, like, tensor, version in ctx.inputs
         )
         return None, *inputs
 
 
 def _join_inner_gradients(
-    spec: SubclassSpec, like: Sequence[Any], whole: Any, version: int, grads: Sequence[Any]
+    spec: SubclassSpec, like: Sequence[Any], tensor: Any, version: int, grads: Sequence[Any]
 ) -> Any:
     """Return the gradient of one subclass input; None if no inner tensor has a gradient."""
     if all(g is None for g in grads):
         return None
-    if whole is not None:
-        _check_version(whole, version)
+    if tensor is not None:
+        _check_version(tensor, version)
     pairs = zip(grads, like, strict=True)
     filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
     if torch.is_grad_enabled():
@@ -178,18 +178,18 @@ class RerunContext:
 
     def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
         """Return gradients of the inputs that require grad, for a tangent of output ``number``."""
-        for n, given in tensors_by_position(self.inputs).items():
-            if n not in self.rerun.mutated_inputs and not given.is_inference():
-                _check_version(given, self.versions[n])
+        for n, value in tensors_by_position(self.inputs).items():
+            if n not in self.rerun.mutated_inputs and not value.is_inference():
+                _check_version(value, self.versions[n])
         tangents = [tangent if n == number else None for n in range(len(self.rerun.output_nodes))]
         try:
             with torch.enable_grad():
-                found = self.rerun.gradients(self.inputs, self.versions, self.rng_state, tangents)
+                gradients = self.rerun.gradients(self.inputs, self.versions, self.rng_state, tangents)
         except FallbackRequired as error:
             raise RuntimeError(UNEXPECTED_TANGENT_MESSAGE.format(type(tangent).__name__, error)) from None
         if torch.is_grad_enabled():
-            return found
-        return [None if g is None else g.detach() for g in found]
+            return gradients
+        return [None if g is None else g.detach() for g in gradients]
 
 
 class _UnflattenOutputFunction(torch.autograd.Function):
@@ -199,10 +199,10 @@ class _UnflattenOutputFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, born: RerunContext, number: int, parts: SubclassSpec, count: int, *given: Any) -> Any:
+    def forward(ctx: Any, born: RerunContext, number: int, parts: SubclassSpec, count: int, *inner: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.born, ctx.number, ctx.parts, ctx.count = born, number, parts, count
-        return parts.unflatten(*(p.detach() for p in given[:count]))
+        return parts.unflatten(*(p.detach() for p in inner[:count]))
 
     @staticmethod
     def backward(ctx: Any, tangent: Any) -> Any:

@@ -58,12 +58,12 @@ class ViewBaseLayout:
 
     def matches(self, members: Sequence[torch.Tensor]) -> bool:
         """Return True if these are views of one such tensor, tracked by autograd and mutable."""
-        whole = view_base(members[0])
-        if (tuple(whole.shape), whole.stride(), whole.storage_offset()) != (self.sizes, self.strides, 0):
+        base = view_base(members[0])
+        if (tuple(base.shape), base.stride(), base.storage_offset()) != (self.sizes, self.strides, 0):
             return False
-        if whole.requires_grad != self.requires_grad or (whole.requires_grad and whole.is_leaf):
+        if base.requires_grad != self.requires_grad or (base.requires_grad and base.is_leaf):
             return False
-        return all(view_base(m) is whole and (m is whole or _has_default_creation_meta(m)) for m in members)
+        return all(view_base(m) is base and (m is base or _has_default_creation_meta(m)) for m in members)
 
 
 def view_base(member: torch.Tensor) -> torch.Tensor:
@@ -153,8 +153,8 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
         for first, writes in counts
         if writes and first in loose
     )
-    made = SyntheticBaseMetadata(bases, passed, plan, counts, tuple(ns for ns in as_one if len(ns) > 1), as_traced)
-    return PreCompileResult(TracedCall(graph, inputs), actions, made, guards)
+    metadata = SyntheticBaseMetadata(bases, passed, plan, counts, tuple(ns for ns in as_one if len(ns) > 1), as_traced)
+    return PreCompileResult(TracedCall(graph, inputs), actions, metadata, guards)
 
 
 def _groups_sharing_storage(inputs: Sequence[GraphInput]) -> list[list[int]]:
@@ -166,10 +166,12 @@ def _groups_sharing_storage(inputs: Sequence[GraphInput]) -> list[list[int]]:
 
 
 def _is_mutated(call: TracedCall, group: Sequence[int]) -> bool:
-    given = [call.inputs[n] for n in group]
-    if any(i.fake.is_inference() for i in given) or any(is_data_access(n) for n in call.graph.graph.nodes):
+    group_inputs = [call.inputs[n] for n in group]
+    if any(i.fake.is_inference() for i in group_inputs) or any(is_data_access(n) for n in call.graph.graph.nodes):
         return any(may_mutate(n) for n in call.graph.graph.nodes)
-    return any(write_count(i.fake) != i.initial_version or is_layout_mutated(i.fake, i.example_value) for i in given)
+    return any(
+        write_count(i.fake) != i.initial_version or is_layout_mutated(i.fake, i.example_value) for i in group_inputs
+    )
 
 
 def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
@@ -216,11 +218,9 @@ def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:
 
 
 def _make_base_from_view_base(group: tuple[int, ...], reals: Sequence[torch.Tensor], names: str) -> SyntheticBase:
-    whole = view_base(reals[0])
-    layout = ViewBaseLayout(tuple(whole.shape), whole.stride(), whole.requires_grad)
-    is_whole = whole.is_contiguous() and all(
-        r.numel() and r.dtype == whole.dtype and _can_slice(r, whole) for r in reals
-    )
+    base = view_base(reals[0])
+    layout = ViewBaseLayout(tuple(base.shape), base.stride(), base.requires_grad)
+    is_whole = base.is_contiguous() and all(r.numel() and r.dtype == base.dtype and _can_slice(r, base) for r in reals)
     if not layout.matches(reals) or not is_whole:
         raise FallbackRequired(
             AotFallback.SHARED_INPUTS_NO_COMMON_VIEW,
@@ -228,7 +228,7 @@ def _make_base_from_view_base(group: tuple[int, ...], reals: Sequence[torch.Tens
             "slices of one contiguous tensor",
         )
     starts = tuple(int(r.storage_offset()) * r.element_size() for r in reals)
-    return SyntheticBase(group, whole.dtype, whole.numel(), starts, layout)
+    return SyntheticBase(group, base.dtype, base.numel(), starts, layout)
 
 
 def _guard(inputs: Sequence[GraphInput], base: SyntheticBase) -> SharedStorage:
@@ -242,11 +242,11 @@ def _plan(call: TracedCall, members: dict[int, Any]) -> tuple[AotMetadata, list[
     outputs: list[OutputAliasInfo] = []
     results: list[int] = []
     for n, node in enumerate(output_args(call.graph.graph)):
-        found = planner.analyze_alias_of_inputs(node, members)
-        if found is None:
-            found = OutputAliasInfo(str(node), "result", len(results))
+        alias = planner.analyze_alias_of_inputs(node, members)
+        if alias is None:
+            alias = OutputAliasInfo(str(node), "result", len(results))
             results.append(n)
-        outputs.append(found)
+        outputs.append(alias)
     inputs = tuple(_input(i, n in members) for n, i in enumerate(call.inputs))
     return AotMetadata(inputs, tuple(outputs), len(results), detached_bases=tuple(planner.roots)), results
 
@@ -261,15 +261,15 @@ def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups
         FallbackRequired: there may have been such a mutation.
     """
     for output in plan.outputs:
-        seen = inputs[output.index] if output.kind == "alias of input" else None
-        if seen is None or not seen.example_value.requires_grad:
+        aliased = inputs[output.index] if output.kind == "alias of input" else None
+        if aliased is None or not aliased.example_value.requires_grad:
             continue
-        others = next((g for g in groups if output.index in g), ())
-        for m in others:
-            if input_write_count(inputs[m]) and not shares_version_counter(seen.fake, inputs[m].fake):
+        group = next((g for g in groups if output.index in g), ())
+        for m in group:
+            if input_write_count(inputs[m]) and not shares_version_counter(aliased.fake, inputs[m].fake):
                 raise FallbackRequired(
                     AotFallback.SHARED_INPUT_VIEW_INVALIDATED,
-                    f"a mutation of {inputs[m].name} may invalidate the grad_fn of {output.name}, a view of {seen.name}",
+                    f"a mutation of {inputs[m].name} may invalidate the grad_fn of {output.name}, a view of {aliased.name}",
                 )
 
 
@@ -300,7 +300,7 @@ def _replace_inputs_by_bases(
             if not fake.is_inference():
                 torch.autograd.graph.increment_version(fake)  # an inner wrapper copies the new contents into it once
 
-    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
         if n not in members:
             inputs.append(call.inputs[n])
             return copy.node_copy(node)
@@ -330,29 +330,29 @@ def _as_strided_view(dtype: torch.dtype, sizes: Any, strides: Any, start: int, f
     return flat.as_strided((*sizes, width), (*(s * width for s in strides), 1), start).view(dtype).squeeze(-1)
 
 
-def _slice_view(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
+def _slice_view(sizes: Sequence[int], strides: Sequence[int], start: int, base: torch.Tensor) -> torch.Tensor:
     """Return a member built from its base by views that autograd and functionalization track.
 
     The flat memory is split into rows as long as the widest stride, or a divisor of it. The rows that the member shows
     are selected, and split further in the same way.
     """
-    seen, first = whole.view(-1), start
+    view, first = base.view(-1), start
     order = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: -strides[d])
     for n, d in enumerate(order[:-1]):
         reach = sum((sizes[e] - 1) * strides[e] for e in order[n + 1 :])
-        width = _row_length(seen.shape[-1], strides[d], first, reach)
-        place, first = divmod(first, width)
+        width = _row_length(view.shape[-1], strides[d], first, reach)
+        offset, first = divmod(first, width)
         step = strides[d] // width
-        rows = seen.shape[-1] // width
-        seen = seen.narrow(-1, 0, rows * width).unflatten(-1, (rows, width))
-        seen = seen[..., place : place + (sizes[d] - 1) * step + 1 : step, :]
+        rows = view.shape[-1] // width
+        view = view.narrow(-1, 0, rows * width).unflatten(-1, (rows, width))
+        view = view[..., offset : offset + (sizes[d] - 1) * step + 1 : step, :]
     if not order:
-        return seen[first : first + 1].view(list(sizes))
-    seen = seen[..., first : first + (sizes[order[-1]] - 1) * strides[order[-1]] + 1 : strides[order[-1]]]
-    seen = seen.permute([order.index(d) for d in sorted(order)])
+        return view[first : first + 1].view(list(sizes))
+    view = view[..., first : first + (sizes[order[-1]] - 1) * strides[order[-1]] + 1 : strides[order[-1]]]
+    view = view.permute([order.index(d) for d in sorted(order)])
     for d in (d for d, n in enumerate(sizes) if n == 1):
-        seen = seen.unsqueeze(d)
-    return seen
+        view = view.unsqueeze(d)
+    return view
 
 
 def _row_length(length: int, stride: int, first: int, reach: int) -> int:
@@ -364,15 +364,15 @@ def _row_length(length: int, stride: int, first: int, reach: int) -> int:
     return next((w for w in parts if length % w == 0 and first % w + reach < w), stride)
 
 
-def _can_slice(member: torch.Tensor, whole: torch.Tensor) -> bool:
+def _can_slice(member: torch.Tensor, base: torch.Tensor) -> bool:
     """Return True if such views can build a member from its base; tested on a meta tensor."""
     try:
-        row = torch.empty(whole.numel(), device="meta")
-        made = _slice_view(member.shape, member.stride(), int(member.storage_offset()), row)
+        row = torch.empty(base.numel(), device="meta")
+        sliced = _slice_view(member.shape, member.stride(), int(member.storage_offset()), row)
     except RuntimeError:  # the member continues from one row into the next
         return False
-    steps = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] for t in (made, member)]
-    return (made.shape, made.storage_offset(), steps[0]) == (member.shape, member.storage_offset(), steps[1])
+    steps = [[s for n, s in zip(t.shape, t.stride(), strict=True) if n != 1] for t in (sliced, member)]
+    return (sliced.shape, sliced.storage_offset(), steps[0]) == (member.shape, member.storage_offset(), steps[1])
 
 
 def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
@@ -402,13 +402,13 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
     )
 
 
-def share_one_version_counter(first: torch.Tensor, *others: torch.Tensor) -> bool:
+def share_one_version_counter(first: torch.Tensor, *views: torch.Tensor) -> bool:
     """Return True if tensors over one storage share one version counter.
 
     Views of one tensor do, and so do tensors detached from them.
     """
-    whole = view_base(first)
-    return all(view_base(t) is whole or shares_version_counter(whole, t) for t in others)
+    base = view_base(first)
+    return all(view_base(t) is base or shares_version_counter(base, t) for t in views)
 
 
 def _version_counter_code(plan: SyntheticBaseMetadata) -> WrapperCode:

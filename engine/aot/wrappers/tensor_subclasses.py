@@ -89,66 +89,71 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
         FallbackRequired: a mutated subclass needs gradients, its sizes cannot be tracked, or an output is a view of
             a subclass.
     """
-    given = tuple(
+    input_specs = tuple(
         SubclassSpec.from_tensor(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs
     )
     outputs = output_args(call.graph.graph)
-    if not any(given) and not any(_is_wrapper(_fake(o)) for o in outputs):
+    if not any(input_specs) and not any(_is_wrapper(_fake(o)) for o in outputs):
         return None
     trains = needs_autograd(call.graph, call.inputs)
-    for i, parts in zip(call.inputs, given, strict=True):
+    for i, parts in zip(call.inputs, input_specs, strict=True):
         if parts is not None:
             _check(i, trains=trains)
     gradients = tuple(
         SubclassGradient(i.name, p) if trains and p is not None and i.example_value.requires_grad else None
-        for i, p in zip(call.inputs, given, strict=True)
+        for i, p in zip(call.inputs, input_specs, strict=True)
     )
     inputs = tuple(
         plain
-        for i, p, g in zip(call.inputs, given, gradients, strict=True)
+        for i, p, g in zip(call.inputs, input_specs, gradients, strict=True)
         for plain in _inner_inputs(i, p, g is not None)
     )
     planned = _outputs(call, outputs, trains=trains)
     if any(gradients):
         _check_no_aliasing(call, gradients, outputs)
-    graph = _rewrite_for_inner_tensors(call, given, gradients, planned)
+    graph = _rewrite_for_inner_tensors(call, input_specs, gradients, planned)
     counted = [
         n
-        for n, (i, p) in enumerate(zip(call.inputs, given, strict=True))
+        for n, (i, p) in enumerate(zip(call.inputs, input_specs, strict=True))
         if p is not None and not i.fake.is_inference() and not i.example_value.is_inference()
     ]
     counts = tuple((n, w) for n, w in version_counter_writes(call.inputs, counted) if w)
     plan = SubclassMetadata(
-        given, counts, planned, gradients, _make_eager_rerun(call, planned), _symbol_locations(call, given, planned)
+        input_specs,
+        counts,
+        planned,
+        gradients,
+        _make_eager_rerun(call, planned),
+        _symbol_locations(call, input_specs, planned),
     )
     return PreCompileResult(
-        TracedCall(graph, inputs), _describe_actions(call, given, gradients, planned), plan, _guards(inputs)
+        TracedCall(graph, inputs), _describe_actions(call, input_specs, gradients, planned), plan, _guards(inputs)
     )
 
 
 def _symbol_locations(
-    call: TracedCall, given: Sequence[SubclassSpec | None], outputs: Sequence[SubclassOutput]
+    call: TracedCall, input_specs: Sequence[SubclassSpec | None], outputs: Sequence[SubclassOutput]
 ) -> Mapping[sympy.Symbol, SizeLocation]:
     """Return the location of each symbol in the sizes of subclasses.
 
     Raises:
         FallbackRequired: a symbol is not a size of any plain tensor, so the graph cannot read it.
     """
-    found: dict[sympy.Symbol, SizeLocation] = {}
-    for n, (i, parts) in enumerate(zip(call.inputs, given, strict=True)):
+    locations: dict[sympy.Symbol, SizeLocation] = {}
+    for n, (i, parts) in enumerate(zip(call.inputs, input_specs, strict=True)):
         inside = [((), i.fake)] if parts is None else zip(parts.inner_paths(), parts.flatten(i.fake), strict=True)
         for path, value in inside:
             sizes = enumerate(value.shape) if tensors_in(value) else [(-1, value)]
             for dim, size in sizes:
                 if (symbol := symbol_of(size)) is not None:
-                    found.setdefault(symbol, (n, path, dim))
-    for parts in (*given, *(o.spec for o in outputs)):
-        if parts is not None and parts.is_dynamic and (unused_names := parts.symbols() - found.keys()):
-            what = (
+                    locations.setdefault(symbol, (n, path, dim))
+    for parts in (*input_specs, *(o.spec for o in outputs)):
+        if parts is not None and parts.is_dynamic and (unused_names := parts.symbols() - locations.keys()):
+            message = (
                 f"a {parts.type.__name__} has a size ({min(map(str, unused_names))}) that none of its inner tensors has"
             )
-            raise FallbackRequired(AotFallback.SUBCLASS_DYNAMIC, what)
-    return found
+            raise FallbackRequired(AotFallback.SUBCLASS_DYNAMIC, message)
+    return locations
 
 
 def _read(value: Any, path: Sequence[str], dim: int) -> int:
@@ -183,13 +188,15 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
 
     They may not alias each other either.
     """
-    taken: list[int] = []
+    storages: list[int] = []
     for i, gradient in zip(call.inputs, gradients, strict=True):
         if gradient is None:
             continue
-        taken += map(storage_id, innermost_tensors(i.fake))
+        storages += map(storage_id, innermost_tensors(i.fake))
     shown = [f for o in outputs if (f := example_tensor(o)) is not None and all(f is not i.fake for i in call.inputs)]
-    if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in innermost_tensors(f)):
+    if len(set(storages)) < len(storages) or any(
+        storage_id(p) in storages for f in shown for p in innermost_tensors(f)
+    ):
         raise FallbackRequired(
             AotFallback.SUBCLASS_ALIAS_NEEDS_GRAD,
             "gradients are needed through a tensor subclass that shares memory with another tensor",
@@ -208,8 +215,8 @@ def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: boo
             origin = AttrSource(origin, name)
         # Torch counts no versions of inner tensors: the outer tensor's version shows that one may have changed.
         version = 0 if i.fake.is_inference() or write_count(i.fake) == i.initial_version else -1
-        given = real.detach().requires_grad_() if needs_gradient else real
-        yield GraphInput("_".join((i.name, *path)), origin, fake, given, version)
+        plain = real.detach().requires_grad_() if needs_gradient else real
+        yield GraphInput("_".join((i.name, *path)), origin, fake, plain, version)
 
 
 def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple[SubclassOutput, ...]:
@@ -218,9 +225,9 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
     first = 0
     for node in outputs:
         fake = _fake(node)
-        given = next((n for n, i in enumerate(call.inputs) if _is_wrapper(fake) and i.fake is fake), None)
-        if given is not None:
-            found.append(SubclassOutput(first, input_index=given))
+        input_number = next((n for n, i in enumerate(call.inputs) if _is_wrapper(fake) and i.fake is fake), None)
+        if input_number is not None:
+            found.append(SubclassOutput(first, input_index=input_number))
             continue
         parts = SubclassSpec.from_tensor(str(node), fake) if _is_wrapper(fake) else None
         if parts is not None:
@@ -245,12 +252,12 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
 
 def _rewrite_for_inner_tensors(
     call: TracedCall,
-    given: Sequence[SubclassSpec | None],
+    input_specs: Sequence[SubclassSpec | None],
     gradients: Sequence[SubclassGradient | None],
     outputs: Sequence[SubclassOutput],
 ) -> torch.fx.GraphModule:
-    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> torch.fx.Node:
-        parts = given[n]
+    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+        parts = input_specs[n]
         if parts is None:
             return copy.node_copy(node)
         gradient = gradients[n]
@@ -271,12 +278,12 @@ def _add_unflatten(
     copy: torch.fx.Graph, i: GraphInput, parts: SubclassSpec, build: Callable[..., Any], node: torch.fx.Node
 ) -> torch.fx.Node:
     plain = []
-    for given in _inner_inputs(i, parts):
-        plain.append(copy.placeholder(given.name))
-        plain[-1].meta["example_value"] = given.fake
-    made = copy.create_node("call_function", GraphCallable("wrap_subclass", build), tuple(plain), name=node.name)
-    made.meta.update(node.meta)
-    return made
+    for inner_input in _inner_inputs(i, parts):
+        plain.append(copy.placeholder(inner_input.name))
+        plain[-1].meta["example_value"] = inner_input.fake
+    wrapped = copy.create_node("call_function", GraphCallable("wrap_subclass", build), tuple(plain), name=node.name)
+    wrapped.meta.update(node.meta)
+    return wrapped
 
 
 def _add_flatten(copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, output: SubclassOutput) -> list[torch.fx.Node]:
@@ -284,31 +291,33 @@ def _add_flatten(copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, output: S
     assert parts is not None
     if output.requires_grad:
         return _add_flatten_with_grad(copy, node, fake, parts)
-    found = []
+    inner_nodes = []
     for path in parts.inner_paths():
         part, value = node, fake
         for name in path:
             part, value = copy.call_function(_inner_tensor, (part, name)), getattr(value, name)
             part.meta.update(node.meta, example_value=value)
-        found.append(part)
-    return found
+        inner_nodes.append(part)
+    return inner_nodes
 
 
 def _add_flatten_with_grad(
     copy: torch.fx.Graph, node: torch.fx.Node, fake: Any, parts: SubclassSpec
 ) -> list[torch.fx.Node]:
     values = tuple(p.detach().requires_grad_() for p in parts.flatten(fake))
-    taken = copy.call_function(GraphCallable("unwrap_subclass", functools.partial(flatten_with_grad, parts)), (node,))
-    taken.meta.update(node.meta, example_value=values)
-    found = []
+    unwrapped = copy.call_function(
+        GraphCallable("unwrap_subclass", functools.partial(flatten_with_grad, parts)), (node,)
+    )
+    unwrapped.meta.update(node.meta, example_value=values)
+    inner_nodes = []
     for n, value in enumerate(values):
-        found.append(copy.call_function(operator.getitem, (taken, n)))
-        found[-1].meta.update(node.meta, example_value=value)
-    return found
+        inner_nodes.append(copy.call_function(operator.getitem, (unwrapped, n)))
+        inner_nodes[-1].meta.update(node.meta, example_value=value)
+    return inner_nodes
 
 
-def _get_part(whole: Any, name: str) -> Any:
-    return getattr(whole, name)
+def _get_part(tensor: Any, name: str) -> Any:
+    return getattr(tensor, name)
 
 
 _inner_tensor = GraphCallable("part", _get_part)
@@ -316,17 +325,17 @@ _inner_tensor = GraphCallable("part", _get_part)
 
 def _describe_actions(
     call: TracedCall,
-    given: Sequence[SubclassSpec | None],
+    input_specs: Sequence[SubclassSpec | None],
     gradients: Sequence[SubclassGradient | None],
     outputs: Sequence[SubclassOutput],
 ) -> tuple[WrapperAction, ...]:
     why = "the functional graph computes with plain tensors"
-    taken = [
+    input_actions = [
         WrapperAction(i.name, f"passed as its {' and '.join('.'.join(path) for path in p.inner_paths())}", why)
-        for i, p in zip(call.inputs, given, strict=True)
+        for i, p in zip(call.inputs, input_specs, strict=True)
         if p is not None
     ]
-    made = [
+    output_actions = [
         WrapperAction(f"output {n}", f"wrapped as a {o.spec.type.__name__}", "eager returns the subclass")
         for n, o in enumerate(outputs)
         if o.spec is not None
@@ -336,7 +345,7 @@ def _describe_actions(
         for i, g in zip(call.inputs, gradients, strict=True)
         if g is not None
     ]
-    return (*taken, *made, *joined)
+    return (*input_actions, *output_actions, *joined)
 
 
 def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
@@ -345,14 +354,14 @@ def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
     The tracer guards only the outer tensors.
     """
     tensors = [i for i in inputs if i.has_real_tensor]
-    found = []
+    guards = []
     for i in tensors:
         if i.fake.is_inference() or write_count(i.fake) == i.initial_version:
             continue
         apart = [o.source for o in tensors if storage_id(o.example_value) != storage_id(i.example_value)]
         if apart:
-            found.append(DisjointStorage(i.source, tuple(apart)))
-    return tuple(found)
+            guards.append(DisjointStorage(i.source, tuple(apart)))
+    return tuple(guards)
 
 
 def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> EagerRerun:
@@ -360,10 +369,10 @@ def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> Ea
     nodes = output_args(call.graph.graph)
     needing = tuple(n for n, i in enumerate(call.inputs) if i.requires_grad)
     names = tuple(str(node) if o.requires_grad else None for node, o in zip(nodes, outputs, strict=True))
-    given = [i.example_value for i in call.inputs if i.has_real_tensor]
+    examples = [i.example_value for i in call.inputs if i.has_real_tensor]
     written = _mutated_inputs(call)
     reason = f"{call.inputs[min(written)].name} was mutated" if written else ""
-    return EagerRerun(call.graph, names, needing, written, (), rng_devices_of(given), current_autocast(), reason)
+    return EagerRerun(call.graph, names, needing, written, (), rng_devices_of(examples), current_autocast(), reason)
 
 
 def _mutated_inputs(call: TracedCall) -> frozenset[int]:
@@ -406,10 +415,10 @@ def _flatten_inputs(
     As in autograd, mutations count for outer tensors, not for inner ones.
     """
     plain: list[Any] = []
-    known = plan.read_sizes(inputs) if varies else {}
+    sizes = plan.read_sizes(inputs) if varies else {}
     gradients = [g for g in plan.gradients if g is not None]
     wholes = [i for g, i in zip(plan.gradients, inputs, strict=True) if g is not None]
-    flat = iter(flatten_inputs(gradients, wholes, known) if gradients else ())
+    flat = iter(flatten_inputs(gradients, wholes, sizes) if gradients else ())
     for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
         if parts is None:
             plain.append(value)
@@ -417,24 +426,24 @@ def _flatten_inputs(
             plain += parts.flatten(value) if gradient is None else islice(flat, parts.count_inner())
     versions = [(inputs[n], inputs[n]._version) for n, _ in plan.version_writes]
     ids = frozenset(map(id, inputs))
-    for parts, whole in zip(plan.input_specs, inputs, strict=True):
+    for parts, tensor in zip(plan.input_specs, inputs, strict=True):
         if parts is not None:
-            versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, whole, ids)]
+            versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, tensor, ids)]
     born = RerunContext.capture(plan.rerun, inputs) if trains else None
 
     def finish(results: Sequence[Any]) -> tuple[Any, ...]:
-        for whole, version in versions:
-            set_version_counter((whole,), (version,))
+        for tensor, version in versions:
+            set_version_counter((tensor,), (version,))
         for n, writes in plan.version_writes:
             set_version_counter((inputs[n],), (inputs[n]._version + writes,))
-        return tuple(_output(n, o, inputs, results, born, known) for n, o in enumerate(plan.outputs))
+        return tuple(_output(n, o, inputs, results, born, sizes) for n, o in enumerate(plan.outputs))
 
     return plain, finish
 
 
-def _inner_tensors_not_inputs(parts: SubclassSpec, whole: Any, inputs: Collection[int]) -> Iterator[Any]:
+def _inner_tensors_not_inputs(parts: SubclassSpec, tensor: Any, inputs: Collection[int]) -> Iterator[Any]:
     """Yield the inner tensors that are not inputs themselves, given the ids of the inputs."""
-    for plain in parts.flatten(whole):
+    for plain in parts.flatten(tensor):
         if id(plain) not in inputs and not plain.is_inference():
             yield plain
 
@@ -445,20 +454,20 @@ def _output(
     inputs: Sequence[Any],
     results: Sequence[Any],
     born: RerunContext | None,
-    known: Mapping[sympy.Symbol, int],
+    sizes: Mapping[sympy.Symbol, int],
 ) -> Any:
     if output.input_index is not None:
         return inputs[output.input_index]
     if output.spec is None:
         return results[output.first_result]
-    parts = output.spec.with_sizes(known)
+    parts = output.spec.with_sizes(sizes)
     count = parts.count_inner()
     plain = results[output.first_result : output.first_result + count]
-    made = (
+    subclass = (
         born.unflatten_output(number, parts, plain)
         if born is not None and output.requires_grad
         else parts.unflatten(*plain)
     )
     if output.write_count:
-        set_version_counter((made,), (output.write_count,))
-    return made
+        set_version_counter((subclass,), (output.write_count,))
+    return subclass

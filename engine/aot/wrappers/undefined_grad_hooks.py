@@ -57,8 +57,8 @@ def suppress_undefined_grad_hooks(tensors: Iterable[torch.Tensor]) -> None:
             if isinstance(hook, _SuppressedHook) and hook.task == task:
                 continue
             # Replace a suppressed hook that an earlier backward left because it raised.
-            hooks[key] = made = quiet(hook.hook if isinstance(hook, _SuppressedHook) else hook)
-            changed.append((hooks, key, made))
+            hooks[key] = suppressed = quiet(hook.hook if isinstance(hook, _SuppressedHook) else hook)
+            changed.append((hooks, key, suppressed))
 
     for tensor in tensors:
         keep(tensor._backward_hooks, partial(_SuppressedHook, task=task))

@@ -58,10 +58,10 @@ class ValueProbe:
     With ``session`` the calls are recorded there, whichever session is current, with a description of their inputs.
     """
 
-    def __init__(self, compilation: str, session: Session | None = None, how: str = "") -> None:
+    def __init__(self, compilation: str, session: Session | None = None, note: str = "") -> None:
         self._compilation = compilation
         self._session = session
-        self._inputs_description = how
+        self._inputs_description = note
         self._num_recorded = 0
         self._current_moments: list[WrapperValuesRecord] | None = None
         self._current_call: ProbedCall | None = None
@@ -120,7 +120,7 @@ class ValueProbe:
         self,
         mark: ProbedCall,
         run: Run,
-        given: Sequence[str],
+        names: Sequence[str],
         gradients: Sequence[str],
         values: list[Any],
         describe: Describe | None = None,
@@ -132,7 +132,7 @@ class ValueProbe:
         session = mark.session()
         if session is None or mark.call_index < 0:
             return run(values)
-        before = _values_record("backward", "in", given, values)
+        before = _values_record("backward", "in", names, values)
         nodes: tuple[NodeValuesRecord, ...] = ()
         if describe is not None and not mark.call_index:
             nodes = self._describe_nodes(session, describe, values)
@@ -189,16 +189,16 @@ def _with_backward(
     nodes: tuple[NodeValuesRecord, ...],
 ) -> tuple[CallValuesRecord, ...]:
     """Return the records with these values appended to one of them."""
-    found = passages[number]
+    passage = passages[number]
     return (
         *passages[:number],
-        replace(found, wrapper_values=(*found.wrapper_values, *moments), nodes=(*found.nodes, *nodes)),
+        replace(passage, wrapper_values=(*passage.wrapper_values, *moments), nodes=(*passage.nodes, *nodes)),
         *passages[number + 1 :],
     )
 
 
-def _numbered_names(word: str, values: Any) -> list[str]:
-    return [f"{word} {n}" for n in range(len(values))] if isinstance(values, (tuple, list)) else []
+def _numbered_names(prefix: str, values: Any) -> list[str]:
+    return [f"{prefix} {n}" for n in range(len(values))] if isinstance(values, (tuple, list)) else []
 
 
 def describe_value(value: Any) -> str:
@@ -216,13 +216,13 @@ def describe_value(value: Any) -> str:
     try:
         with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
             plain = value.detach()
-            held = plain.tolist() if count <= MAX_FULL_ELEMENTS else plain.view(-1)[:NUM_FIRST_ELEMENTS].tolist()
+            elements = plain.tolist() if count <= MAX_FULL_ELEMENTS else plain.view(-1)[:NUM_FIRST_ELEMENTS].tolist()
     except (RuntimeError, NotImplementedError):
         return "not shown: its data cannot be read"
-    return _text(held) if count <= MAX_FULL_ELEMENTS else f"{_text(held)[:-1]}, … {count:,} elements]"
+    return _text(elements) if count <= MAX_FULL_ELEMENTS else f"{_text(elements)[:-1]}, … {count:,} elements]"
 
 
-def _text(held: Any) -> str:
-    if isinstance(held, list):
-        return f"[{', '.join(map(_text, held))}]"
-    return f"{held:.4g}" if isinstance(held, float) else str(held)
+def _text(element: Any) -> str:
+    if isinstance(element, list):
+        return f"[{', '.join(map(_text, element))}]"
+    return f"{element:.4g}" if isinstance(element, float) else str(element)

@@ -12,4 +12,6 @@ def format_value(value: Any, conversion: int, spec: str) -> str:
 
 def join_f_string(formats: tuple[tuple[int, str], ...], *values: Any) -> str:
     """Join an f-string: values with their conversions and formats."""
-    return "".join(format_value(value, *how) for value, how in zip(values, formats, strict=True))
+    return "".join(
+        format_value(value, *conversion_and_spec) for value, conversion_and_spec in zip(values, formats, strict=True)
+    )

@@ -44,8 +44,8 @@ def save_requires_grad(tensor: torch.Tensor) -> Callable[[], None]:
     return functools.partial(_set_requires_grad, tensor, tensor.requires_grad)
 
 
-def _set_requires_grad(tensor: torch.Tensor, wanted: bool) -> None:
-    tensor.requires_grad_(wanted)
+def _set_requires_grad(tensor: torch.Tensor, requires_grad: bool) -> None:
+    tensor.requires_grad_(requires_grad)
 
 
 def save_grad_context() -> Callable[[], None]:

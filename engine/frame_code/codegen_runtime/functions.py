@@ -20,13 +20,13 @@ def make_function(
     annotate: Any,
 ) -> Any:
     """Return a function as the traced code created it."""
-    made: Any = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
-    made.__qualname__ = qualname
-    made.__kwdefaults__ = keyword_defaults
-    for word, value in (attributes or {}).items():
-        setattr(made, word, value)
+    function: Any = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
+    function.__qualname__ = qualname
+    function.__kwdefaults__ = keyword_defaults
+    for attribute, value in (attributes or {}).items():
+        setattr(function, attribute, value)
     if annotations is not None:
-        made.__annotations__ = annotations
+        function.__annotations__ = annotations
     if annotate is not None:
-        made.__annotate__ = annotate
-    return made
+        function.__annotate__ = annotate
+    return function

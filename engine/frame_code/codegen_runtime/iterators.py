@@ -57,14 +57,16 @@ def make_suspended_generator(
     code: types.CodeType, namespace: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...], *values: Any
 ) -> types.GeneratorType[Any, Any, Any]:
     """Return a generator suspended at the ``yield`` with which its code begins."""
-    made: types.GeneratorType[Any, Any, Any] = types.FunctionType(code, namespace, code.co_name, None, cells)(*values)
-    made.__name__, made.__qualname__ = names
-    next(made)
-    return made
+    generator: types.GeneratorType[Any, Any, Any] = types.FunctionType(code, namespace, code.co_name, None, cells)(
+        *values
+    )
+    generator.__name__, generator.__qualname__ = names
+    next(generator)
+    return generator
 
 
 def make_finished_generator(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return a closed generator: traced code has consumed its items."""
-    made = make(*args, **kwargs)
-    made.close()
-    return made
+    generator = make(*args, **kwargs)
+    generator.close()
+    return generator

@@ -15,8 +15,8 @@ from engine.ir.introspection.python_objects import is_heap_type
 
 def new_object(cls: type) -> Any:
     """Return an instance without running ``__init__``: it was traced."""
-    made: Any = object.__new__(cls)
-    return made
+    instance: Any = object.__new__(cls)
+    return instance
 
 
 def new_thread_local() -> threading.local:
@@ -31,14 +31,14 @@ def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseExcept
     was not raised.
     """
     base: Any = next(c for c in cls.__mro__ if not is_heap_type(c))
-    made: BaseException = base.__new__(cls, *args)
-    base.__init__(made, *args)
+    exception: BaseException = base.__new__(cls, *args)
+    base.__init__(exception, *args)
     if line:
         frame = sys._getframe(1)
         # lasti -1: otherwise the line of that instruction would be shown
-        made.__traceback__ = types.TracebackType(None, frame, -1, line)
-        made.__context__ = sys.exc_info()[1]
-    return made
+        exception.__traceback__ = types.TracebackType(None, frame, -1, line)
+        exception.__context__ = sys.exc_info()[1]
+    return exception
 
 
 def choose_attribute_setter(cls: type, names: Iterable[str]) -> Callable[[Any, tuple[str, ...], tuple[Any, ...]], None]:
@@ -89,6 +89,6 @@ def _has_python_setter(cls: type, name: str) -> bool:
     """Return True if setting the attribute would call a descriptor written in Python."""
     if issubclass(cls, torch.Tensor):
         return False
-    found = next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
+    attribute = next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), None)
     from_c = (types.MemberDescriptorType, types.GetSetDescriptorType)
-    return hasattr(type(found), "__set__") and not isinstance(found, from_c)
+    return hasattr(type(attribute), "__set__") and not isinstance(attribute, from_c)

@@ -26,9 +26,9 @@ class ResumeCall:
     @property
     def dispatcher(self) -> Callable[..., Any]:
         """The dispatcher of the resume function; alive while the code that calls it runs."""
-        found = self._dispatcher()
-        assert found is not None
-        return found
+        dispatcher = self._dispatcher()
+        assert dispatcher is not None
+        return dispatcher
 
 
 class TailCall:
@@ -67,9 +67,9 @@ def call_exit(leave: Callable[..., Any], error: BaseException) -> Any:
 def load_special_method(manager: Any, name: str) -> Any:
     """Return a special method of a context manager, bound to it, as a ``with`` statement does."""
     for cls in type(manager).__mro__:
-        found = vars(cls).get(name, _MISSING)
-        if found is not _MISSING:
-            return found.__get__(manager, type(manager)) if hasattr(type(found), "__get__") else found
+        method = vars(cls).get(name, _MISSING)
+        if method is not _MISSING:
+            return method.__get__(manager, type(manager)) if hasattr(type(method), "__get__") else method
     with manager:  # raises Python's own TypeError
         raise AssertionError("unreachable")
 

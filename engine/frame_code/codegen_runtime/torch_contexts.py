@@ -19,9 +19,9 @@ def call_without_function_modes(run: Callable[..., Any], *inputs: Any) -> Any:
         return run(*inputs)
 
 
-def switch_function_modes(left: int, *entered: Any) -> None:
+def switch_function_modes(num_remaining: int, *entered: Any) -> None:
     """Exit ``left`` torch-function modes, innermost first, and enter others."""
-    for _ in range(left):
+    for _ in range(num_remaining):
         pop_torch_function_stack()
     for mode in entered:
         push_on_torch_function_stack(mode)
@@ -79,12 +79,12 @@ def make_grad_context(cls: Any, mode: bool, before: bool | None) -> Any:
 
     It is already entered if ``before``, the mode to restore, is given.
     """
-    made = object.__new__(cls)
+    context = object.__new__(cls)
     if cls is torch.set_grad_enabled:
-        made.mode = mode
+        context.mode = mode
     if before is not None or cls is not torch.enable_grad:
-        made.prev = bool(before)
-    return made
+        context.prev = bool(before)
+    return context
 
 
 def wrap_in_grad_mode(mode: bool, function: Callable[..., Any]) -> Any:
@@ -103,10 +103,10 @@ def exit_autocast(device: str, enabled: bool, dtype: torch.dtype, is_cached: boo
 
 def make_context(make: Callable[..., Any], entered: bool, names: tuple[str, ...], *values: Any) -> Any:
     """Return a context manager; enter it if ``entered`` is true."""
-    made = make(**dict(zip(names, values, strict=True)))
+    context = make(**dict(zip(names, values, strict=True)))
     if entered:
-        made.__enter__()
-    return made
+        context.__enter__()
+    return context
 
 
 class _EnteredContexts(threading.local):
@@ -119,17 +119,17 @@ class _EnteredContexts(threading.local):
 _ENTERED = _EnteredContexts()
 
 
-def enter_context(made: Any) -> Any:
+def enter_context(context: Any) -> Any:
     """Enter a context in a graph.
 
     ``exit_context`` exits it, or the caller of the graph if the graph raises.
     """
-    made.__enter__()
-    _ENTERED.contexts.append(made)
-    return made
+    context.__enter__()
+    _ENTERED.contexts.append(context)
+    return context
 
 
-def exit_context(made: Any) -> None:
+def exit_context(context: Any) -> None:
     """Exit a context that ``enter_context`` entered; the graph's caller no longer does."""
-    _ENTERED.contexts.remove(made)
-    made.__exit__(None, None, None)
+    _ENTERED.contexts.remove(context)
+    context.__exit__(None, None, None)

@@ -26,11 +26,11 @@ def eager_error_text(op: str, target: Any, args: Sequence[Any], kwargs: dict[str
         return str(error)
     try:
         with unset_fake_temporarily(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            given, named = map_aggregate(tuple(args), _zeros_like), map_aggregate(kwargs, _zeros_like)
-            call, given = (getattr(given[0], target), given[1:]) if op == "call_method" else (target, given)
-            call(*given, **named)
-    except type(error) as found:
-        return str(found)
+            zeros, named = map_aggregate(tuple(args), _zeros_like), map_aggregate(kwargs, _zeros_like)
+            call, zeros = (getattr(zeros[0], target), zeros[1:]) if op == "call_method" else (target, zeros)
+            call(*zeros, **named)
+    except type(error) as raised:
+        return str(raised)
     except Exception:
         return str(error)
     return str(error)

@@ -17,27 +17,27 @@ FakeResults = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 """Makes the fake results of a call, given its arguments by name."""
 
 
-def _attention_without_weights(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
+def _attention_without_weights(arguments: Mapping[str, Any], result: Any) -> tuple[Any, ...]:
     """Return None for the weights if they are not needed."""
-    return found if given.get("need_weights", True) or not given["query"].numel() else (found[0], None)
+    return result if arguments.get("need_weights", True) or not arguments["query"].numel() else (result[0], None)
 
 
-def _int64_indices(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
+def _int64_indices(arguments: Mapping[str, Any], result: Any) -> tuple[Any, ...]:
     """Return indices and counts as int64; for an empty input, fakes have the input's dtype."""
-    values, *rest = found
-    return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
+    values, *others = result
+    return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in others))
 
 
-def _counts_of_weights(given: Mapping[str, Any], found: Any) -> Any:
+def _counts_of_weights(arguments: Mapping[str, Any], result: Any) -> Any:
     """Return sums of weights as float32 or float64, as in eager.
 
     Before torch 2.13 the fake result is int64.
     """
-    weights = given.get("weights")
+    weights = arguments.get("weights")
     if weights is None:
-        return found
-    wanted = torch.float32 if weights.dtype == torch.float32 else torch.float64
-    return found if found.dtype == wanted else torch.empty_like(found, dtype=wanted)
+        return result
+    dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return result if result.dtype == dtype else torch.empty_like(result, dtype=dtype)
 
 
 def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None], *, training: bool) -> bool:
@@ -49,22 +49,22 @@ def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor 
     return training and is_half and any(p is not None and p.dtype == torch.float32 for p in parameters)
 
 
-def _batch_statistics(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
-    output, mean, deviation, *rest = found
-    parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    if has_float_statistics(given["input"], parameters, training=given["training"]):
+def _batch_statistics(arguments: Mapping[str, Any], result: Any) -> tuple[Any, ...]:
+    output, mean, deviation, *others = result
+    parameters = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    if has_float_statistics(arguments["input"], parameters, training=arguments["training"]):
         mean, deviation = (torch.empty_like(t, dtype=torch.float32) for t in (mean, deviation))
-    return (output, mean, deviation, *rest)
+    return (output, mean, deviation, *others)
 
 
-def _with_mask(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    return torch.empty_like(given["self"]), torch.empty_like(given["self"], dtype=torch.bool)
+def _with_mask(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    return torch.empty_like(arguments["self"]), torch.empty_like(arguments["self"], dtype=torch.bool)
 
 
-def _unique(given: Mapping[str, Any]) -> tuple[Any, ...]:
+def _unique(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return results of unknown size: before torch 2.13 they have the size for zeros, one."""
-    options = (given[name] for name in ("sorted", "return_inverse") if name in given)
-    values, inverse, _ = torch.ops.aten._unique2(given["self"], *options)
+    options = (arguments[name] for name in ("sorted", "return_inverse") if name in arguments)
+    values, inverse, _ = torch.ops.aten._unique2(arguments["self"], *options)
     return values, inverse
 
 

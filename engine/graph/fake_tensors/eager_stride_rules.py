@@ -103,14 +103,14 @@ def stride_rule_for(func: Any) -> StrideRule | None:
         return None
     if func is torch.ops.aten.view.dtype:  # The sizes count elements of another dtype.
         return None
-    known = _contiguous if str(func) == "aten.pow.Scalar" else _OP_RULES.get(func._opname)
-    if known is not None or func._opname in _RULES_IN_FAKE_TENSOR or func._schema.is_mutable:
-        return known
+    rule = _contiguous if str(func) == "aten.pow.Scalar" else _OP_RULES.get(func._opname)
+    if rule is not None or func._opname in _RULES_IN_FAKE_TENSOR or func._schema.is_mutable:
+        return rule
     return elementwise_strides if torch.Tag.pointwise in func.tags and len(returns) == 1 else None
 
 
 def eager_strides(
-    func: Any, rule: StrideRule, args: Sequence[Any], kwargs: Mapping[str, Any], found: torch.Tensor
+    func: Any, rule: StrideRule, args: Sequence[Any], kwargs: Mapping[str, Any], result: torch.Tensor
 ) -> tuple[Any, ...] | None:
     """Return eager's strides of an operator's result.
 
@@ -122,10 +122,10 @@ def eager_strides(
     operands = [
         (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in given if v is not None
     ]
-    shape, strides = tuple(found.shape), found.stride()
+    shape, strides = tuple(result.shape), result.stride()
     if func._opname in _COMPLEX_OP_RULES and args[0].is_complex():
         rule = _COMPLEX_OP_RULES[func._opname]
-    if func._opname == "roll" and found.device.type == "cpu":
+    if func._opname == "roll" and result.device.type == "cpu":
         rule = functools.partial(_roll_on_cpu, *_roll_parts(*args, **kwargs))
     try:
         if rule is elementwise_strides and _have_equal_strides(shape, strides, operands):

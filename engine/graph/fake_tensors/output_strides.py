@@ -78,19 +78,19 @@ def view_strides(shape: Sizes, of: SizesAndStrides) -> tuple[Any, ...]:
     if not size:
         return (1,) * len(shape)
     strides: list[Any] = []
-    step, held, seen = old[-1], 1, 1
+    step, old_numel, new_numel = old[-1], 1, 1
     d = len(shape) - 1
     for n in range(len(size) - 1, -1, -1):
-        held = held * size[n]
-        if n and (_is_true_by_hint(size[n - 1] == 1) or _is_true_by_hint(old[n - 1] == held * step)):
+        old_numel = old_numel * size[n]
+        if n and (_is_true_by_hint(size[n - 1] == 1) or _is_true_by_hint(old[n - 1] == old_numel * step)):
             continue
-        while d >= 0 and (_is_true_by_hint(shape[d] == 1) or not _is_true_by_hint(seen == held)):
-            strides.append(seen * step)
-            seen = seen * shape[d]
+        while d >= 0 and (_is_true_by_hint(shape[d] == 1) or not _is_true_by_hint(new_numel == old_numel)):
+            strides.append(new_numel * step)
+            new_numel = new_numel * shape[d]
             d -= 1
-        if not _is_true_by_hint(seen == held):
+        if not _is_true_by_hint(new_numel == old_numel):
             raise UnknownStrides
-        step, held, seen = old[n - 1], 1, 1
+        step, old_numel, new_numel = old[n - 1], 1, 1
     if d >= 0:
         raise UnknownStrides
     return tuple(reversed(strides))
@@ -184,11 +184,11 @@ def _dimension_order(shape: Sizes, operands: Sequence[Sizes]) -> list[int]:
     for i in range(1, len(order)):
         inner = i
         for outer in range(i - 1, -1, -1):
-            way = _compare_dims(order[outer], order[inner], shape, operands)
-            if way > 0:
+            comparison = _compare_dims(order[outer], order[inner], shape, operands)
+            if comparison > 0:
                 order[outer], order[inner] = order[inner], order[outer]
                 inner = outer
-            elif way < 0:
+            elif comparison < 0:
                 break
     return order
 

@@ -33,14 +33,14 @@ class RecordingShapeEnv(ShapeEnv):
         self.specialization_causes: dict[Any, Cause] = {}
         """Causes by symbol that was replaced by another expression."""
 
-    def cause(self, why: str | Cause) -> Cause:
+    def cause(self, cause: str | Cause) -> Cause:
         """Return a cause with the current line of the user's code; a cause is returned as it is."""
-        if isinstance(why, Cause):
-            return why
+        if isinstance(cause, Cause):
+            return cause
         if self._end_of_trace is not None:
-            return replace(self._end_of_trace, reason=why)
+            return replace(self._end_of_trace, reason=cause)
         method = self._cause_method()
-        return Cause(reason=why) if method is None else method(why)
+        return Cause(reason=cause) if method is None else method(cause)
 
     def end_trace(self) -> None:
         """Give the assumptions that a backend makes later the line where the trace ended."""
@@ -51,9 +51,9 @@ class RecordingShapeEnv(ShapeEnv):
         super()._log_guard(prefix, g, forcing_spec)
 
     def _set_replacement(self, a: sympy.Symbol, tgt: sympy.Expr, msg: str) -> None:
-        known = self.replacements.get(a)
+        replacement = self.replacements.get(a)
         super()._set_replacement(a, tgt, msg)
-        if self.replacements.get(a) is not known:
+        if self.replacements.get(a) is not replacement:
             self.specialization_causes[a] = self.cause("the traced code needed this concrete value")
 
     def _maybe_evaluate_singleton_int(self, expr: sympy.Basic) -> sympy.Basic | None:

@@ -134,9 +134,9 @@ class _Rewriter:
         """
         for node in self._module.graph.nodes:
             self._copied[node] = self._copy(node)
-        made = torch.fx.GraphModule(self._module, self._graph)
-        made.meta = self._module.meta
-        return made
+        module = torch.fx.GraphModule(self._module, self._graph)
+        module.meta = self._module.meta
+        return module
 
     def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
         new = self._graph.node_copy(node, self._copied.__getitem__)
@@ -168,10 +168,12 @@ class _Rewriter:
         args, kwargs = torch.fx.map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
         with self._mode, torch.no_grad(), DisableAutocast():
             value = cast("Callable[..., Any]", new.target)(*args, **kwargs)
-        found, wanted = results_of(value), results_of(node.meta["val"])
-        if [_metadata(v) for v in found] != [_metadata(v) for v in wanted]:
+        computed, expected = results_of(value), results_of(node.meta["val"])
+        if [_metadata(v) for v in computed] != [_metadata(v) for v in expected]:
             raise LayoutError
-        if all(not isinstance(v, torch.Tensor) or v.stride() == w.stride() for v, w in zip(found, wanted, strict=True)):
+        if all(
+            not isinstance(v, torch.Tensor) or v.stride() == w.stride() for v, w in zip(computed, expected, strict=True)
+        ):
             return new
         new.meta["val"] = value
         self._original_layouts[new] = node.meta["val"]
@@ -216,9 +218,9 @@ class _Rewriter:
 
     def _clone(self, node: torch.fx.Node, layout: torch.memory_format, reader: torch.fx.Node | None) -> torch.fx.Node:
         """Return the copy of a node's value in a layout, which all readers share."""
-        known = self._converted.get((node, str(layout)))
-        if known is not None:
-            return known
+        clone = self._converted.get((node, str(layout)))
+        if clone is not None:
+            return clone
         original = self._original_layouts.get(node, node.meta["val"])
         with self._mode, torch.no_grad(), DisableAutocast():
             value = aten.clone.default(node.meta["val"], memory_format=layout)
@@ -238,13 +240,13 @@ class _Rewriter:
 
 def _images(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the nodes that convolutions read through operators that carry the layout."""
-    found: set[torch.fx.Node] = set()
+    images: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         operands = nodes_in(node.args[: FILTERED_OPERANDS.get(node.target, 0)])
-        if node in found and (node.target is operator.getitem or _is_one_of(node, CARRIES_LAYOUT)):
+        if node in images and (node.target is operator.getitem or _is_one_of(node, CARRIES_LAYOUT)):
             operands = node.all_input_nodes
-        found.update(n for n in operands if all(t.dim() == 4 for t in tensors_in(n.meta["val"])[:1]))
-    return found
+        images.update(n for n in operands if all(t.dim() == 4 for t in tensors_in(n.meta["val"])[:1]))
+    return images
 
 
 def _is_one_of(node: torch.fx.Node, operators: frozenset[Any]) -> bool:

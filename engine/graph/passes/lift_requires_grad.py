@@ -46,8 +46,8 @@ class LiftedRequiresGrad:
                 i.fake.requires_grad_(i.example_value.requires_grad)
             yield
         finally:
-            for i, wanted in zip(concerned, was, strict=True):
-                i.example_value.requires_grad_(wanted)
+            for i, requires_grad in zip(concerned, was, strict=True):
+                i.example_value.requires_grad_(requires_grad)
 
     def wrap(self, run: Run, as_traced: Run | None = None) -> Run:
         """Wrap ``run`` of the graph with the lifted calls.
@@ -63,7 +63,7 @@ class LiftedRequiresGrad:
             versions = _versions(inputs)
             _apply(before[ahead:], inputs)
             try:
-                made = run(*inputs)
+                results = run(*inputs)
             except Exception:
                 _apply(reversed(was), inputs)
                 if as_traced is None or versions != _versions(inputs):
@@ -73,7 +73,7 @@ class LiftedRequiresGrad:
                 raise
             else:
                 _apply(after, inputs)
-                return made
+                return results
             return as_traced(*inputs)
 
         return call
@@ -88,19 +88,19 @@ def _versions(inputs: tuple[Any, ...]) -> list[Any]:
 
 
 def _apply(switches: Iterable[tuple[int, bool]], inputs: Sequence[Any]) -> None:
-    for n, wanted in switches:
-        inputs[n].requires_grad_(wanted)
+    for n, requires_grad in switches:
+        inputs[n].requires_grad_(requires_grad)
 
 
 def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """Return the nodes that call ``requires_grad_`` on an input, each with that input."""
-    found: dict[torch.fx.Node, torch.fx.Node] = {}
+    calls: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         if node.op == "call_method" and node.target == "requires_grad_":
             source = node.args[0]
             if isinstance(source, torch.fx.Node) and source.op == "placeholder":
-                found[node] = source
-    return found
+                calls[node] = source
+    return calls
 
 
 def _nodes_sharing_storage(graph: torch.fx.Graph, source: torch.fx.Node) -> list[torch.fx.Node]:
@@ -122,22 +122,27 @@ def lift_requires_grad(module: torch.fx.GraphModule) -> LiftedRequiresGrad | Non
     if not switches:
         return None
     order = {node: n for n, node in enumerate(module.graph.nodes)}
-    places = {node: n for n, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
+    input_numbers = {node: n for n, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
     before: list[tuple[int, bool]] = []
     after: list[tuple[int, bool]] = []
     for node, source in switches.items():
         uses = [
-            order[u] for seen in _nodes_sharing_storage(module.graph, source) for u in seen.users if u not in switches
+            order[u]
+            for sharing in _nodes_sharing_storage(module.graph, source)
+            for u in sharing.users
+            if u not in switches
         ]
         if node.users or (uses and min(uses) < order[node] < max(uses)):
             return None
         is_last = bool(uses) and max(uses) < order[node]
-        (after if is_last else before).append((places[source], bool((*node.args[1:], *node.kwargs.values(), True)[0])))
+        (after if is_last else before).append(
+            (input_numbers[source], bool((*node.args[1:], *node.kwargs.values(), True)[0]))
+        )
     copied = torch.fx.Graph()
-    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    sources: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in module.graph.nodes:
         if node not in switches:
-            known[node] = copied.node_copy(node, known.__getitem__)
+            sources[node] = copied.node_copy(node, sources.__getitem__)
     calls = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr")]
     ahead = next((n for n, node in enumerate(calls) if node not in switches), 0)
     return LiftedRequiresGrad(torch.fx.GraphModule(module, copied), tuple(before), tuple(after), ahead)

@@ -56,9 +56,9 @@ class PassRecorder:
         # A user's pass gets a copy: if it returned no new module, the graph is unchanged.
         after = before if notes.is_user and self.module is module else _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
-        made = [text for node, text in after.items() if before.get(node) != text]
+        added = [text for node, text in after.items() if before.get(node) != text]
         record = PassRecord(
-            name, len(before), len(after), len(gone), len(made), tuple(gone[:MAX_LINES]), tuple(made[:MAX_LINES])
+            name, len(before), len(after), len(gone), len(added), tuple(gone[:MAX_LINES]), tuple(added[:MAX_LINES])
         )
         record = replace(
             record,
@@ -84,8 +84,8 @@ def diff_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRec
     """Return the edits that turn one text into the other, from top to bottom."""
     if before == after:
         return ()
-    found = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    return tuple(EditRecord(j1, i2 - i1, after[j1:j2]) for tag, i1, i2, j1, j2 in found if tag != "equal")
+    opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return tuple(EditRecord(j1, i2 - i1, after[j1:j2]) for tag, i1, i2, j1, j2 in opcodes if tag != "equal")
 
 
 def _lines(module: torch.fx.GraphModule) -> dict[str, str]:

@@ -33,9 +33,9 @@ def run_aten_stage(
     mode = mode_of(module, "val")
     inputs = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
     facts = None if mode is None else GraphFacts(mode, "val", lambda: inputs)
-    known = 0 if mode is None else number_of_assumptions(mode)
+    num_assumptions = 0 if mode is None else number_of_assumptions(mode)
     run_user_passes(watch, passes, PassStage(facts, True, compare, lambda: random_inputs(inputs)))
-    if mode is not None and not may_assume and number_of_assumptions(mode) != known:
+    if mode is not None and not may_assume and number_of_assumptions(mode) != num_assumptions:
         raise NotImplementedError("a registered pass assumes more about sizes than the guards check")
 
 
@@ -44,10 +44,10 @@ def random_inputs(fakes: Sequence[Any]) -> tuple[Any, ...]:
     state = torch.random.get_rng_state()
     try:
         torch.manual_seed(0)
-        made = map_tensors(_random_tensor, fakes)
+        tensors = map_tensors(_random_tensor, fakes)
     finally:
         torch.random.set_rng_state(state)
-    return tuple(map(_hint, made))
+    return tuple(map(_hint, tensors))
 
 
 def _hint(value: Any) -> Any:
@@ -57,7 +57,7 @@ def _hint(value: Any) -> Any:
 
 def _random_tensor(fake: torch.Tensor) -> torch.Tensor:
     shape, stride = (tuple(map(_hint, v)) for v in (fake.shape, fake.stride()))
-    made = torch.empty_strided(shape, stride, dtype=fake.dtype, device=fake.device)
+    tensor = torch.empty_strided(shape, stride, dtype=fake.dtype, device=fake.device)
     if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        return made.copy_(torch.randn(shape, dtype=torch.float32).to(fake.dtype))
-    return made.copy_(torch.randint(0, 2, shape))
+        return tensor.copy_(torch.randn(shape, dtype=torch.float32).to(fake.dtype))
+    return tensor.copy_(torch.randint(0, 2, shape))

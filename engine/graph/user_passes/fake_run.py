@@ -69,7 +69,9 @@ def run_on_fakes(module: torch.fx.GraphModule, facts: GraphFacts, unchanged: Col
         described.append(_describe(value, storages))
         for tensor in tensors_in(value):
             storages.setdefault(_storage(tensor), f"result {number}")
-    after = [(*_layout(i), ("mutations", str(_version(i) > known))) for i, known in zip(inputs, versions, strict=True)]
+    after = [
+        (*_layout(i), ("mutations", str(_version(i) > version))) for i, version in zip(inputs, versions, strict=True)
+    ]
     return GraphOutcome(tuple(described), tuple(after), runner.values)
 
 
@@ -81,15 +83,15 @@ class _FakeInterpreter(torch.fx.Interpreter):
         self.values: dict[torch.fx.Node, Any] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        known = n.meta.get(self._facts.value_key)
-        if n.name in self._unchanged and (any(map(is_body, n.all_input_nodes)) or creates_symbols(n, known)):
-            made = known
+        stored = n.meta.get(self._facts.value_key)
+        if n.name in self._unchanged and (any(map(is_body, n.all_input_nodes)) or creates_symbols(n, stored)):
+            result = stored
         elif n.op == "get_attr" and not is_body(n):
-            made = known if fake_tensors(known) else self._fake(super().run_node(n))
+            result = stored if fake_tensors(stored) else self._fake(super().run_node(n))
         else:
-            made = super().run_node(n)
-        self.values[n] = made
-        return made
+            result = super().run_node(n)
+        self.values[n] = result
+        return result
 
     def _fake(self, value: Any) -> Any:
         return self._facts.mode.from_tensor(value, static_shapes=True) if tensors_in(value) else value
@@ -157,5 +159,5 @@ def number_of_assumptions(mode: FakeTensorMode) -> int:
 
 def mode_of(module: torch.fx.GraphModule, key: str) -> FakeTensorMode | None:
     """Return the fake mode of a graph's values; None if it has no tensors."""
-    found = first_fake_tensor(n.meta.get(key) for n in module.graph.nodes)
-    return None if found is None else found.fake_mode
+    fake = first_fake_tensor(n.meta.get(key) for n in module.graph.nodes)
+    return None if fake is None else fake.fake_mode

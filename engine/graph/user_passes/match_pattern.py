@@ -60,17 +60,17 @@ def find_matches(
 
     Not ``exact``: numbers, and lists of numbers, may differ. ``at``: look only for this match again.
     """
-    found: list[PatternMatch] = []
-    taken: set[torch.fx.Node] = set()
+    matches: list[PatternMatch] = []
+    matched: set[torch.fx.Node] = set()
     order = {n: i for i, n in enumerate(module.graph.nodes)}
     candidates = list(module.graph.nodes) if at is None else [at.results[0]]
     for node in candidates:
         match = _match_at(node, pattern, exact=exact)
-        if match is None or taken.intersection(match.graph_nodes) or not _is_replaceable(match, order):
+        if match is None or matched.intersection(match.graph_nodes) or not _is_replaceable(match, order):
             continue
-        taken.update(match.graph_nodes)
-        found.append(match)
-    return found
+        matched.update(match.graph_nodes)
+        matches.append(match)
+    return matches
 
 
 def _match_at(node: torch.fx.Node, pattern: PatternGraph, *, exact: bool) -> PatternMatch | None:
@@ -99,35 +99,35 @@ def _match_at(node: torch.fx.Node, pattern: PatternGraph, *, exact: bool) -> Pat
     return PatternMatch(nodes, tuple(nodes[p] for p in used), tuple(nodes[r] for r in pattern.results), inner)
 
 
-def _match_nodes(wanted: torch.fx.Node, found: torch.fx.Node, nodes: _Map, exact: bool) -> bool:
+def _match_nodes(pattern: torch.fx.Node, candidate: torch.fx.Node, nodes: _Map, exact: bool) -> bool:
     """Match a node of the pattern, and what it is computed from; ``nodes`` gets the pairs."""
-    if wanted in nodes:
-        return nodes[wanted] is found
-    if wanted.op == "placeholder":
-        nodes[wanted] = found
+    if pattern in nodes:
+        return nodes[pattern] is candidate
+    if pattern.op == "placeholder":
+        nodes[pattern] = candidate
         return True
-    if wanted.op != found.op or wanted.target != found.target or wanted.op == "get_attr":
+    if pattern.op != candidate.op or pattern.target != candidate.target or pattern.op == "get_attr":
         return False
-    if found in nodes.values():
+    if candidate in nodes.values():
         return False
-    nodes[wanted] = found
-    pairs = ((wanted.args, found.args), (dict(wanted.kwargs), dict(found.kwargs)))
+    nodes[pattern] = candidate
+    pairs = ((pattern.args, candidate.args), (dict(pattern.kwargs), dict(candidate.kwargs)))
     return all(_match_arguments(a, b, nodes, exact) for a, b in pairs)
 
 
-def _match_arguments(wanted: Any, found: Any, nodes: _Map, exact: bool) -> bool:
-    pair = (nodes_in((wanted,)), nodes_in((found,)))
-    if pair[0] == [wanted] or pair[1] == [found]:
-        return pair[0] == [wanted] and pair[1] == [found] and _match_nodes(wanted, found, nodes, exact)
-    items, others = _items(wanted), _items(found)
-    if items is None or others is None:
-        if items is not others:
+def _match_arguments(pattern: Any, candidate: Any, nodes: _Map, exact: bool) -> bool:
+    pair = (nodes_in((pattern,)), nodes_in((candidate,)))
+    if pair[0] == [pattern] or pair[1] == [candidate]:
+        return pair[0] == [pattern] and pair[1] == [candidate] and _match_nodes(pattern, candidate, nodes, exact)
+    items, candidate_items = _items(pattern), _items(candidate)
+    if items is None or candidate_items is None:
+        if items is not candidate_items:
             return False
-        return repr(wanted) == repr(found) or (not exact and _is_number(wanted) and _is_number(found))
-    if not exact and not any(pair) and all(map(_is_number, (*items, *others))):
+        return repr(pattern) == repr(candidate) or (not exact and _is_number(pattern) and _is_number(candidate))
+    if not exact and not any(pair) and all(map(_is_number, (*items, *candidate_items))):
         return True
-    return len(items) == len(others) and all(
-        _match_arguments(a, b, nodes, exact) for a, b in zip(items, others, strict=True)
+    return len(items) == len(candidate_items) and all(
+        _match_arguments(a, b, nodes, exact) for a, b in zip(items, candidate_items, strict=True)
     )
 
 
@@ -144,28 +144,28 @@ def _is_number(value: Any) -> bool:
 
 def _is_replaceable(match: PatternMatch, order: Mapping[torch.fx.Node, int]) -> bool:
     """Return True if nothing between the matched nodes, nor they themselves, writes to memory."""
-    places = [order[n] for n in match.graph_nodes]
-    between = [n for n, place in order.items() if min(places) <= place <= max(places)]
+    positions = [order[n] for n in match.graph_nodes]
+    between = [n for n, position in order.items() if min(positions) <= position <= max(positions)]
     return not any(facts_of_node(n).writes or facts_of_node(n).running_stats for n in between)
 
 
-def substitute(module: torch.fx.GraphModule, match: PatternMatch, made: PatternGraph) -> None:
+def substitute(module: torch.fx.GraphModule, match: PatternMatch, replacement: PatternGraph) -> None:
     """Compute the results of a match by another graph; erase nodes that nothing reads."""
     graph = module.graph
     order = {n: i for i, n in enumerate(graph.nodes)}
-    copies: _Map = {p: n for p, n in zip(made.inputs, match.inputs, strict=True) if p is not None}
+    copies: _Map = {p: n for p, n in zip(replacement.inputs, match.inputs, strict=True) if p is not None}
     ready = max((order[i] for i in match.inputs), default=-1)
     last = max((order[n] for n in match.graph_nodes), default=ready)
     place = list(graph.nodes)[last]
-    for node in _body(made.module):
+    for node in _body(replacement.module):
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), copies.__getitem__)
         target: Any = node.target
         if node.op == "get_attr":
             target = _free_name(module, f"{node.target}_of_pattern")
-            setattr(module, target, getattr(made.module, str(node.target)))
+            setattr(module, target, getattr(replacement.module, str(node.target)))
         with graph.inserting_after(place):
             copies[node] = place = graph.create_node(node.op, target, args, kwargs)
-    for old, new in zip(match.results, made.results, strict=True):
+    for old, new in zip(match.results, replacement.results, strict=True):
         old.replace_all_uses_with(copies[new], delete_user_cb=order.__contains__)
     for node in sorted(match.graph_nodes, key=order.__getitem__, reverse=True):
         if not node.users:
@@ -176,8 +176,8 @@ def _body(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
     return (n for n in module.graph.nodes if n.op not in ("placeholder", "output"))
 
 
-def _free_name(module: torch.fx.GraphModule, wanted: str) -> str:
+def _free_name(module: torch.fx.GraphModule, name: str) -> str:
     number = 0
-    while hasattr(module, f"{wanted}_{number}"):
+    while hasattr(module, f"{name}_{number}"):
         number += 1
-    return f"{wanted}_{number}"
+    return f"{name}_{number}"

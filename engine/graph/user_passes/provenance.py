@@ -22,8 +22,8 @@ def set_sources(before: torch.fx.Graph, after: torch.fx.Graph, created: Sequence
     Created nodes replace the removed nodes that had the same users, or else the same inputs, and all removed nodes
     that these were computed from.
     """
-    kept = {node.name for node in after.nodes}
-    removed = [node for node in before.nodes if node.name not in kept]
+    names_after = {node.name for node in after.nodes}
+    removed = [node for node in before.nodes if node.name not in names_after]
     new = set(created)
     for group in _connected_groups(created, new):
         replaced = _replaced_by(group, new, removed)
@@ -35,10 +35,10 @@ def _set_source(node: torch.fx.Node, replaced: Sequence[torch.fx.Node], note: st
     own = provenance_of(node)
     if own is NO_PROVENANCE and replaced:
         node.meta["custom"] = {**replaced[-1].meta.get("custom", {}), **node.meta.get("custom", {})}
-        found = [provenance_of(n) for n in replaced]
-        last = next((f for f in reversed(found) if f.span is not None), found[-1])
+        provenances = [provenance_of(n) for n in replaced]
+        last = next((f for f in reversed(provenances) if f.span is not None), provenances[-1])
         own = NodeProvenance(
-            tuple(dict.fromkeys(n for f in found for n in f.nodes)), last.span, last.stack, last.module
+            tuple(dict.fromkeys(n for f in provenances for n in f.nodes)), last.span, last.stack, last.module
         )
     elif own is NO_PROVENANCE and node.all_input_nodes:
         own = provenance_of(node.all_input_nodes[-1])
@@ -66,11 +66,11 @@ def _replaced_by(
     read = {i.name for n in group for i in n.all_input_nodes if i not in new}
     ends = [r for r in removed if any(u.name in readers for u in r.users)]
     ends = ends or [r for r in removed if any(i.name in read for i in r.all_input_nodes)]
-    gone, found = set(removed), set(ends)
+    gone, replaced = set(removed), set(ends)
     todo = list(ends)
     while todo:
         for node in todo.pop().all_input_nodes:
-            if node in gone and node not in found:
-                found.add(node)
+            if node in gone and node not in replaced:
+                replaced.add(node)
                 todo.append(node)
-    return [r for r in removed if r in found]
+    return [r for r in removed if r in replaced]

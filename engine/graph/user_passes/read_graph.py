@@ -63,8 +63,8 @@ class _Reader:
         placeholders = self._module.graph.find_nodes(op="placeholder")
         names = [p.name for p in placeholders]
         number, first = statements[0] if statements else (1, "")
-        found = first.removeprefix("def graph(").removesuffix("):")
-        given = [n.strip() for n in found.split(",") if n.strip()]
+        parameters = first.removeprefix("def graph(").removesuffix("):")
+        given = [n.strip() for n in parameters.split(",") if n.strip()]
         if not first.startswith("def graph(") or given != names:
             raise self._error(number, f"the text must begin with: def graph({', '.join(names)}):")
         for node in placeholders:
@@ -73,9 +73,9 @@ class _Reader:
             self._read_statement(number, statement)
         if not statements[1:] or not statements[-1][1].startswith("return"):
             raise self._error(statements[-1][0], "the text must end with a return")
-        made = torch.fx.GraphModule(self._module, self._graph)
-        made.meta = dict(self._module.meta)
-        return made
+        module = torch.fx.GraphModule(self._module, self._graph)
+        module.meta = dict(self._module.meta)
+        return module
 
     def _statements(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the statements with line numbers, without comments."""
@@ -121,13 +121,13 @@ class _Reader:
 
     @_evaluate.register
     def _evaluate_assignment(self, statement: ast.Assign) -> None:
-        (place,) = statement.targets
-        name, subscript = getattr(place, "id", None), getattr(place, "slice", None)
+        (target,) = statement.targets
+        name, subscript = getattr(target, "id", None), getattr(target, "slice", None)
         if name is not None:
             self._assign(name, self._result(statement.value, name))
         elif subscript is not None:
-            held: Any = place
-            args = (self._value(held.value), self._value(subscript), self._value(statement.value))
+            owner: Any = target
+            args = (self._value(owner.value), self._value(subscript), self._value(statement.value))
             self._tracer.create_proxy("call_function", operator.setitem, args, {})
         else:
             raise SyntaxError("each line must assign to one name")
@@ -163,9 +163,9 @@ class _Reader:
 
     def _call_target(self, expression: ast.expr, name: str) -> Any:
         """Return what a line calls; a call that prints as before has the same target."""
-        known = self._known.get(name)
-        if known is not None and known.op == "call_function" and format_target(known) == ast.unparse(expression):
-            return known.target
+        value = self._known.get(name)
+        if value is not None and value.op == "call_function" and format_target(value) == ast.unparse(expression):
+            return value.target
         return self._value(expression)
 
     def _value(self, expression: ast.expr) -> Any:
@@ -215,12 +215,12 @@ def _is_complete(text: str) -> bool:
 
 def _as_call(statement: str) -> str:
     """Return a statement with its in-place operator as a call: ``a = (x += y)`` is no Python."""
-    name, equals, rest = statement.partition(" = (")
-    found = next((s for s in _IN_PLACE if f" {s}= " in rest and rest.endswith(")")), "")
-    left, _, right = rest.partition(f" {found}= ")
-    if not equals or not found or not left.isidentifier():
+    name, equals, arguments = statement.partition(" = (")
+    operator = next((s for s in _IN_PLACE if f" {s}= " in arguments and arguments.endswith(")")), "")
+    left, _, right = arguments.partition(f" {operator}= ")
+    if not equals or not operator or not left.isidentifier():
         return statement
-    return f"{name} = operator.{_IN_PLACE[found]}({left}, {right}"
+    return f"{name} = operator.{_IN_PLACE[operator]}({left}, {right}"
 
 
 _IN_PLACE = {

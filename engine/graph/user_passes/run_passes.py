@@ -55,7 +55,7 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
             notes.is_user = True
             notes.span = item.span
             try:
-                made = _run_one(watch.module, item, stage, notes)
+                module = _run_one(watch.module, item, stage, notes)
             except InvalidPassResult as error:
                 span = error.span if error.node is None else line_of(error.node)
                 _note_failure(notes, item, _first_line(error), span, error)
@@ -65,7 +65,7 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
                 sentence = f"it raised {type(error).__name__}: {_first_line(error)}".rstrip(": ")
                 _note_failure(notes, item, sentence, line_of_error(error), error)
             else:
-                watch.module = made
+                watch.module = module
 
 
 def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, notes: PassNotes) -> torch.fx.GraphModule:
@@ -83,37 +83,39 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
             result = item.run(copy)
     finally:
         graph.is_watching = False
-    made = copy if result is None else result
-    if not hasattr(made, "graph") or not hasattr(made, "recompile"):
-        raise InvalidPassResult(f"it returned {type(made).__name__}, not a torch.fx.GraphModule or None")
-    if made is copy and made.graph is graph and _is_same(before, _snapshot(graph)):
+    result_module = copy if result is None else result
+    if not hasattr(result_module, "graph") or not hasattr(result_module, "recompile"):
+        raise InvalidPassResult(f"it returned {type(result_module).__name__}, not a torch.fx.GraphModule or None")
+    if result_module is copy and result_module.graph is graph and _is_same(before, _snapshot(graph)):
         return module
-    known = {n.name: (n.op, n.target) for n in module.graph.nodes}
-    created = [n for n in made.graph.nodes if known.get(n.name) != (n.op, n.target)]
-    made.meta = {**module.meta, **made.meta}
+    ops_before = {n.name: (n.op, n.target) for n in module.graph.nodes}
+    created = [n for n in result_module.graph.nodes if ops_before.get(n.name) != (n.op, n.target)]
+    result_module.meta = {**module.meta, **result_module.meta}
     if stage.is_functional:
-        eliminate_dead_code(made)
-        created = [n for n in created if n in set(made.graph.nodes)]
-    _check_inputs(module, made)
-    set_sources(module.graph, made.graph, created, item.name)
-    verify_graph(made, WELL_FORMED_RULES, "the graph is not well-formed")
-    made.graph.lint()
+        eliminate_dead_code(result_module)
+        created = [n for n in created if n in set(result_module.graph.nodes)]
+    _check_inputs(module, result_module)
+    set_sources(module.graph, result_module.graph, created, item.name)
+    verify_graph(result_module, WELL_FORMED_RULES, "the graph is not well-formed")
+    result_module.graph.lint()
     if stage.facts is not None:
-        _check_and_set_values(module, made, stage.facts)
+        _check_and_set_values(module, result_module, stage.facts)
     if stage.is_functional:
-        _verify_functional(made)
-    if made is copy:
-        made = torch.fx.GraphModule(copy, copy.graph)
-        made.meta = copy.meta
+        _verify_functional(result_module)
+    if result_module is copy:
+        result_module = torch.fx.GraphModule(copy, copy.graph)
+        result_module.meta = copy.meta
     else:
-        made.recompile()
+        result_module.recompile()
     if item.reports_difference:
-        _report_difference(notes, item, _value_difference(module, made, stage))
-    if item.verify and (found := _value_difference(module, made, stage)):
-        raise InvalidPassResult(f"values differ from those before the pass: {found}", _last_created_node(made))
-    for node in made.graph.nodes:
+        _report_difference(notes, item, _value_difference(module, result_module, stage))
+    if item.verify and (difference := _value_difference(module, result_module, stage)):
+        raise InvalidPassResult(
+            f"values differ from those before the pass: {difference}", _last_created_node(result_module)
+        )
+    for node in result_module.graph.nodes:
         pop_line(node)
-    return made
+    return result_module
 
 
 def _copy(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, WatchedGraph]:
@@ -122,9 +124,9 @@ def _copy(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, WatchedGr
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in module.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    made = LazyGraphModule(module, graph)
-    made.meta = dict(module.meta)
-    return made, graph
+    copy = LazyGraphModule(module, graph)
+    copy.meta = dict(module.meta)
+    return copy, graph
 
 
 _State = list[tuple[torch.fx.Node, Any, tuple[Any, ...], dict[str, Any]]]
@@ -155,9 +157,9 @@ def _is_identical(first: Any, second: Any) -> bool:
 
 
 def _check_inputs(before: torch.fx.GraphModule, after: torch.fx.GraphModule) -> None:
-    names, found = ([n.name for n in m.graph.find_nodes(op="placeholder")] for m in (before, after))
-    if names != found:
-        raise InvalidPassResult(f"the graph's inputs are ({', '.join(found)}), and were ({', '.join(names)})")
+    names, names_after = ([n.name for n in m.graph.find_nodes(op="placeholder")] for m in (before, after))
+    if names != names_after:
+        raise InvalidPassResult(f"the graph's inputs are ({', '.join(names_after)}), and were ({', '.join(names)})")
 
 
 def _verify_functional(module: torch.fx.GraphModule) -> None:
@@ -183,8 +185,8 @@ def _check_and_set_values(before: torch.fx.GraphModule, after: torch.fx.GraphMod
     new = _run_changed(after, facts, names - changed)
     _compare_outcomes(old, new, after)
     for node, value in new.values.items():
-        known = node.meta.get(facts.value_key)
-        if node.op != "output" and (known is None or (node.name in changed and not has_same_layout(known, value))):
+        stored = node.meta.get(facts.value_key)
+        if node.op != "output" and (stored is None or (node.name in changed and not has_same_layout(stored, value))):
             node.meta[facts.value_key] = value
 
 
@@ -202,19 +204,19 @@ def _run_changed(after: torch.fx.GraphModule, facts: GraphFacts, unchanged: set[
 def _node_that_raised(error: Exception, module: torch.fx.GraphModule) -> torch.fx.Node | None:
     """Return the node whose run an error came from, which the interpreter's frames hold."""
     nodes = set(module.graph.nodes)
-    found = None
+    raised_at = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         node = frame.f_locals.get("n") if frame.f_code.co_name == "run_node" else None
-        found = node if node in nodes else found
-    return found
+        raised_at = node if node in nodes else raised_at
+    return raised_at
 
 
 def _changed_nodes(before: torch.fx.GraphModule, after: torch.fx.GraphModule) -> set[str]:
     """Return the names of nodes that are new or changed, or are computed from such nodes."""
-    known = {n.name: n for n in before.graph.nodes}
+    before_by_name = {n.name: n for n in before.graph.nodes}
     changed: set[str] = set()
     for node in after.graph.nodes:
-        old = known.get(node.name)
+        old = before_by_name.get(node.name)
         is_same = old is not None and (old.op, old.target) == (node.op, node.target)
         if not is_same or _arguments(old) != _arguments(node) or any(i.name in changed for i in node.all_input_nodes):
             changed.add(node.name)
@@ -231,11 +233,11 @@ def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.Gra
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     returned = output.args[0]
     for kind, before, after in (("result", old.results, new.results), ("input", old.inputs, new.inputs)):
-        for number, (known, found) in enumerate(zip(before, after, strict=True)):
-            if known == found:
+        for number, (expected, actual) in enumerate(zip(before, after, strict=True)):
+            if expected == actual:
                 continue
             name, was, now = next(
-                ((n, w, f) for (n, w), (m, f) in zip(known, found, strict=False) if (n, w) != (m, f)),
+                ((n, w, f) for (n, w), (m, f) in zip(expected, actual, strict=False) if (n, w) != (m, f)),
                 ("type", "another type", "this type"),
             )
             at = nodes_in(returned[number : number + 1]) if kind == "result" else []
@@ -245,13 +247,13 @@ def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.Gra
 
 def _nearest_created_node(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the closest node that the pass made, among a node and what it is computed from."""
-    seen, todo = {node}, [node]
+    visited, todo = {node}, [node]
     while todo:
-        found = todo.pop(0)
-        if line_of(found) is not None:
-            return found
-        new = [i for i in found.all_input_nodes if i not in seen]
-        seen.update(new)
+        candidate = todo.pop(0)
+        if line_of(candidate) is not None:
+            return candidate
+        new = [i for i in candidate.all_input_nodes if i not in visited]
+        visited.update(new)
         todo += new
     return None
 
@@ -266,10 +268,10 @@ def _value_difference(before: torch.fx.GraphModule, after: torch.fx.GraphModule,
     return stage.compare(before, after, stage.real_inputs())
 
 
-def _report_difference(notes: PassNotes, item: UserPass, found: str) -> None:
+def _report_difference(notes: PassNotes, item: UserPass, difference: str) -> None:
     """Record and warn that values differ from those of the graph before."""
-    notes.difference = found.replace("from eager", "from the graph before").replace("in eager", "before")
-    if found:
+    notes.difference = difference.replace("from eager", "from the graph before").replace("in eager", "before")
+    if difference:
         sentence = f"The {item.name} changes values: {notes.difference}."
         warnings.warn_explicit(sentence, WrongResult, item.span.file, item.span.line)
 
@@ -277,8 +279,8 @@ def _report_difference(notes: PassNotes, item: UserPass, found: str) -> None:
 def _note_failure(notes: PassNotes, item: UserPass, sentence: str, span: Span | None, error: Exception) -> None:
     """Record and warn that a pass was undone."""
     notes.span = span or item.span
-    place = f"{display_name(notes.span.file)}, line {notes.span.line}"
-    notes.failure = f"The pass {item.name} was undone: {sentence} ({place})."
+    location = f"{display_name(notes.span.file)}, line {notes.span.line}"
+    notes.failure = f"The pass {item.name} was undone: {sentence} ({location})."
     notes.detail = "".join(traceback.format_exception(error))
     warnings.warn_explicit(notes.failure, PassUndone, notes.span.file, notes.span.line)
 

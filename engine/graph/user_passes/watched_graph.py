@@ -58,14 +58,14 @@ def set_line(node: torch.fx.Node, span: Span) -> None:
 
 def pop_line(node: torch.fx.Node) -> Span | None:
     """Return the line of the pass that created a node, and forget it."""
-    found: Span | None = node.meta.pop(_LINE_KEY, None)
-    return found
+    span: Span | None = node.meta.pop(_LINE_KEY, None)
+    return span
 
 
 def line_of(node: torch.fx.Node) -> Span | None:
     """Return the line of the pass that created a node; None if it is not known."""
-    found: Span | None = node.meta.get(_LINE_KEY)
-    return found
+    span: Span | None = node.meta.get(_LINE_KEY)
+    return span
 
 
 def line_of_frame(frame: FrameType | None) -> Span | None:
@@ -77,8 +77,8 @@ def line_of_frame(frame: FrameType | None) -> Span | None:
 
 def line_of_error(error: BaseException) -> Span | None:
     """Return the innermost line of the user's code in the traceback of an error."""
-    found = [s for s in traceback.extract_tb(error.__traceback__) if not _is_ours(s.filename) and s.lineno]
-    return Span(found[-1].filename, found[-1].lineno or 0) if found else None
+    frames = [s for s in traceback.extract_tb(error.__traceback__) if not _is_ours(s.filename) and s.lineno]
+    return Span(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
 def _is_ours(file: str) -> bool:

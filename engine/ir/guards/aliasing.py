@@ -35,22 +35,26 @@ class SameObject(Guard):
     def same_object(self) -> Source | None:
         return self.other if self.expect_same else None
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{expr} is {'' if self.expect_same else 'not '}{others[0]}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{expr} is {'' if self.expect_same else 'not '}{other_texts[0]}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return (value is others[0]) is self.expect_same
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        return (value is other_values[0]) is self.expect_same
 
     def expected_text(self) -> str:
         return f"{'the same object as' if self.expect_same else 'a different object than'} {user_expr(self.other)}"
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return f"{'the same object as' if value is others[0] else 'a different object than'} {user_expr(self.other)}"
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        return (
+            f"{'the same object as' if value is other_values[0] else 'a different object than'} {user_expr(self.other)}"
+        )
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} is {actual}; the compiled code expects {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expect_same:
             return (Fix(f"Pass the same object as {self.user_expr} and {user_expr(self.other)} in every call."),)
         return (
@@ -80,13 +84,15 @@ class NoAliasing(Guard):
         """Return True if the values do not alias in the way that the compiled code excludes."""
         raise NotImplementedError
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{const(self.are_disjoint, self.are_disjoint.__name__)}({', '.join((expr, *others))})"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{const(self.are_disjoint, self.are_disjoint.__name__)}({', '.join((expr, *other_texts))})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return self.are_disjoint(value, *others)
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        return self.are_disjoint(value, *other_values)
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
                 f"Pass a copy of one of them, so that {self.copy_purpose}",
@@ -95,14 +101,14 @@ class NoAliasing(Guard):
         )
 
 
-def has_disjoint_storage(tensor: Any, *others: Any) -> bool:
+def has_disjoint_storage(tensor: Any, *other_values: Any) -> bool:
     """Return True if the first tensor's storage shares no byte with the others' storages.
 
     Several storages may use the memory of one array, so addresses are compared.
     """
     start, end, storage = _storage_range(tensor)
-    for other in others:
-        first, last, its = _storage_range(other)
+    for other_value in other_values:
+        first, last, its = _storage_range(other_value)
         if its == storage or (first < end and start < last):
             return False
     return True
@@ -214,28 +220,30 @@ class DisjointStorage(NoAliasing):
 
     num_mutated: int = 1
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         if self.num_mutated == 1:
-            return super().condition(expr, const, others, known)
+            return super().condition(expr, const, other_texts, known_type)
         check = MutatedStorageCheck(self.num_mutated)
-        return f"{const(check, 'mutated_storages_are_disjoint')}({', '.join((expr, *others))})"
+        return f"{const(check, 'mutated_storages_are_disjoint')}({', '.join((expr, *other_texts))})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return (
-            mutated_storages_are_disjoint(self.num_mutated, value, *others)
+            mutated_storages_are_disjoint(self.num_mutated, value, *other_values)
             if self.num_mutated > 1
-            else super().test(value, others)
+            else super().test(value, other_values)
         )
 
     def expected_text(self) -> str:
         return "no memory shared with " + ", ".join(user_expr(o) for o in self.others)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        named = [(user_expr(o), t) for o, t in zip(self.sources, (value, *others), strict=True)]
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        named = [(user_expr(o), t) for o, t in zip(self.sources, (value, *other_values), strict=True)]
         for n, (name, tensor) in enumerate(named[: self.num_mutated]):
-            for other, its in named[n + 1 :]:
+            for other_name, its in named[n + 1 :]:
                 if not has_disjoint_storage(tensor, its):
-                    return f"shared by {name} and {other}"
+                    return f"shared by {name} and {other_name}"
         return "no memory shared"
 
     def failure_message(self, actual: str) -> str:
@@ -256,11 +264,11 @@ class DistinctObjects(NoAliasing):
     def expected_text(self) -> str:
         return "a different object than each of " + ", ".join(user_expr(o) for o in self.others)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         first: dict[int, Source] = {}
-        for found, origin in zip((value, *others), self.sources, strict=True):
-            if (known := first.setdefault(id(found), origin)) != origin:
-                return f"{user_expr(origin)} and {user_expr(known)} are the same object"
+        for argument, origin in zip((value, *other_values), self.sources, strict=True):
+            if (first_source := first.setdefault(id(argument), origin)) != origin:
+                return f"{user_expr(origin)} and {user_expr(first_source)} are the same object"
         return "all are different objects"
 
     def failure_message(self, actual: str) -> str:
@@ -280,8 +288,8 @@ def _overlaps(spans: list[tuple[int, int]], position: int, num_mutated: int) -> 
     The first ``num_mutated`` spans are those of mutated tensors.
     """
     start, end = spans[position]
-    others = spans if position < num_mutated else spans[:num_mutated]
-    return any(first < end and start < last and n != position for n, (first, last) in enumerate(others))
+    compared_spans = spans if position < num_mutated else spans[:num_mutated]
+    return any(first < end and start < last and n != position for n, (first, last) in enumerate(compared_spans))
 
 
 def _storage_range(tensor: Any) -> tuple[int, int, int]:
@@ -319,46 +327,46 @@ class SharedStorage(Guard):
     def sources(self) -> tuple[Source, ...]:
         return (self.source, *self.others)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        text = (
-            f"{const(byte_offsets_in_storage, 'starts_in_one')}({', '.join((expr, *others))}) == {self.byte_offsets!r}"
-        )
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        text = f"{const(byte_offsets_in_storage, 'starts_in_one')}({', '.join((expr, *other_texts))}) == {self.byte_offsets!r}"
         return (
             f"{text} and {const(_storage_bytes, 'bytes_held')}({expr}) >= {self.min_storage_bytes}"
             if self.min_storage_bytes
             else text
         )
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return byte_offsets_in_storage(value, *others) == self.byte_offsets and (
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        return byte_offsets_in_storage(value, *other_values) == self.byte_offsets and (
             not self.min_storage_bytes or _storage_bytes(value) >= self.min_storage_bytes
         )
 
     def expected_text(self) -> str:
         return self._layout_text(self.byte_offsets, f"at least {self.min_storage_bytes}")
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return self._layout_text(byte_offsets_in_storage(value, *others), str(_storage_bytes(value)))
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        return self._layout_text(byte_offsets_in_storage(value, *other_values), str(_storage_bytes(value)))
 
-    def _layout_text(self, starts: tuple[int | None, ...], held: str) -> str:
+    def _layout_text(self, starts: tuple[int | None, ...], layout: str) -> str:
         names = map(user_expr, self.sources)
         pairs = zip(names, starts, strict=True)
         text = ", ".join(f"{n} in another storage" if s is None else f"{n} from byte {s}" for n, s in pairs)
-        return f"{text} of {held}" if self.min_storage_bytes else text
+        return f"{text} of {layout}" if self.min_storage_bytes else text
 
     def failure_message(self, actual: str) -> str:
         return (
             f"The tensors share memory as {actual}; the compiled code writes to it and expects {self.expected_text()}."
         )
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix("Pass tensors that share memory in the same way in every call, or pass copies."),)
 
 
-def byte_offsets_in_storage(first: Any, *others: Any) -> tuple[int | None, ...]:
+def byte_offsets_in_storage(first: Any, *other_values: Any) -> tuple[int | None, ...]:
     """Return each tensor's start byte in the first one's storage; None for another storage."""
     storage = _storage_id(first)
-    return (_start_byte(first), *(_start_byte(t) if _storage_id(t) == storage else None for t in others))
+    return (_start_byte(first), *(_start_byte(t) if _storage_id(t) == storage else None for t in other_values))
 
 
 def _storage_bytes(tensor: Any) -> int:

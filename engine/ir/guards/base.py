@@ -139,7 +139,7 @@ class Guard:
         """The other source whose object the value must be."""
         return None
 
-    def is_redundant(self, others: ImpliedFacts) -> bool:
+    def is_redundant(self, implied: ImpliedFacts) -> bool:
         """Return True if other guards of the entry imply this one."""
         return False
 
@@ -157,7 +157,9 @@ class Guard:
         """The kind's name for display."""
         return self.kind
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         """Return Python code that is true when the guard holds.
 
         ``expr`` reads the value, ``others`` the rest of ``sources``. For tensors ``known`` is passed only if no
@@ -165,7 +167,7 @@ class Guard:
         """
         raise NotImplementedError
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         """Return True if the guard holds for these values.
 
         Agrees with ``condition`` on every input. An exception counts as a failure.
@@ -176,7 +178,7 @@ class Guard:
         """Describe the expected value in a few words."""
         raise NotImplementedError
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         """Describe the actual value in the terms of ``expected_text``."""
         return describe_values.describe(value)
 
@@ -184,7 +186,7 @@ class Guard:
         """Return a sentence that explains why the guard failed."""
         return f"{self.user_expr}: {self.kind} is {actual}, the compiled code expects {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         """Return possible fixes for the user, best first."""
         return ()
 

@@ -39,8 +39,8 @@ class ConditionOp:
 
 def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | None:
     """Evaluate the operations and return the last result as a bool; None if one of them fails."""
-    found: bool | None = _evaluate(bool, steps, inputs)
-    return found
+    outcome: bool | None = _evaluate(bool, steps, inputs)
+    return outcome
 
 
 def evaluate_number(steps: tuple[ConditionOp, ...], *inputs: Any) -> Any:
@@ -58,29 +58,29 @@ class NumberProgram:
     steps: tuple[ConditionOp, ...]
     paths: tuple[ArgumentPath, ...] = ()
 
-    def __call__(self, given: Any) -> Any:
-        numbers = [path.read(given) for path in self.paths] or [given]
+    def __call__(self, arguments: Any) -> Any:
+        numbers = [path.read(arguments) for path in self.paths] or [arguments]
         return run_steps(self.steps, numbers) if all(type(n) in (int, float) for n in numbers) else None
 
 
 def _evaluate(finish: Callable[[Any], Any], steps: tuple[ConditionOp, ...], inputs: tuple[Any, ...]) -> Any:
     """Evaluate the operations. Tensors are cloned first, because operations may mutate them."""
     with torch.no_grad(), DisableTorchFunction():
-        known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
-        return run_steps((*steps, ConditionOp(finish, (ValueRef(len(inputs) + len(steps) - 1),))), known)
+        values = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+        return run_steps((*steps, ConditionOp(finish, (ValueRef(len(inputs) + len(steps) - 1),))), values)
 
 
-def run_steps(steps: tuple[ConditionOp, ...], known: list[Any]) -> Any:
+def run_steps(steps: tuple[ConditionOp, ...], values: list[Any]) -> Any:
     """Append each result to the known values; return the last, or None if one fails."""
     try:
         for step in steps:
-            args = [known[a.index] if type(a) is ValueRef else a for a in step.args]
-            words = {k: known[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
+            args = [values[a.index] if type(a) is ValueRef else a for a in step.args]
+            kwargs = {k: values[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
             run = step.target if callable(step.target) else getattr(args.pop(0), step.target)
-            known.append(run(*args, **words))
+            values.append(run(*args, **kwargs))
     except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
         return None
-    return known[-1]
+    return values[-1]
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,23 @@ class ComputedCondition(Guard):
     def sources(self) -> tuple[Source, ...]:
         return (self.source, *self.others)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        given = ", ".join((const(self.ops, "steps"), expr, *others))
-        return f"{const(evaluate_condition, 'comes_to')}({given}) is {self.expected}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        arguments = ", ".join((const(self.ops, "steps"), expr, *other_texts))
+        return f"{const(evaluate_condition, 'comes_to')}({arguments}) is {self.expected}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return evaluate_condition(self.ops, value, *others) is self.expected
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        return evaluate_condition(self.ops, value, *other_values) is self.expected
 
     def expected_text(self) -> str:
         return f"values that make a condition {str(self.expected).lower()}"
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = evaluate_condition(self.ops, value, *others)
-        return "values for which the condition cannot be evaluated" if found is None else self._condition_text(found)
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        outcome = evaluate_condition(self.ops, value, *other_values)
+        return (
+            "values for which the condition cannot be evaluated" if outcome is None else self._condition_text(outcome)
+        )
 
     def _condition_text(self, truth: bool) -> str:
         return f"values that make it {str(truth).lower()}"
@@ -120,5 +124,5 @@ class ComputedCondition(Guard):
         of = ", ".join(map(user_expr, self.sources))
         return f"A condition on the values of {of} was {str(self.expected).lower()} when this entry was compiled; this call has {actual}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix("Accept one cache entry per outcome, or use torch.where to compute both."),)

@@ -37,8 +37,8 @@ class GlobalStateMatch(Guard):
     def forbids_modes(self) -> bool:
         return self.state_name == "torch_function_modes" and self.expected == ()
 
-    def is_redundant(self, others: ImpliedFacts) -> bool:
-        return others.no_modes and self.state_name == "default_device" and self.expected is None
+    def is_redundant(self, implied: ImpliedFacts) -> bool:
+        return implied.no_modes and self.state_name == "default_device" and self.expected is None
 
     @property
     def user_expr(self) -> str:
@@ -48,7 +48,9 @@ class GlobalStateMatch(Guard):
     def kind_label(self) -> str:
         return self.user_expr
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         if self._is_plain and (self.state_name, self.expected) in FAST_CHECKS:
             template, function = FAST_CHECKS[self.state_name, self.expected]
             return str(template).format(const(function, function.__name__.lstrip("_")))
@@ -64,26 +66,26 @@ class GlobalStateMatch(Guard):
     def _is_plain(self) -> bool:
         return self.expected is None or (type(self.expected) is tuple and not self.expected)
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return global_state_equal(GLOBAL_STATES[self.state_name].read(), self.expected)
 
     def expected_text(self) -> str:
         return _state_text(self.expected)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = _state_text(GLOBAL_STATES[self.state_name].read())
-        return f"another {found}" if found == self.expected_text() and not self.test(value) else found
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        actual = _state_text(GLOBAL_STATES[self.state_name].read())
+        return f"another {actual}" if actual == self.expected_text() and not self.test(value) else actual
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr[0].upper()}{self.user_expr[1:]} is {actual}; this entry was compiled with {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.state_name == "grad_mode":
-            wanted = "enable_grad" if self.expected else "no_grad"
+            context = "enable_grad" if self.expected else "no_grad"
             return (
                 Fix(
                     "Always call it under the same grad mode, or accept one cache entry per grad mode",
-                    f"with torch.{wanted}():\n    ...",
+                    f"with torch.{context}():\n    ...",
                 ),
             )
         return (Fix(f"Set the {self.user_expr} once, before the first call, or accept one cache entry per setting."),)

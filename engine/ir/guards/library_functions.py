@@ -68,7 +68,9 @@ class LibraryFunctionsMatch(Guard):
     def tier(self) -> int:
         return 2  # after the arguments: it almost never fails
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         return " and ".join(
             f"{const(f.namespace.values, 'builtins' if f.text == f.name else 'module')}[{f.name!r}] is {const(f.expected, f.name)}"
             for f in self.functions
@@ -77,18 +79,18 @@ class LibraryFunctionsMatch(Guard):
     def _replaced_functions(self) -> list[LibraryFunction]:
         return [f for f in self.functions if f.current() is not f.expected]
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return not self._replaced_functions()
 
     def expected_text(self) -> str:
         return "not replaced"
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = [f"{f.text} is {describe_values.describe(f.current())}" for f in self._replaced_functions()]
-        return ", ".join(found) or "not replaced"
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        replaced = [f"{f.text} is {describe_values.describe(f.current())}" for f in self._replaced_functions()]
+        return ", ".join(replaced) or "not replaced"
 
     def failure_message(self, actual: str) -> str:
         return f"A function that the traced code called was replaced: {actual}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix("Replace library functions once, before the first call, or accept one cache entry for each."),)

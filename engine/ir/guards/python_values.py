@@ -39,26 +39,28 @@ class TypeMatch(Guard):
     def implied_type(self) -> KnownType:
         return self.type
 
-    def is_redundant(self, others: ImpliedFacts) -> bool:
-        return others.types.get(self.source) is self.type
+    def is_redundant(self, implied: ImpliedFacts) -> bool:
+        return implied.types.get(self.source) is self.type
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         return f"{const(type, 'type')}({expr}) is {const(self.type, _name_of(self.type))}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return described_type(value) is self.type
 
     def expected_text(self) -> str:
         return describe_values.type_name(self.type)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         if value is MISSING:
             return "missing"
-        found = describe_values.type_name(described_type(value))
-        is_namesake = found == self.expected_text() and described_type(value) is not self.type
-        return f"another class named {found}" if is_namesake else found
+        actual = describe_values.type_name(described_type(value))
+        is_namesake = actual == self.expected_text() and described_type(value) is not self.type
+        return f"another class named {actual}" if is_namesake else actual
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.type in (int, float) and type(value) in (int, float):
             return (
                 Fix(
@@ -97,20 +99,22 @@ class IdMatch(Guard):
     def implied_type(self) -> type | None:
         return type(self.expected) if type(self.expected) in FIXED_CLASS_TYPES else None
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         if self.expected is None or type(self.expected) is bool:
             return f"{expr} is {self.expected}"
         return f"{expr} is {const(self.expected, _const_name(self.expected))}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return value is self.expected
 
     def expected_text(self) -> str:
         return "missing" if self.expected is MISSING else describe_values.describe(self.expected)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = "missing" if value is MISSING else describe_values.describe(value)
-        return f"another {found}" if found == self.expected_text() and value is not self.expected else found
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        actual = "missing" if value is MISSING else describe_values.describe(value)
+        return f"another {actual}" if actual == self.expected_text() and value is not self.expected else actual
 
     def failure_message(self, actual: str) -> str:
         if self.expected is MISSING:
@@ -118,7 +122,7 @@ class IdMatch(Guard):
         same = "" if self.expected is None else "the same object as before: "
         return f"{self.user_expr} is {actual}; the compiled code expects {same}{self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expected is None or value is None:
             return (Fix(f"Always or never pass {self.user_expr}: None and a value need separate cache entries."),)
         if type(self.expected) is types.FunctionType:
@@ -128,11 +132,11 @@ class IdMatch(Guard):
         return (Fix(f"Reuse one object for {self.user_expr} instead of creating a new one for each call."),)
 
 
-def _const_name(held: Any) -> str:
+def _const_name(value: Any) -> str:
     name = (
-        held.__name__
-        if type(held) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
-        else type(held).__name__
+        value.__name__
+        if type(value) in (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
+        else type(value).__name__
     )
     return name.rpartition(".")[2] if name.rpartition(".")[2].isidentifier() else "held"
 
@@ -169,7 +173,9 @@ class EqualsMatch(Guard):
     def implied_type(self) -> type:
         return type(self.expected)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         value, kind = self.expected, type(self.expected)
         if value is None or kind is bool:
             return f"{expr} is {value}"
@@ -181,7 +187,7 @@ class EqualsMatch(Guard):
             return f"{const(type, 'type')}({expr}) is {const(float, 'float')} and {expr} == {value!r}"
         return f"{const(python_objects.constants_equal, 'same')}({expr}, {const(value, 'expected')})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         if isinstance(self.expected, (enum.Enum, type)):
             return value is self.expected
         return python_objects.constants_equal(value, self.expected)
@@ -189,18 +195,18 @@ class EqualsMatch(Guard):
     def expected_text(self) -> str:
         return describe_values.describe(self.expected)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        found = describe_values.describe(value)
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
+        actual = describe_values.describe(value)
         return (
-            f"{describe_values.type_name(type(value))} {found}"
-            if found == self.expected_text() and not self.test(value)
-            else found
+            f"{describe_values.type_name(type(value))} {actual}"
+            if actual == self.expected_text() and not self.test(value)
+            else actual
         )
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} is {actual}; the compiled code was specialized for {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.user_expr.endswith(".training"):
             return (Fix(f"{NO_FIX}: training and evaluation need one cache entry each."),)
         if type(self.expected) in (int, float) and type(value) in (int, float):
@@ -242,16 +248,18 @@ class LengthMatch(Guard):
 
     length: int
 
-    def is_redundant(self, others: ImpliedFacts) -> bool:
-        return (self.source, self.length) in others.lengths
+    def is_redundant(self, implied: ImpliedFacts) -> bool:
+        return (self.source, self.length) in implied.lengths
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         if self._checks_no_hooks:
             return f"not {expr}"
-        measure = len if known in (list, tuple, dict, set, frozenset, str, bytes) else python_objects.builtin_len
+        measure = len if known_type in (list, tuple, dict, set, frozenset, str, bytes) else python_objects.builtin_len
         return f"{const(measure, measure.__name__)}({expr}) == {self.length}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return not value if self._checks_no_hooks else python_objects.builtin_len(value) == self.length
 
     @property
@@ -269,7 +277,7 @@ class LengthMatch(Guard):
     def changed_dims(self, value: Any) -> frozenset[int]:
         return frozenset((-1,)) if type(value) in (list, deque) and len(value) != self.length else frozenset()
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         return (
             str(python_objects.builtin_len(value))
             if python_objects.builtin_base(type(value), python_objects._LEN_METHODS)
@@ -279,7 +287,7 @@ class LengthMatch(Guard):
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} has length {actual}; the compiled code was specialized for length {self.length}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
                 f"Stack the items of {self.user_expr} into one tensor: a tensor's size can be a symbol, a container's length cannot."
@@ -313,35 +321,41 @@ class DictKeysMatch(Guard):
     def implied_length(self) -> int:
         return len(self.keys)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        if not self.keys and known in python_objects.EXACT_DICTS:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        if not self.keys and known_type in python_objects.EXACT_DICTS:
             return f"not {expr}"
         return f"{const(python_objects.dict_keys_equal, 'same_keys')}({expr}, {const(self.keys, 'keys')})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return python_objects.dict_keys_equal(value, self.keys)
 
     def expected_text(self) -> str:
         return _keys_text(self.keys)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         if not python_objects.builtin_base(type(value), (dict, types.MappingProxyType)):
             return describe_values.describe(value)
-        found = _keys_text(python_objects.builtin_dict_keys(value))
-        return f"{found} (other objects)" if found == self.expected_text() and not self.test(value) else found
+        actual = _keys_text(python_objects.builtin_dict_keys(value))
+        return f"{actual} (other objects)" if actual == self.expected_text() and not self.test(value) else actual
 
     def failure_message(self, actual: str) -> str:
         return (
             f"{self.user_expr} has the keys {actual}; the compiled code expects {self.expected_text()}, in this order."
         )
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Always give {self.user_expr} the same keys in the same order; use None for missing items."),)
 
 
 def _keys_text(keys: Any) -> str:
-    words = [describe_values.describe(k) for k in keys]
-    return "[" + ", ".join(words if len(words) <= 12 else [*words[:11], f"... {len(words) - 11} more"]) + "]"
+    key_texts = [describe_values.describe(k) for k in keys]
+    return (
+        "["
+        + ", ".join(key_texts if len(key_texts) <= 12 else [*key_texts[:11], f"... {len(key_texts) - 11} more"])
+        + "]"
+    )
 
 
 @dataclass(frozen=True)
@@ -358,22 +372,24 @@ class HasAttrGuard(Guard):
     attribute: str
     present: bool
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         return f"{'' if self.present else 'not '}{const(python_objects.has_static_attribute, 'has_attribute')}({expr}, {self.attribute!r})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return python_objects.has_static_attribute(value, self.attribute) is self.present
 
     def expected_text(self) -> str:
         return f"{'has' if self.present else 'has no'} {self.attribute}"
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         return f"{'has' if python_objects.has_static_attribute(value, self.attribute) else 'has no'} {self.attribute}"
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} {actual}; the compiled code expects that it {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Set {self.user_expr}.{self.attribute} before the first call, to None if it has no value yet."),)
 
 
@@ -400,7 +416,9 @@ class CodeMatch(Guard):
     def implied_type(self) -> type:
         return types.FunctionType
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         function, code = const(types.FunctionType, "FunctionType"), const(self.code, "code")
         is_equal = f"{const(codes_equal, 'codes_equal')}({expr}.__code__, {code})"
         return (
@@ -408,7 +426,7 @@ class CodeMatch(Guard):
             f" and ({expr}.__code__ is {code} or {is_equal})"
         )
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return (
             type(value) is types.FunctionType
             and value.__globals__ is self.namespace
@@ -418,16 +436,16 @@ class CodeMatch(Guard):
     def expected_text(self) -> str:
         return _code_text(self.code)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         if type(value) is not types.FunctionType:
             return describe_values.describe(value)
-        found = _code_text(value.__code__)
-        return f"another {found}" if found == self.expected_text() and not self.test(value) else found
+        actual = _code_text(value.__code__)
+        return f"another {actual}" if actual == self.expected_text() and not self.test(value) else actual
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} is now {actual}; the compiled code was traced from {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Define {self.user_expr} once, before the first call: each new definition causes a recompile."),)
 
 
@@ -444,16 +462,18 @@ class OperatorArgsMatch(Guard):
     constructor_args: Any
     """Positional arguments, and (name, value) pairs of keyword arguments."""
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         return f"{const(python_objects.constants_equal, 'same')}({const(python_objects.operator_callable_args, 'parts_of')}({expr}), {const(self.constructor_args, 'parts')})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return python_objects.constants_equal(python_objects.operator_callable_args(value), self.constructor_args)
 
     def expected_text(self) -> str:
         return repr(self.constructor_args[0])
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         try:
             return repr(python_objects.operator_callable_args(value)[0])
         except TypeError:
@@ -463,10 +483,10 @@ class OperatorArgsMatch(Guard):
         return f"{self.user_expr} was created with {actual}; the compiled code expects {self.expected_text()}."
 
 
-def codes_equal(one: types.CodeType, other: types.CodeType) -> bool:
+def codes_equal(first: types.CodeType, second: types.CodeType) -> bool:
     """Return True for code objects that differ in identity only."""
-    return one is other or (
-        one == other and (one.co_filename, one.co_qualname) == (other.co_filename, other.co_qualname)
+    return first is second or (
+        first == second and (first.co_filename, first.co_qualname) == (second.co_filename, second.co_qualname)
     )
 
 

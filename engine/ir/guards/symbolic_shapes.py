@@ -34,7 +34,7 @@ class SymbolicShapeGuard(Guard):
     relation: sympy.Basic
     symbol_sources: tuple[tuple[sympy.Symbol, Source, int], ...]
 
-    def is_redundant(self, others: ImpliedFacts) -> bool:
+    def is_redundant(self, implied: ImpliedFacts) -> bool:
         return self.relation is sympy.true
 
     @property
@@ -45,10 +45,12 @@ class SymbolicShapeGuard(Guard):
     def _used_symbols(self) -> tuple[tuple[sympy.Symbol, Source, int], ...]:
         """The ``symbol_sources`` of the symbols that occur in the relation."""
         free = self.relation.free_symbols
-        return tuple(place for place in self.symbol_sources if place[0] in free)
+        return tuple(location for location in self.symbol_sources if location[0] in free)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        texts = dict(zip(self.sources, (expr, *others), strict=True))
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        texts = dict(zip(self.sources, (expr, *other_texts), strict=True))
         size = const(_size_at, "size_at")
         reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used_symbols}
         if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
@@ -56,20 +58,20 @@ class SymbolicShapeGuard(Guard):
             return f"{const(_compile_relation(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
         return relation_code(self.relation, reads, const)
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        sizes = self._sizes(value, others)
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        sizes = self._sizes(value, other_values)
         return bool(_compile_relation(self.relation, tuple(sizes))(*sizes.values()))
 
-    def _sizes(self, value: Any, others: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
-        values = dict(zip(self.sources, (value, *others), strict=True))
+    def _sizes(self, value: Any, other_values: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
+        values = dict(zip(self.sources, (value, *other_values), strict=True))
         return {s: _size_at(values[o], d) for s, o, d in self._used_symbols}
 
     def expected_text(self) -> str:
         return relation_display(self.relation)
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         try:
-            sizes = self._sizes(value, others)
+            sizes = self._sizes(value, other_values)
         except (TypeError, IndexError, RuntimeError):
             return describe_values.describe(value)
         return ", ".join(f"{s.name} = {v}" for s, v in sizes.items())
@@ -78,7 +80,7 @@ class SymbolicShapeGuard(Guard):
         where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols)
         return f"The compiled code requires {self.expected_text()} ({where}); in this call {actual}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if any(dimension >= 0 for _, _, dimension in self._used_symbols):
             text = (
                 f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."
@@ -117,8 +119,8 @@ def _compile_relation(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) 
     names = [f"v{i}" for i in range(len(symbols))]
     space: dict[str, Any] = {}
 
-    def const(held: object, name: str) -> str:
-        space[name] = held
+    def const(value: object, name: str) -> str:
+        space[name] = value
         return name
 
     text = relation_code(relation, dict(zip(symbols, names, strict=True)), const)

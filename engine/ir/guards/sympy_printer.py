@@ -56,7 +56,7 @@ def relation_code(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], cons
         KeyError: the relation has a symbol that is missing in ``reads``.
     """
     text = _print(relation, reads)
-    for name, held in (
+    for name, value in (
         ("math.", math),
         ("float(", float),
         ("int(", int),
@@ -65,17 +65,17 @@ def relation_code(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], cons
         ("abs(", abs),
         ("round(", round),
     ):
-        text = _bind_builtin(text, name, held, const)
+        text = _bind_builtin(text, name, value, const)
     for function in {f.func for f in relation.atoms(sympy.Function)}:  # those that have no operator of Python
         text = _bind_builtin(text, f"{function.__name__}(", function, const)
     return text
 
 
-def _bind_builtin(text: str, name: str, held: Any, const: ConstName) -> str:
+def _bind_builtin(text: str, name: str, builtin: Any, const: ConstName) -> str:
     if name not in text:
         return text
-    word = name[:-1]
-    return text.replace(name, const(held, word) + name[-1])
+    builtin_name = name[:-1]
+    return text.replace(name, const(builtin, builtin_name) + name[-1])
 
 
 def relation_display(relation: sympy.Basic, names: Mapping[sympy.Symbol, str] = MappingProxyType({})) -> str:

@@ -47,15 +47,15 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
     The function raises TypeError if the value is not a tensor, and RuntimeError if the tensor lacks the
     property.
     """
-    found = getattr(_Tensor, name)
-    get = found.__get__ if hasattr(type(found), "__set__") else None
+    descriptor = getattr(_Tensor, name)
+    get = descriptor.__get__ if hasattr(type(descriptor), "__set__") else None
 
     def read(value: Any) -> Any:
         if type(value) is TensorSpec:
             attribute = getattr(value, name)
             return attribute() if name in ("size", "stride") else attribute
         with DisableTorchFunction():
-            return found(value) if get is None else get(value)
+            return descriptor(value) if get is None else get(value)
 
     read.__name__ = f"{name}_of"
     return read
@@ -110,24 +110,26 @@ class TensorSubclassMatch(Guard):
     inner_names: tuple[str, ...]
     context: Any = field(hash=False)
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         return f"{const(self.test, 'comes_apart')}({expr})"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         names, context = value.__tensor_flatten__()
         return tuple(names) == self.inner_names and _contexts_match(type(value), self.context, context)
 
     def expected_text(self) -> str:
         return f"{', '.join(self.inner_names)} and {self.context!r}"
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         if not hasattr(value, "__tensor_flatten__"):
             return describe_values.describe(value)
         names, context = value.__tensor_flatten__()
         return f"{', '.join(names)} and {context!r}"
 
 
-def _contexts_match(cls: type, expected: Any, given: Any) -> bool:
+def _contexts_match(cls: type, expected: Any, actual: Any) -> bool:
     """Return True if code traced for one subclass context is valid for another one.
 
     Uses the class's ``__metadata_guard__`` if there is one, else equality. The context of a ``DTensor`` repeats
@@ -136,16 +138,16 @@ def _contexts_match(cls: type, expected: Any, given: Any) -> bool:
     """
     own = getattr(cls, "__metadata_guard__", None)
     if own is not None:
-        return bool(own(expected, given))
-    if type(expected) is tuple and type(given) is tuple and len(expected) == len(given):
-        return all(_context_items_match(e, g) for e, g in zip(expected, given, strict=True))
-    return bool(expected == given)
+        return bool(own(expected, actual))
+    if type(expected) is tuple and type(actual) is tuple and len(expected) == len(actual):
+        return all(_context_items_match(e, g) for e, g in zip(expected, actual, strict=True))
+    return bool(expected == actual)
 
 
-def _context_items_match(expected: Any, given: Any) -> bool:
-    if type(expected) is type(given) and _is_dtensor_meta(expected):
-        return bool(expected.dtype == given.dtype)
-    return bool(expected == given)
+def _context_items_match(expected: Any, actual: Any) -> bool:
+    if type(expected) is type(actual) and _is_dtensor_meta(expected):
+        return bool(expected.dtype == actual.dtype)
+    return bool(expected == actual)
 
 
 def _is_dtensor_meta(item: Any) -> bool:
@@ -155,11 +157,11 @@ def _is_dtensor_meta(item: Any) -> bool:
 
 def tensor_properties(guards: Iterable[Guard]) -> dict[Source, list[TensorPropertyGuard]]:
     """Return the guards on one tensor property, by the tensor's source."""
-    found: dict[Source, list[TensorPropertyGuard]] = {}
+    properties: dict[Source, list[TensorPropertyGuard]] = {}
     for guard in guards:
         if guard.is_tensor_property:
-            found.setdefault(guard.source, []).append(cast(TensorPropertyGuard, guard))
-    return found
+            properties.setdefault(guard.source, []).append(cast(TensorPropertyGuard, guard))
+    return properties
 
 
 @dataclass(frozen=True)
@@ -174,22 +176,22 @@ class TensorPropertyGuard(Guard):
     reader: ClassVar[Any]
     """Reads the property from any value; raises TypeError if it is not a tensor."""
 
-    def _read(self, expr: str, const: ConstName, known: KnownType) -> str:
+    def _read(self, expr: str, const: ConstName, known_type: KnownType) -> str:
         return (
             f"{expr}.{self.attribute}"
-            if known in PLAIN_TENSOR_TYPES
+            if known_type in PLAIN_TENSOR_TYPES
             else f"{const(type(self).reader, type(self).reader.__name__)}({expr})"
         )
 
-    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+    def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         try:
             return self.value_text(type(self).reader(value))
         except (TypeError, RuntimeError):
             return describe_values.describe(value)
 
-    def value_text(self, found: Any) -> str:
+    def value_text(self, value: Any) -> str:
         """Format the property's value for display."""
-        return str(found)
+        return str(value)
 
 
 @dataclass(frozen=True)
@@ -205,29 +207,31 @@ class DispatchKeysMatch(TensorPropertyGuard):
 
     keys: str
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
         raw = _parse_dispatch_keys(self.keys)
         if raw is None:
             return f"{const(dispatch_keys_of, 'dispatch_keys_of')}({expr}) == {self.keys!r}"
         return f"{const(torch_dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         raw = _parse_dispatch_keys(self.keys)
         return dispatch_keys_of(value) == self.keys if raw is None else _dispatch_key_bits(value) == raw
 
     def expected_text(self) -> str:
         return self.value_text(self.keys)
 
-    def value_text(self, found: Any) -> str:
-        return str(found).removeprefix("DispatchKeySet(").removesuffix(")")
+    def value_text(self, value: Any) -> str:
+        return str(value).removeprefix("DispatchKeySet(").removesuffix(")")
 
     def failure_message(self, actual: str) -> str:
-        found, wanted = _tensor_kind(actual), _tensor_kind(self.expected_text())
-        if found == wanted:
+        actual_parts, expected_parts = _tensor_kind(actual), _tensor_kind(self.expected_text())
+        if actual_parts == expected_parts:
             return super().failure_message(actual)
-        return f"{self.user_expr} is {found}; the compiled code was specialized for {wanted}."
+        return f"{self.user_expr} is {actual_parts}; the compiled code was specialized for {expected_parts}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Convert {self.user_expr} to an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
 
 
@@ -251,12 +255,12 @@ def _parse_dispatch_keys(text: str) -> int | None:
     """Return the bits of a dispatch key set, or None if its text is not complete."""
     names = [n for n in text.removeprefix("DispatchKeySet(").removesuffix(")").split(", ") if n]
     try:
-        found = DispatchKeySet.from_raw_repr(0)
+        keys = DispatchKeySet.from_raw_repr(0)
         for name in names:
-            found = found.add(dispatch_key_parse(name))
+            keys = keys.add(dispatch_key_parse(name))
     except (RuntimeError, TypeError, AttributeError):
         return None
-    return int(found.raw_repr()) if str(found) == text else None
+    return int(keys.raw_repr()) if str(keys) == text else None
 
 
 @dataclass(frozen=True)
@@ -270,19 +274,21 @@ class DtypeMatch(TensorPropertyGuard):
 
     dtype: torch.dtype
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{self._read(expr, const, known)} is {const(self.dtype, str(self.dtype).removeprefix('torch.'))}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{self._read(expr, const, known_type)} is {const(self.dtype, str(self.dtype).removeprefix('torch.'))}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return _dtype(value) is self.dtype
 
     def expected_text(self) -> str:
         return self.value_text(self.dtype)
 
-    def value_text(self, found: Any) -> str:
-        return describe_values.short_dtype(found)
+    def value_text(self, value: Any) -> str:
+        return describe_values.short_dtype(value)
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
                 f"Convert {self.user_expr} before the call, so that one cache entry is enough",
@@ -302,16 +308,18 @@ class DeviceMatch(TensorPropertyGuard):
 
     device: torch.device
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{self._read(expr, const, known)} == {const(self.device, self.device.type)}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{self._read(expr, const, known_type)} == {const(self.device, self.device.type)}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return bool(_device(value) == self.device)
 
     def expected_text(self) -> str:
         return str(self.device)
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
                 f"Move {self.user_expr} before the call",
@@ -331,17 +339,19 @@ class LayoutMatch(TensorPropertyGuard):
 
     layout: torch.layout
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{self._read(expr, const, known)} is {const(self.layout, str(self.layout).removeprefix('torch.'))}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{self._read(expr, const, known_type)} is {const(self.layout, str(self.layout).removeprefix('torch.'))}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return _layout(value) is self.layout
 
     def expected_text(self) -> str:
         return str(self.layout).removeprefix("torch.")
 
-    def value_text(self, found: Any) -> str:
-        return str(found).removeprefix("torch.")
+    def value_text(self, value: Any) -> str:
+        return str(value).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -355,10 +365,12 @@ class RequiresGradMatch(TensorPropertyGuard):
 
     requires_grad: bool
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{self._read(expr, const, known)} is {self.requires_grad}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{self._read(expr, const, known_type)} is {self.requires_grad}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return _requires_grad(value) is self.requires_grad
 
     def expected_text(self) -> str:
@@ -369,7 +381,7 @@ class RequiresGradMatch(TensorPropertyGuard):
             f"{self.user_expr}.requires_grad is {actual}; the compiled code was specialized for {self.expected_text()}."
         )
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if not self.requires_grad:
             return (
                 Fix(
@@ -391,10 +403,12 @@ class NdimMatch(TensorPropertyGuard):
 
     ndim: int
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return f"{self._read(expr, const, known)} == {self.ndim}"
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{self._read(expr, const, known_type)} == {self.ndim}"
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return bool(_ndim(value) == self.ndim)
 
     def expected_text(self) -> str:
@@ -403,7 +417,7 @@ class NdimMatch(TensorPropertyGuard):
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} has ndim {actual}; the compiled code was specialized for ndim {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
                 f"Give {self.user_expr} the same number of dimensions in every call, for example with unsqueeze or reshape."
@@ -423,27 +437,29 @@ class ShapeMatch(TensorPropertyGuard):
 
     sizes: tuple[int | None, ...]
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return _static_sizes_condition(self._read(expr, const, known), self.sizes)
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return _static_sizes_condition(self._read(expr, const, known_type), self.sizes)
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return _static_sizes_match(_size(value), self.sizes)
 
     def expected_text(self) -> str:
         return _sizes_text(self.sizes)
 
-    def value_text(self, found: Any) -> str:
-        return _sizes_text(tuple(found))
+    def value_text(self, value: Any) -> str:
+        return _sizes_text(tuple(value))
 
     def failure_message(self, actual: str) -> str:
-        found, wanted = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
-        differing = [i for i, (f, w) in enumerate(zip(found, wanted, strict=False)) if w not in ("*", f)]
-        if len(found) != len(wanted) or len(differing) != 1:
+        actual_parts, expected_parts = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
+        differing = [i for i, (f, w) in enumerate(zip(actual_parts, expected_parts, strict=False)) if w not in ("*", f)]
+        if len(actual_parts) != len(expected_parts) or len(differing) != 1:
             return f"{self.user_expr} has shape {actual}; the compiled code was specialized for {self.expected_text()}."
         at = differing[0]
-        return f"{self.user_expr} has size {found[at]} in dimension {at}; the compiled code was specialized for size {wanted[at]}."
+        return f"{self.user_expr} has size {actual_parts[at]} in dimension {at}; the compiled code was specialized for size {expected_parts[at]}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         dimensions = sorted(self.changed_dims(value))
         sizes = _size(value) if dimensions else ()
         if any(sizes[d] in (0, 1) for d in dimensions):
@@ -453,11 +469,11 @@ class ShapeMatch(TensorPropertyGuard):
                 ),
             )
         marks = "\n".join(f"engine.mark_dynamic({self.user_expr}, {d})" for d in dimensions)
-        words = " and ".join(f"dimension {d}" for d in dimensions)
+        dimension_list = " and ".join(f"dimension {d}" for d in dimensions)
         mark = (
             (
                 Fix(
-                    f"Mark {words} of {self.user_expr} as dynamic before the first call: one cache entry then works for all sizes",
+                    f"Mark {dimension_list} of {self.user_expr} as dynamic before the first call: one cache entry then works for all sizes",
                     marks,
                 ),
             )
@@ -482,22 +498,24 @@ class StrideMatch(TensorPropertyGuard):
 
     strides: tuple[int | None, ...]
 
-    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        return _static_sizes_condition(self._read(expr, const, known), self.strides)
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return _static_sizes_condition(self._read(expr, const, known_type), self.strides)
 
-    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return _static_sizes_match(_stride(value), self.strides)
 
     def expected_text(self) -> str:
         return _sizes_text(self.strides)
 
-    def value_text(self, found: Any) -> str:
-        return _sizes_text(tuple(found))
+    def value_text(self, value: Any) -> str:
+        return _sizes_text(tuple(value))
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} has strides {actual}; the compiled code was specialized for {self.expected_text()}."
 
-    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (
             Fix(
                 f"Always pass {self.user_expr} with the same strides",
@@ -521,14 +539,14 @@ def strides_expr(source: Source) -> str:
 def _changed_numbers(value: Any, read: Callable[[Any], Any], expected: tuple[int | None, ...]) -> frozenset[int]:
     """Return the dimensions whose size or stride differs from the expected one."""
     try:
-        found = read(value)
+        actual = read(value)
     except (TypeError, RuntimeError):
         return frozenset()
-    if len(found) != len(expected):
+    if len(actual) != len(expected):
         return frozenset()
     return frozenset(
         i
-        for i, (f, s) in enumerate(zip(found, expected, strict=True))
+        for i, (f, s) in enumerate(zip(actual, expected, strict=True))
         if s is not None and (type(f) is not int or f != s)
     )
 
@@ -545,10 +563,10 @@ def _static_sizes_condition(read: str, expected: tuple[int | None, ...]) -> str:
     return " and ".join(static) or "True"
 
 
-def _static_sizes_match(found: Any, expected: tuple[int | None, ...]) -> bool:
+def _static_sizes_match(sizes: Any, expected: tuple[int | None, ...]) -> bool:
     if None not in expected:
-        return bool(found == expected)
-    return all(s is None or found[i] == s for i, s in enumerate(expected))
+        return bool(sizes == expected)
+    return all(s is None or sizes[i] == s for i, s in enumerate(expected))
 
 
 def expand_tensor_match(match: TensorMatch) -> tuple[Guard, ...]:

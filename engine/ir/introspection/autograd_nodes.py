@@ -13,11 +13,11 @@ def autograd_nodes(roots: Iterable[Any]) -> Iterator[Any]:
     Roots that are None, as those of leaves, are left out.
     """
     work = deque(root for root in roots if root is not None)
-    seen = set(work)
+    visited = set(work)
     while work:
         node = work.popleft()
         yield node
         for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+            if following is not None and following not in visited:
+                visited.add(following)
                 work.append(following)

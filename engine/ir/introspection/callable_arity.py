@@ -28,14 +28,14 @@ class Arity:
     max_positional: int
     keyword_names: frozenset[str] | None = frozenset()
 
-    def accepts(self, count: int, words: Collection[str]) -> bool:
+    def accepts(self, count: int, keywords: Collection[str]) -> bool:
         """Return True if a call with ``count`` positional arguments and these keywords can bind."""
         if self.keyword_names is None:
             return self.min_count <= count <= self.max_positional
         return (
-            self.min_count <= count + len(words) <= self.max_count
+            self.min_count <= count + len(keywords) <= self.max_count
             and count <= self.max_positional
-            and self.keyword_names >= set(words)
+            and self.keyword_names >= set(keywords)
         )
 
 
@@ -84,8 +84,8 @@ _WITH_KEYWORDS = """
 def _find_callable(path: str) -> Any:
     """Return a builtin, or a member of ``deque``, ``functools`` or ``itertools``, by its name."""
     root, *names = path.split(".")
-    known = {"deque": collections.deque, "functools": functools, "itertools": itertools}
-    return functools.reduce(getattr, names, known.get(root) or getattr(builtins, root))
+    modules = {"deque": collections.deque, "functools": functools, "itertools": itertools}
+    return functools.reduce(getattr, names, modules.get(root) or getattr(builtins, root))
 
 
 def _read_arities() -> Iterator[tuple[Any, Arity]]:
@@ -94,8 +94,8 @@ def _read_arities() -> Iterator[tuple[Any, Arity]]:
         count = _UNBOUNDED if most == "*" else int(most)
         yield from ((_find_callable(path), Arity(int(least), count, count)) for path in paths)
     for line in _WITH_KEYWORDS.strip().splitlines():
-        least, most, path, *words = line.split()
-        yield _find_callable(path), Arity(int(least), int(most), int(most), frozenset(words))
+        least, most, path, *keywords = line.split()
+        yield _find_callable(path), Arity(int(least), int(most), int(most), frozenset(keywords))
 
 
 _KNOWN_ARITIES: dict[Any, Arity] = dict(_read_arities()) | {
@@ -121,11 +121,11 @@ _C_MODULES = frozenset(
 def arity_of(real: Any) -> Arity | None:
     """Return the arity of a C callable; None if it is unknown."""
     try:
-        known = _KNOWN_ARITIES.get(real)
+        arity = _KNOWN_ARITIES.get(real)
     except TypeError:  # not hashable
         return None
-    if known is not None:
-        return _read_arity(real) or known
+    if arity is not None:
+        return _read_arity(real) or arity
     if isinstance(real, type) or getattr(real, "__module__", None) not in (*_C_MODULES, None):
         return None
     owner = getattr(real, "__objclass__", None)

@@ -122,8 +122,8 @@ def snapshot(value: Any) -> Any:
 def describe_snapshots(names: Sequence[str], snapshots: Sequence[Any]) -> dict[str, str]:
     """Describe arguments by their snapshots, as ``describe_arguments`` describes them."""
     return {
-        name: _SNAPSHOT_TEXTS.get(type(found), describe)(found)
-        for name, found in zip(names, snapshots, strict=True)
+        name: _SNAPSHOT_TEXTS.get(type(snapshot), describe)(snapshot)
+        for name, snapshot in zip(names, snapshots, strict=True)
         if not name.startswith(STACK_PARAM_PREFIX)
     }
 

@@ -156,19 +156,19 @@ def draws_random(node: torch.fx.Node) -> bool:
     if not facts.draws_random or facts.dropout is None:
         return facts.draws_random
     name, position = facts.dropout
-    given = node.kwargs.get(name, node.args[position] if position < len(node.args) else 0.0)
-    return bool(given != 0)  # a node is not 0
+    argument = node.kwargs.get(name, node.args[position] if position < len(node.args) else 0.0)
+    return bool(argument != 0)  # a node is not 0
 
 
 def memo_by_identity(compute: Callable[[Any], T]) -> Callable[[Any], T]:
     """Return a memo of a function of one operator. Hashing an overload would run Python code."""
-    known: dict[int, tuple[Any, T]] = {}
+    results: dict[int, tuple[Any, T]] = {}
 
     def find(op: Any) -> T:
-        found = known.get(id(op))
-        if found is None:
-            found = known[id(op)] = op, compute(op)  # a live operator's id is not given to another object
-        return found[1]
+        entry = results.get(id(op))
+        if entry is None:
+            entry = results[id(op)] = op, compute(op)  # a live operator's id is not given to another object
+        return entry[1]
 
     return find
 
@@ -299,12 +299,12 @@ _SPECIAL_METHODS = {
 
 def _python_operators() -> Mapping[Any, tuple[str, bool]]:
     """Return the names in ATen of Python's operators; True for in-place ones."""
-    found: dict[Any, tuple[str, bool]] = {}
+    operators: dict[Any, tuple[str, bool]] = {}
     for name, aten in _SPECIAL_METHODS.items():
-        found |= dict.fromkeys((getattr(operator, f"__{name}__"), f"__{name}__", f"__r{name}__"), (aten, False))
+        operators |= dict.fromkeys((getattr(operator, f"__{name}__"), f"__{name}__", f"__r{name}__"), (aten, False))
         if hasattr(operator, f"__i{name}__"):
-            found |= dict.fromkeys((getattr(operator, f"__i{name}__"), f"__i{name}__"), (aten, True))
-    return found | {abs: ("abs", False), pow: ("pow", False), round: ("round", False)}
+            operators |= dict.fromkeys((getattr(operator, f"__i{name}__"), f"__i{name}__"), (aten, True))
+    return operators | {abs: ("abs", False), pow: ("pow", False), round: ("round", False)}
 
 
 PYTHON_OPERATORS = _python_operators()

@@ -63,20 +63,20 @@ _TYPE_DICT: Any = type.__dict__["__dict__"]
 
 def mro_of(cls: type) -> tuple[type, ...]:
     """Return the method resolution order; bypass overrides of the metaclass."""
-    found: tuple[type, ...] = _TYPE_MRO.__get__(cls)
-    return found
+    mro: tuple[type, ...] = _TYPE_MRO.__get__(cls)
+    return mro
 
 
 def class_dict(cls: type) -> types.MappingProxyType[str, Any]:
     """Return the class's own namespace; bypass overrides of the metaclass."""
-    found: types.MappingProxyType[str, Any] = _TYPE_DICT.__get__(cls)
-    return found
+    namespace: types.MappingProxyType[str, Any] = _TYPE_DICT.__get__(cls)
+    return namespace
 
 
 def builtin_base(cls: type, bases: Iterable[type]) -> type | None:
     """Return the first class in the MRO of ``cls`` that is one of ``bases``, or None."""
-    wanted = set(bases)
-    return next((c for c in mro_of(cls) if c in wanted), None)
+    base_set = set(bases)
+    return next((c for c in mro_of(cls) if c in base_set), None)
 
 
 def constants_equal(value: Any, expected: Any) -> bool:
@@ -172,8 +172,8 @@ def builtin_len(value: Any) -> int:
         if base is None:
             raise TypeError(f"{kind.__name__} is not a builtin container")
         measure = _LEN_METHODS[base]
-    found: int = measure(value)
-    return found
+    length: int = measure(value)
+    return length
 
 
 EXACT_DICTS = frozenset((dict, collections.OrderedDict))
@@ -199,16 +199,18 @@ def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
 
     Constants are compared by type and value, other keys by identity.
     """
-    found = value if type(value) is dict else builtin_dict_keys(value)
-    return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(constants_equal, found, keys)))
+    plain_keys = value if type(value) is dict else builtin_dict_keys(value)
+    return len(plain_keys) == len(keys) and (
+        all(map(operator.is_, plain_keys, keys)) or all(map(constants_equal, plain_keys, keys))
+    )
 
 
 def instance_dict(value: Any) -> dict[str, Any]:
     """Return the instance ``__dict__``, or an empty dict; bypass a property of that name."""
     holder = _lookup_in_mro(type(value), "__dict__")
     if type(holder) in (types.GetSetDescriptorType, types.MemberDescriptorType):
-        found = holder.__get__(value, type(value))
-        return found if type(found) is dict else {}
+        namespace = holder.__get__(value, type(value))
+        return namespace if type(namespace) is dict else {}
     return value.__dict__ if type(value) is types.ModuleType else {}
 
 
@@ -231,16 +233,16 @@ def static_attribute(value: Any, name: str) -> Any:
     """
     kind = type(value)
     if issubclass(kind, type):
-        found = _lookup_in_mro(value, name)
-        if found is not NO_ATTRIBUTE:
-            return found
-    found = _lookup_in_mro(kind, name)
-    if type(found) in (types.MemberDescriptorType, types.GetSetDescriptorType):
-        return _read_descriptor(found, value)
+        attribute = _lookup_in_mro(value, name)
+        if attribute is not NO_ATTRIBUTE:
+            return attribute
+    attribute = _lookup_in_mro(kind, name)
+    if type(attribute) in (types.MemberDescriptorType, types.GetSetDescriptorType):
+        return _read_descriptor(attribute, value)
     own = instance_dict(value)
-    if name in own and not hasattr(type(found), "__set__"):
+    if name in own and not hasattr(type(attribute), "__set__"):
         return own[name]
-    return _module_getattr(value, own, name) if found is NO_ATTRIBUTE else found
+    return _module_getattr(value, own, name) if attribute is NO_ATTRIBUTE else attribute
 
 
 _TRUSTED_METACLASSES = (type, type(torch.Tensor))

@@ -70,7 +70,7 @@ class TensorSpec:
         """Return the metadata of a tensor."""
         with DisableTorchFunction():
             is_parameter = isinstance(tensor, torch.nn.Parameter)
-            made = cls(
+            spec = cls(
                 tensor.shape,
                 tensor.dtype,
                 tensor.stride(),
@@ -79,8 +79,8 @@ class TensorSpec:
                 inference=tensor.is_inference(),
             )
             # Integer tensors may require grad after an in-place write; the constructor rejects that.
-            object.__setattr__(made, "requires_grad", tensor.requires_grad)
-            return made
+            object.__setattr__(spec, "requires_grad", tensor.requires_grad)
+            return spec
 
     @property
     def layout(self) -> torch.layout:
@@ -131,8 +131,8 @@ def _dispatch_keys_for_device(kind: str, *, is_inference: bool) -> str:
     They are the CPU keys with the device's name.
     """
     with torch.inference_mode(is_inference):
-        made = torch.empty(0, device="meta" if kind == "meta" else "cpu")
-    keys = str(torch_dispatch_keys(made))
+        tensor = torch.empty(0, device="meta" if kind == "meta" else "cpu")
+    keys = str(torch_dispatch_keys(tensor))
     return keys if kind in ("cpu", "meta") else keys.replace("CPU", kind.upper())
 
 

@@ -109,13 +109,13 @@ def without_torch_function_modes() -> Iterator[None]:
 @contextlib.contextmanager
 def without_functorch_transforms() -> Iterator[None]:
     """Disable the active ``torch.func`` transforms inside the block."""
-    taken = []
+    popped = []
     while peek_interpreter_stack() is not None:
-        taken.append(pop_dynamic_layer_stack())
+        popped.append(pop_dynamic_layer_stack())
     try:
         yield
     finally:
-        for transform in reversed(taken):
+        for transform in reversed(popped):
             push_dynamic_layer_stack(transform)
 
 
@@ -172,8 +172,8 @@ def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
 
 def error_on_graph_break() -> bool:
     """Return True under ``torch._dynamo.error_on_graph_break(True)``."""
-    for place in ("torch._dynamo.utils", "torch._dynamo.symbolic_convert"):
-        ask = getattr(sys.modules.get(place), "_get_error_on_graph_break", None)
+    for module_name in ("torch._dynamo.utils", "torch._dynamo.symbolic_convert"):
+        ask = getattr(sys.modules.get(module_name), "_get_error_on_graph_break", None)
         if ask is not None:
             return bool(ask())
     return False

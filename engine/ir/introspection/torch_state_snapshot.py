@@ -25,8 +25,8 @@ def _autocast() -> tuple[Any, ...]:
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
 
 
-def _set_autocast(wanted: tuple[Any, ...]) -> None:
-    for device, enabled, dtype in wanted or ((d, False, None) for d in AUTOCAST_DEVICES):
+def _set_autocast(setting: tuple[Any, ...]) -> None:
+    for device, enabled, dtype in setting or ((d, False, None) for d in AUTOCAST_DEVICES):
         torch.set_autocast_enabled(device, enabled)
         if dtype is not None:
             torch.set_autocast_dtype(device, dtype)
@@ -36,8 +36,8 @@ def _deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def _set_deterministic(wanted: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+def _set_deterministic(setting: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(setting[0], warn_only=setting[1])
 
 
 _SETTINGS: Mapping[str, tuple[_Getter, _Setter]] = {

@@ -84,14 +84,14 @@ def _note_fork() -> None:
 def _library_symbols() -> dict[str, int]:
     """Return the addresses of the thread pool's functions that torch uses."""
     folder = pathlib.Path(torch.__file__).parent / "lib"
-    found: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     for path in sorted(folder.glob("libtorch_cpu*")):
         llvm.load_library_permanently(str(path))
     for path in sorted(folder.glob("libgomp*")):
         library = ctypes.CDLL(str(path))
         for function in ("omp_get_num_threads", "omp_get_thread_num", "GOMP_parallel"):
-            found[function] = ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
-    return found
+            addresses[function] = ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
+    return addresses
 
 
 def compile_object(name: str, text: str) -> bytes:
@@ -111,17 +111,17 @@ def _compile(name: str, text: str) -> bytes:
         module = parse_module(text + function_attributes(host_unit().bits), llvm.get_default_triple(), machine)
         _check_functions(name, module)
         optimize(module, machine)
-        made: bytes = machine.emit_object(module)
+        object_file: bytes = machine.emit_object(module)
     except RuntimeError as error:
         raise CannotCompile(f"LLVM rejects {name}: {str(error).strip().splitlines()[0]}") from error
-    return made
+    return object_file
 
 
 def _check_functions(name: str, module: Any) -> None:
     """Check that all external functions are known: LLVM ends the process at an unknown one."""
     for function in module.functions:
-        known = not function.is_declaration or function.name.startswith("llvm.")
-        if not known and not llvm.address_of_symbol(function.name):
+        is_callable = not function.is_declaration or function.name.startswith("llvm.")
+        if not is_callable and not llvm.address_of_symbol(function.name):
             raise CannotCompile(f"{name} calls {function.name}, which this build of PyTorch does not have")
 
 
@@ -143,9 +143,9 @@ def load_function(name: str, code: bytes, kinds: Sequence[str], *, chunk: int) -
         definition = _definition()
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    made: Callable[..., int] = make(ctypes.addressof(definition), ctypes.addressof(descriptor), None)
-    weakref.finalize(made, _freed.append, (engine, descriptor)).atexit = False
-    return made
+    function: Callable[..., int] = make(ctypes.addressof(definition), ctypes.addressof(descriptor), None)
+    weakref.finalize(function, _freed.append, (engine, descriptor)).atexit = False
+    return function
 
 
 @functools.cache

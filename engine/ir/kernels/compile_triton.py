@@ -84,14 +84,14 @@ class CompileUnit:
         sizes = tuple((k, v) for k, v in self.constants if isinstance(v, int))
         return KernelConfig(sizes, self.num_warps, self.num_stages)
 
-    def with_config(self, way: KernelConfig) -> CompileUnit:
+    def with_config(self, config: KernelConfig) -> CompileUnit:
         """Return the unit with this configuration and no fallbacks."""
-        constants = tuple({**dict(self.constants), **dict(way.constants)}.items())
-        warps, stages, text = way.num_warps, way.num_stages, way.text or self.text
+        constants = tuple({**dict(self.constants), **dict(config.constants)}.items())
+        warps, stages, text = config.num_warps, config.num_stages, config.text or self.text
         return replace(
             self,
             text=text,
-            line_map=way.line_map,
+            line_map=config.line_map,
             constants=constants,
             num_warps=warps,
             num_stages=stages,
@@ -182,8 +182,8 @@ def run_triton_compiler(unit: CompileUnit, target: tuple[str, int | str, int] | 
 class OutOfTargetResources(Exception):
     """The compiled kernel needs more of a resource than the target has."""
 
-    def __init__(self, what: str, needed: int, limit: int) -> None:
-        super().__init__(f"it needs {needed:,} {what}, and the target has {limit:,}")
+    def __init__(self, resource: str, needed: int, limit: int) -> None:
+        super().__init__(f"it needs {needed:,} {resource}, and the target has {limit:,}")
 
 
 MAX_SPILLED_REGISTERS = 128
@@ -218,20 +218,20 @@ def compile_with_fallback_configs(
         Exception: an error of ``make`` that is not a lack of resources, or such a lack in every configuration.
     """
     planned, spilling, lack, shortage = unit.config, None, "", None
-    for way in (planned, *unit.fallback_configs):
+    for config in (planned, *unit.fallback_configs):
         try:
-            made = make(unit if way is planned else unit.with_config(way))
+            kernel = make(unit if config is planned else unit.with_config(config))
         except Exception as error:
             if not is_out_of_resources(error):
                 raise
             shortage, lack = shortage or error, lack or _one_line(error)
             continue
-        spilled = spills(made) or 0
-        found = FittedKernel(made, way, lack and f"It runs with {way} instead of {planned}: {lack}.")
+        spilled = spills(kernel) or 0
+        fitted = FittedKernel(kernel, config, lack and f"It runs with {config} instead of {planned}: {lack}.")
         if spilled <= MAX_SPILLED_REGISTERS:
-            return found
+            return fitted
         lack = lack or f"it spills {spilled} registers per thread"
-        spilling = spilling or found
+        spilling = spilling or fitted
     if spilling is not None:
         return spilling
     assert shortage is not None
@@ -245,7 +245,7 @@ def is_out_of_resources(error: BaseException) -> bool:
     """
     if isinstance(error, OutOfTargetResources) or type(error).__name__ == "OutOfResources":
         return True
-    return any(word in str(error) for word in ("uses too much shared data", "Insufficient register"))
+    return any(phrase in str(error) for phrase in ("uses too much shared data", "Insufficient register"))
 
 
 def _one_line(error: BaseException) -> str:

@@ -32,6 +32,6 @@ def with_edited_kernels(program: LoweredProgram, edits: Sequence[KernelEdit]) ->
 
 def _with_edits(step: ProgramStep, edits: Sequence[KernelEdit]) -> ProgramStep:
     for launch in step.launches:
-        made = next((m for edit in edits if (m := edit(launch.kernel)) is not None), None)
-        return step if made is None else replace(launch, kernel=made)
+        edited = next((m for edit in edits if (m := edit(launch.kernel)) is not None), None)
+        return step if edited is None else replace(launch, kernel=edited)
     return step

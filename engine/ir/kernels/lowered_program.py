@@ -73,11 +73,11 @@ def buffer_refs(values: Any) -> list[BufferRef]:
 
 def sizes_in(values: Any) -> list[Any]:
     """Return the sizes and numbers in arguments or outputs, symbolic ones as expressions."""
-    found: list[Any] = []
+    sizes: list[Any] = []
     for value in tree_leaves(values):
         refs = buffer_refs(value)
-        found += refs[0].sizes() if refs else [getattr(getattr(value, "node", None), "expr", value)]
-    return found
+        sizes += refs[0].sizes() if refs else [getattr(getattr(value, "node", None), "expr", value)]
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class LoweredProgram:
     @property
     def written_inputs(self) -> tuple[str, ...]:
         """Inputs that kernels write: a buffer takes their memory."""
-        given = set(self.inputs)
-        return tuple(b.reuses for b in self.buffers.values() if b.reuses in given)
+        input_names = set(self.inputs)
+        return tuple(b.reuses for b in self.buffers.values() if b.reuses in input_names)
 
     @property
     def kernels(self) -> tuple[GeneratedKernel, ...]:
@@ -230,15 +230,15 @@ class LoweredProgram:
 
         Equal kernels have one id.
         """
-        found: list[GeneratedKernel] = []
+        kernels: list[GeneratedKernel] = []
         numbers: dict[int, int] = {}
         for call in (call for step in self.steps for call in step.calls):
             launch = launch_of(unwrap_functionalized(call.target, call.args))
             if launch is not None:
                 number = numbers.setdefault(id(launch), len(numbers))
                 with contextlib.suppress(OSError, TypeError):  # the kernel's source cannot be read
-                    found.append(launch.generated_kernel(number, call.node, _buffers_by_parameter(call)))
-        return tuple(found)
+                    kernels.append(launch.generated_kernel(number, call.node, _buffers_by_parameter(call)))
+        return tuple(kernels)
 
 
 def _buffers_by_parameter(call: AtenCall) -> dict[str, str]:
@@ -248,8 +248,8 @@ def _buffers_by_parameter(call: AtenCall) -> dict[str, str]:
     """
     kwargs = dict(call.kwargs)
     bases: Sequence[BufferRef] = kwargs.pop("_all_bases", ())
-    given = {name: ref for name, value in kwargs.items() for ref in buffer_refs(value)}
+    buffers = {name: ref for name, value in kwargs.items() for ref in buffer_refs(value)}
     for name, value in kwargs.items():
         if name.endswith("_base_index"):
-            given[name.removeprefix("_").removesuffix("_base_index")] = bases[value]
-    return {name: ref.buffer for name, ref in given.items()}
+            buffers[name.removeprefix("_").removesuffix("_base_index")] = bases[value]
+    return {name: ref.buffer for name, ref in buffers.items()}

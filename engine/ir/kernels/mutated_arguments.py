@@ -36,23 +36,23 @@ _UNKNOWN_POINTER = -1
 """Marks an address that comes from no known argument."""
 
 
-def mutated_arguments(kernel: Any, given: Mapping[str, Any]) -> frozenset[str]:
+def mutated_arguments(kernel: Any, arguments: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of tensor arguments that a launch may mutate.
 
     The mapping has all arguments by name, tensors as fakes.
     """
-    tensors = frozenset(name for name, value in given.items() if isinstance(value, torch.Tensor))
+    tensors = frozenset(name for name, value in arguments.items() if isinstance(value, torch.Tensor))
     try:
         choices, also = _autotune_configs(kernel)
-        found = set(also)
+        mutated = set(also)
         function = kernel.fn if choices else kernel
         if type(function).__name__ != "JITFunction" or len(choices) > _MAX_CONFIGS or function.pre_run_hooks:
             return tensors
         for choice in choices or ({},):
-            found |= _mutated_by_config(function, {**given, **choice})
+            mutated |= _mutated_by_config(function, {**arguments, **choice})
     except Exception:  # errors of Triton's compiler or another Triton version: assume that every tensor is mutated
         return tensors
-    return tensors & found
+    return tensors & mutated
 
 
 def _autotune_configs(kernel: Any) -> tuple[list[Mapping[str, Any]], list[str]]:
@@ -68,11 +68,11 @@ def _autotune_configs(kernel: Any) -> tuple[list[Mapping[str, Any]], list[str]]:
     return [config.kwargs for config in kernel.configs], [*kernel.reset_to_zero, *kernel.restore_value]
 
 
-def _mutated_by_config(kernel: Any, given: Mapping[str, Any]) -> frozenset[str]:
+def _mutated_by_config(kernel: Any, arguments: Mapping[str, Any]) -> frozenset[str]:
     signature: dict[str, str] = {}
     constants: list[tuple[int, type, Any]] = []
     for n, param in enumerate(kernel.params):
-        value = given.get(param.name, param.default)
+        value = arguments.get(param.name, param.default)
         kind = "constexpr" if param.is_constexpr else signature_type(value)
         signature[param.name] = kind
         if kind == "constexpr":
@@ -85,13 +85,13 @@ def _mutated_pointers(
     kernel: Any, signature: tuple[tuple[str, str], ...], constants: tuple[tuple[int, type, Any], ...]
 ) -> frozenset[str]:
     pointers = [name for name, kind in signature if kind != "constexpr"]
-    known: dict[tuple[int, ...], Any] = {(n,): value for n, _, value in constants}
+    constant_values: dict[tuple[int, ...], Any] = {(n,): value for n, _, value in constants}
     with contextlib.ExitStack() as quiet:
         quiet.enter_context(COMPILE_LOCK)
         quiet.enter_context(contextlib.redirect_stdout(io.StringIO()))  # the kernel may print while it is compiled
         quiet.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        flow = _PointerFlow(quiet.enter_context(_ttir_module(kernel, dict(signature), known)))
+        flow = _PointerFlow(quiet.enter_context(_ttir_module(kernel, dict(signature), constant_values)))
         entry = flow.entries[str(kernel.fn.__name__)]
         if len(entry) != len(pointers):
             raise ValueError("an argument has several entries in the kernel")
@@ -174,14 +174,14 @@ class _PointerFlow:
 
     def store_address_origins(self) -> set[int]:
         """Return every value that may reach the address of a store."""
-        found: set[int] = set()
+        origins: set[int] = set()
         todo = list(self._store_addresses)
         while todo:
             value = todo.pop()
-            if value not in found:
-                found.add(value)
+            if value not in origins:
+                origins.add(value)
                 todo += self._predecessors.get(value, ())
-        return found
+        return origins
 
     def _add_operation(self, op: Any) -> None:
         name = op.get_name()
@@ -213,15 +213,15 @@ class _PointerFlow:
     def _flow(self, values: Iterable[int], to: Iterable[int]) -> None:
         """Record that any of these values may flow to any of those."""
         values = list(values)
-        for place in to:
-            self._predecessors[place].update(values)
+        for target in to:
+            self._predecessors[target].update(values)
 
     def _flow_pairwise(self, values: list[int], to: list[int]) -> None:
         if len(values) != len(to):
             self._flow(values, to)
             return
-        for value, place in zip(values, to, strict=True):
-            self._predecessors[place].add(value)
+        for value, target in zip(values, to, strict=True):
+            self._predecessors[target].add(value)
 
     def _call(self, op: Any, operands: list[int], results: list[int]) -> None:
         callee = self._functions[op.get_flat_symbol_ref_attr("callee")]
@@ -232,24 +232,24 @@ class _PointerFlow:
 
     def _regions(self, op: Any, name: str, operands: list[int], results: list[int]) -> None:
         regions = [op.get_region(n).id() for n in range(op.get_num_regions())]
-        places = [[a for block in self._blocks[r].values() for a in block] for r in regions]
+        block_arguments = [[a for block in self._blocks[r].values() for a in block] for r in regions]
         ends = [[_operands(e) for e in self._terminators[r]] for r in regions]
         if name == "scf.if":
-            for given in (e for inside in ends for e in inside):
-                self._flow_pairwise(given, results)
+            for operand in (e for inside in ends for e in inside):
+                self._flow_pairwise(operand, results)
         elif name == "scf.for":
-            for given in (operands[3:], *ends[0]):
-                self._flow_pairwise(given, places[0][1:])
-                self._flow_pairwise(given, results)
+            for operand in (operands[3:], *ends[0]):
+                self._flow_pairwise(operand, block_arguments[0][1:])
+                self._flow_pairwise(operand, results)
         elif name == "scf.while":
-            for given in (operands, *ends[1]):
-                self._flow_pairwise(given, places[0])
-            for given in ends[0]:
-                self._flow_pairwise(given[1:], places[1])
-                self._flow_pairwise(given[1:], results)
+            for operand in (operands, *ends[1]):
+                self._flow_pairwise(operand, block_arguments[0])
+            for operand in ends[0]:
+                self._flow_pairwise(operand[1:], block_arguments[1])
+                self._flow_pairwise(operand[1:], results)
         else:
             every = [*operands, *(v for inside in ends for e in inside for v in e)]
-            self._flow(every, [*results, *(a for inside in places for a in inside)])
+            self._flow(every, [*results, *(a for inside in block_arguments for a in inside)])
 
 
 def _operands(op: Any) -> list[int]:

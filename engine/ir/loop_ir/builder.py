@@ -91,21 +91,21 @@ class LoopBuilder:
         if isinstance(value, float) and value != value:
             value_key = (float, "nan", 0)
         key = (name, tuple(a.number for a in args), dtype, value_key, index, buffer, mask.number if mask else None)
-        found = self._cse.get(key)
-        if found is None:
+        op = self._cse.get(key)
+        if op is None:
             if space is None:
                 space = frozenset().union(*(a.loops for a in args))
                 if index is not None:
                     space |= self._space(index)
                 if mask is not None:
                     space |= mask.loops
-            found = LoopIROp(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
-            self.ops.append(found)
-            self._cse[key] = found
+            op = LoopIROp(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
+            self.ops.append(op)
+            self._cse[key] = op
         for origin in self._node_ids:
-            if origin not in found.node_ids:
-                found.node_ids.append(origin)
-        return found
+            if origin not in op.node_ids:
+                op.node_ids.append(origin)
+        return op
 
     def constant(self, value: Any, dtype: torch.dtype) -> LoopIROp:
         """Return a constant of a computing dtype, or a number computed from sizes."""
@@ -150,16 +150,16 @@ class LoopBuilder:
 
     def cast(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
         """Convert to the computing dtype of ``dtype``, without rounding to ``dtype`` itself."""
-        held = compute_dtype(dtype)
-        if op.dtype == held:
+        compute = compute_dtype(dtype)
+        if op.dtype == compute:
             return op
         if op.name == "constant":
             return (
-                self.constant(op.value, held)
-                if not (isinstance(op.value, float) and not held.is_floating_point and not math.isfinite(op.value))
-                else self._emit("to", (op,), held, value=held)
+                self.constant(op.value, compute)
+                if not (isinstance(op.value, float) and not compute.is_floating_point and not math.isfinite(op.value))
+                else self._emit("to", (op,), compute, value=compute)
             )
-        return self._emit("to", (op,), held, value=held)
+        return self._emit("to", (op,), compute, value=compute)
 
     def round_to_dtype(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
         """Convert to ``dtype`` like a cast in the program, with rounding to 16-bit types."""
@@ -253,19 +253,19 @@ class LoopBuilder:
     def _inlined(self, source: TensorDef, index: Coordinates) -> LoopIROp:
         mask = self._mask() if source.kind == "pointwise" else None
         key = (source, index, mask.number if mask else None)
-        found = self._inlined_values.get(key)
-        if found is None:
+        value = self._inlined_values.get(key)
+        if value is None:
             masks = self._masks
             if source.kind != "pointwise":  # Read at the loop's own position, which always exists.
                 self._masks = []
-            found = self._inlined_values[key] = self.inline_body(source, index)
+            value = self._inlined_values[key] = self.inline_body(source, index)
             self._masks = masks
-        return found
+        return value
 
     def inline_body(self, source: TensorDef, index: Coordinates) -> LoopIROp:
         """Return the body of a TensorDef, evaluated at an index."""
         outer, self._node_ids = self._node_ids, source.node_ids
-        place, self._user_line = self._user_line, source.user_line or self._user_line
+        outer_line, self._user_line = self._user_line, source.user_line or self._user_line
         value: LoopIROp
         try:
             if source.kind == "reduction":
@@ -279,7 +279,7 @@ class LoopBuilder:
             else:
                 value = source.body(self, index)
         finally:
-            self._node_ids, self._user_line = outer, place
+            self._node_ids, self._user_line = outer, outer_line
         if not value.label and value.name not in ("constant", "load", *WRITE_OPS):
             value.label = source.label or source.name
         return value
@@ -291,32 +291,32 @@ class LoopBuilder:
         """
         if source.reduction != "sum" or value.name != "where" or len(source.ranges) != 1:
             return None
-        test, x, rest = value.args
-        if test.name != "eq" or R in x.loops or rest.name != "constant" or rest.value != 0:
+        test, x, zero = value.args
+        if test.name != "eq" or R in x.loops or zero.name != "constant" or zero.value != 0:
             return None
-        place, wanted = test.args
-        walked = place.args[0] if place.name == "to" else place
-        if walked.name != "index" or walked.index != self.reduction_index or R in wanted.loops:
+        position, index = test.args
+        walked = position.args[0] if position.name == "to" else position
+        if walked.name != "index" or walked.index != self.reduction_index or R in index.loops:
             return None
         is_position = self.logical_and(
-            self.call("ge", wanted, self.constant(0, wanted.dtype), dtype=torch.bool),
-            self.call("lt", wanted, self.size(source.ranges[0], wanted.dtype), dtype=torch.bool),
+            self.call("ge", index, self.constant(0, index.dtype), dtype=torch.bool),
+            self.call("lt", index, self.size(source.ranges[0], index.dtype), dtype=torch.bool),
         )
-        return self.where(is_position, x, rest)
+        return self.where(is_position, x, zero)
 
     def scatter(
-        self, target: TensorDef, walked: Coordinates, place: Coordinates, value: LoopIROp, *, is_added: bool
+        self, target: TensorDef, walked: Coordinates, coordinates: Coordinates, value: LoopIROp, *, is_added: bool
     ) -> LoopIROp:
         """Write or add ``value`` to an element of a tensor, once for each position ``walked``.
 
         Indirect positions outside of the tensor are masked out.
         """
         inside: LoopIROp | None = None
-        for i, size in zip(place, target.shape, strict=True):
+        for i, size in zip(coordinates, target.shape, strict=True):
             if i.indirect_ops():
                 for test in (self.index_ge(i, 0), self.index_lt(i, size)):
                     inside = test if inside is None else self.logical_and(inside, test)
-        position = flatten(place, target.stride)
+        position = flatten(coordinates, target.stride)
         space = self._space(position) | value.loops | frozenset().union(*(self._space(i) for i in walked))
         name = "atomic_add" if is_added else "store"
         written = self._emit(name, (value,), target.dtype, index=position, buffer=target.name, mask=inside, space=space)

@@ -49,11 +49,11 @@ def _is_known_one(value: Any) -> bool:
 
 def symbols_of(values: Iterable[object]) -> frozenset[str]:
     """Return the names of the program's symbols in sizes and numbers."""
-    found: set[str] = set()
+    symbols: set[str] = set()
     for value in values:
         if isinstance(value, sympy.Basic):
-            found.update(map(str, value.free_symbols))
-    return frozenset(found)
+            symbols.update(map(str, value.free_symbols))
+    return frozenset(symbols)
 
 
 def product(sizes: Iterable[Size]) -> Size:
@@ -82,8 +82,8 @@ def sizes_equal(a: Size, b: Size) -> bool:
 
 def exact_quotient(a: Size, b: Size) -> Size | None:
     """Return ``a / b`` if b divides a for every value of the symbols, else None."""
-    if (known := _int_divmod(a, b)) is not None:
-        return known[0] if known[1] == 0 else None
+    if (static_quotient := _int_divmod(a, b)) is not None:
+        return static_quotient[0] if static_quotient[1] == 0 else None
     quotient = sympy.cancel(sympy.sympify(a) / b)
     if quotient.as_numer_denom()[1] != 1:
         return None
@@ -94,14 +94,14 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
 
 def _int_divmod(a: Size, b: Size) -> tuple[int, int] | None:
     """Return quotient and remainder of two numbers; None if one is symbolic."""
-    known = static_sizes((a, b))
-    return None if known is None else divmod(known[0], known[1])
+    numbers = static_sizes((a, b))
+    return None if numbers is None else divmod(numbers[0], numbers[1])
 
 
 def is_nonnegative(value: Size) -> bool:
     """Return True if a size is known to be >= 0; symbols are positive integers."""
-    if (known := static_size(value)) is not None:
-        return known >= 0
+    if (number := static_size(value)) is not None:
+        return number >= 0
     expanded = sympy.expand(value)
     return bool(expanded == 0 or expanded.is_nonnegative or _shift_positive_symbols(expanded).is_nonnegative)
 
@@ -261,8 +261,8 @@ class FloorDiv(Division):
     def count(self) -> Size | None:
         """Return the number of quotients; None without an upper bound."""
         top = upper_bound(self.dividend)
-        known = None if top is None else _int_divmod(top, self.divisor)
-        return None if known is None else known[0] + 1
+        static_quotient = None if top is None else _int_divmod(top, self.divisor)
+        return None if static_quotient is None else static_quotient[0] + 1
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
         return self.dividend.replace(values).div(self.divisor)
@@ -404,36 +404,37 @@ class IndexExpr:
         """Return ``self // by`` for by > 0; self is assumed to be >= 0 wherever its value matters."""
         if by == 1 or (not self.terms and self.const == 0):
             return self
-        whole, rest = _split_by_divisor(self, by)
-        if is_below(rest, by):
-            return whole
-        reduced, by = _without_common_factor(rest, by)
+        quotient, remainder = _split_by_divisor(self, by)
+        if is_below(remainder, by):
+            return quotient
+        reduced, by = _without_common_factor(remainder, by)
         atom = reduced.single_atom()
         if atom is not None and (simpler := atom.div(by)) is not None:
-            return whole + simpler
-        if not reduced.terms and (known := _int_divmod(reduced.const, by)) is not None:
-            return whole + known[0]
-        return whole + IndexExpr({FloorDiv(reduced, by): 1})
+            return quotient + simpler
+        if not reduced.terms and (static_quotient := _int_divmod(reduced.const, by)) is not None:
+            return quotient + static_quotient[0]
+        return quotient + IndexExpr({FloorDiv(reduced, by): 1})
 
     def mod(self, by: Size) -> IndexExpr:
         """Return ``self % by`` for by > 0."""
         if by == 1:
             return ZERO
-        _, rest = _split_by_divisor(self, by)
-        if is_below(rest, by):
-            return rest
-        atom = rest.single_atom()
+        _, remainder = _split_by_divisor(self, by)
+        if is_below(remainder, by):
+            return remainder
+        atom = remainder.single_atom()
         if atom is not None and (simpler := atom.mod(by)) is not None:
             return simpler
-        if not rest.terms and (known := _int_divmod(rest.const, by)) is not None:
-            return constant(known[1])
-        factor = _common_factor(rest, by)
+        if not remainder.terms and (static_quotient := _int_divmod(remainder.const, by)) is not None:
+            return constant(static_quotient[1])
+        factor = _common_factor(remainder, by)
         if factor > 1:
             inner = IndexExpr(
-                {a: _divide_exactly(c, factor) for a, c in rest.terms.items()}, _divide_exactly(rest.const, factor)
+                {a: _divide_exactly(c, factor) for a, c in remainder.terms.items()},
+                _divide_exactly(remainder.const, factor),
             )
             return inner.mod(_divide_exactly(by, factor)) * factor
-        return IndexExpr({Mod(rest, by): 1})
+        return IndexExpr({Mod(remainder, by): 1})
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
         """Return the expression with variables replaced."""
@@ -448,8 +449,8 @@ class IndexExpr:
 
     def symbols(self) -> frozenset[str]:
         """Return the names of the program's symbols, including those in sizes of variables."""
-        found = symbols_of((self.const, *self.terms.values()))
-        return found.union(*(atom.symbols() for atom in self.terms))
+        symbols = symbols_of((self.const, *self.terms.values()))
+        return symbols.union(*(atom.symbols() for atom in self.terms))
 
     def indirect_ops(self) -> frozenset[int]:
         """Return the numbers of the ops whose values are used as indirect indices."""
@@ -495,31 +496,31 @@ def _split_by_divisor(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]
     ``whole`` takes every term that ``by`` divides. There is no split if the rest could be negative, because
     targets round division towards zero.
     """
-    whole, rest = _split_terms(index, by)
-    bottom = lower_bound(rest)
-    return (whole, rest) if bottom is not None and is_nonnegative(bottom) else (ZERO, index)
+    quotient, remainder = _split_terms(index, by)
+    bottom = lower_bound(remainder)
+    return (quotient, remainder) if bottom is not None and is_nonnegative(bottom) else (ZERO, index)
 
 
 def _split_terms(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]:
     whole: dict[Atom, Size] = {}
-    rest: dict[Atom, Size] = {}
+    remainder: dict[Atom, Size] = {}
     for atom, coefficient in index.terms.items():
         quotient = exact_quotient(coefficient, by)
         if quotient is None:
-            rest[atom] = coefficient
+            remainder[atom] = coefficient
         else:
             whole[atom] = quotient
-    if (known := _int_divmod(index.const, by)) is not None:
-        return IndexExpr(whole, known[0]), IndexExpr(rest, known[1])
+    if (static_quotient := _int_divmod(index.const, by)) is not None:
+        return IndexExpr(whole, static_quotient[0]), IndexExpr(remainder, static_quotient[1])
     quotient = exact_quotient(index.const, by)
     if quotient is None:
-        return IndexExpr(whole), IndexExpr(rest, index.const)
-    return IndexExpr(whole, quotient), IndexExpr(rest)
+        return IndexExpr(whole), IndexExpr(remainder, index.const)
+    return IndexExpr(whole, quotient), IndexExpr(remainder)
 
 
 def _common_factor(index: IndexExpr, by: Size) -> int:
-    known = static_sizes((by, *index.terms.values(), index.const))
-    return 1 if known is None else math.gcd(*known)
+    numbers = static_sizes((by, *index.terms.values(), index.const))
+    return 1 if numbers is None else math.gcd(*numbers)
 
 
 def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]:
@@ -588,19 +589,19 @@ def _merge_remainder(index: IndexExpr, atom: Mod, coefficient: Size) -> IndexExp
     quotient = atom.dividend.div(atom.divisor)
     if len(quotient.terms) != 1 or quotient.const != 0:
         return None
-    ((high, one),) = quotient.terms.items()
-    if one != 1:
+    ((high, coefficient_of_quotient),) = quotient.terms.items()
+    if coefficient_of_quotient != 1:
         return None
-    wanted = as_size(coefficient * atom.divisor)
+    expected = as_size(coefficient * atom.divisor)
     for other, factor in index.terms.items():
-        if factor != wanted:
+        if factor != expected:
             continue
-        rest = IndexExpr({a: c for a, c in index.terms.items() if a not in (atom, other)}, index.const)
+        remainder = IndexExpr({a: c for a, c in index.terms.items() if a not in (atom, other)}, index.const)
         if other == high:
-            return rest + atom.dividend * coefficient
+            return remainder + atom.dividend * coefficient
         outer = other.as_remainder()
         if outer is not None and outer.dividend == quotient:
-            return rest + atom.dividend.mod(as_size(atom.divisor * outer.divisor)) * coefficient
+            return remainder + atom.dividend.mod(as_size(atom.divisor * outer.divisor)) * coefficient
     return None
 
 

@@ -23,7 +23,7 @@ _EXPRESSIONS: dict[type, Callable[[Any], Any]] = {
 
 def expression_of(value: Any) -> Any:
     """Return a symbolic scalar as a size or sympy expression; other values unchanged."""
-    return _EXPRESSIONS.get(type(value), lambda known: known)(value)
+    return _EXPRESSIONS.get(type(value), lambda expressions: expressions)(value)
 
 
 class ProgramSymbols:
@@ -49,12 +49,12 @@ class ProgramSymbols:
             if value.node.is_int() and value.node.has_hint():
                 self.hints[name] = int(value.node.hint)
 
-    def bind_result(self, made: TensorDef) -> None:
+    def bind_result(self, result: TensorDef) -> None:
         """Record the size symbols that only the result of an ATen call defines."""
-        for dim, size in enumerate(made.shape):
+        for dim, size in enumerate(result.shape):
             name = _symbol_name(size)
             if name and name not in self.inputs:
-                self.unbacked.setdefault(name, (made, dim))
+                self.unbacked.setdefault(name, (result, dim))
 
     def bind_number(self, value: Any, number: TensorDef) -> None:
         """Record the symbol that a number read from a tensor defines, or its assumed value."""

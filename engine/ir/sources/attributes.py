@@ -189,10 +189,10 @@ class ModuleHooksSource(Source):
         return "(" + " or ".join(f"{base}.{table}" for table in self.TABLES) + ")"
 
     def read(self, base: Any) -> Any:
-        found: Any = {}
+        hooks: Any = {}
         for table in self.TABLES:
-            found = found or getattr(base, table)
-        return found
+            hooks = hooks or getattr(base, table)
+        return hooks
 
 
 @dataclass(frozen=True)

@@ -237,9 +237,9 @@ def cache_hash(compute: Callable[[Any], int]) -> Callable[[Any], int]:
     """Return a hash method that computes the hash once per object."""
 
     def remembered(self: Any) -> int:
-        found: int | None = self.__dict__.get("_hash")
-        if found is None:
-            found = self.__dict__["_hash"] = compute(self)
-        return found
+        cached: int | None = self.__dict__.get("_hash")
+        if cached is None:
+            cached = self.__dict__["_hash"] = compute(self)
+        return cached
 
     return remembered

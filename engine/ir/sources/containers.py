@@ -120,9 +120,9 @@ class DictValueAtSource(Source):
         return self.value_at(base, self.index)
 
     @staticmethod
-    def value_at(held: dict[Any, Any], index: int) -> Any:
+    def value_at(mapping: dict[Any, Any], index: int) -> Any:
         """Return value number ``index`` of a dict."""
-        return next(itertools.islice(dict.values(held), index, None))
+        return next(itertools.islice(dict.values(mapping), index, None))
 
 
 @dataclass(frozen=True)

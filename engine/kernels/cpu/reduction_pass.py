@@ -40,7 +40,7 @@ class ReductionPass:
     def remove_inputs_of(self, known: Collection[int]) -> None:
         """Remove the ops that the pass does not need, given the values of the ``known`` ops."""
         roots = [*(a for op in self.reductions for a in op.args), *self.stores, *self._checks]
-        needed = transitive_inputs(roots, self.printer.kernel.ops, in_one_loop=True, known=known)
+        needed = transitive_inputs(roots, self.printer.kernel.ops, in_one_loop=True, stop_at=known)
         self.ops = [op for op in self.ops if op.number in needed]
 
     @property

@@ -59,7 +59,7 @@ class RowSlots:
         if value_type(compute_dtype(op.dtype)) == "i1" or (p.plan.lanes > 1 and not p.is_vector(op)):
             return False
         ops = p.kernel.ops
-        behind = transitive_inputs([op], ops, in_one_loop=True, known=self._stored)
+        behind = transitive_inputs([op], ops, in_one_loop=True, stop_at=self._stored)
         return sum(o.cost for o in ops if o.number in behind and p.vars_of[o.number] & inner) >= MIN_COST
 
     def _row_bytes(self, stored: set[int]) -> float:

@@ -73,7 +73,7 @@ class SharedRows:
     def needed(self, ops: Sequence[LoopIROp]) -> list[LoopIROp]:
         """Return those of the ops that the rows need, given the shared values."""
         roots = [op for op in ops if op.name in ("reduce", "scan", "check", *WRITE_OPS)]
-        wanted = transitive_inputs(roots, self._printer.kernel.ops, known=self.numbers)
+        wanted = transitive_inputs(roots, self._printer.kernel.ops, stop_at=self.numbers)
         return [op for op in ops if op.number in wanted]
 
     def print_values(self, lane_loops: Callable[[LoopVar, str, str | None], Iterator[None]]) -> None:

@@ -103,10 +103,10 @@ class CodeCache:
         self.compiles_since_clear = len(self.entries)
         self.version += 1
 
-    def fall_back_to_python(self, entry: CacheEntry, why: str) -> None:
+    def fall_back_to_python(self, entry: CacheEntry, reason: str) -> None:
         """Run ``entry`` on every cache miss from now on; ``why`` is the reason for the record."""
         self.python_entry = entry
-        self.python_reason = why
+        self.python_reason = reason
         self.version += 1
 
     def clear(self) -> None:
@@ -123,8 +123,8 @@ class CodeCache:
 
     def is_first_call(self, scope: FrameScope) -> bool:
         """Return True at the first call; at a later one, mark changed sizes as dynamic."""
-        found = {LocalSource(name).expr: value for name, value in scope.arguments.items()}
-        shapes = {expr: (*value.shape,) for expr, value in found.items() if torch.is_tensor(value)}
+        arguments = {LocalSource(name).expr: value for name, value in scope.arguments.items()}
+        shapes = {expr: (*value.shape,) for expr, value in arguments.items() if torch.is_tensor(value)}
         first, self._first_shapes = self._first_shapes, shapes
         for expr, shape in shapes.items():
             before = (first or shapes).get(expr, shape)
@@ -165,18 +165,18 @@ class CompilerCaches:
         """Return the cache of a function's code; create it if there is none."""
         code = function.__code__
         with self._lock:
-            found = self.cache_of_code(code, function.__globals__)
-            if found is None:
+            cache = self.cache_of_code(code, function.__globals__)
+            if cache is None:
                 if role != "resume":  # resume functions have the name of what they resume
                     self._drop_replaced(function)
-                found = CodeCache(function, role, parent, after)
-                found.code = weakref.ref(code, partial(self._recent.pop, id(found)))
+                cache = CodeCache(function, role, parent, after)
+                cache.code = weakref.ref(code, partial(self._recent.pop, id(cache)))
                 alive = {g: r for g, r in self._by_code.get(code, {}).items() if r() is not None}
-                self._by_code[code] = {**alive, id(function.__globals__): weakref.ref(found)}
-            self._recent[id(found)] = self._recent.pop(id(found), found)
+                self._by_code[code] = {**alive, id(function.__globals__): weakref.ref(cache)}
+            self._recent[id(cache)] = self._recent.pop(id(cache), cache)
             if len(self._recent) > MAX_RECENT_CACHES:
                 self._recent.pop(next(iter(self._recent)), None)
-        return found
+        return cache
 
     def _drop_replaced(self, function: FunctionType) -> None:
         """Drop the caches of functions that this one replaces, because its cell was rerun."""
@@ -192,8 +192,8 @@ class CompilerCaches:
 
     def cache_of_code(self, code: CodeType, namespace: dict[str, Any]) -> CodeCache | None:
         """Return the cache of a code object; None if it was never dispatched."""
-        found = self._by_code.get(code, {}).get(id(namespace))
-        return None if found is None else found()
+        cache = self._by_code.get(code, {}).get(id(namespace))
+        return None if cache is None else cache()
 
     def all(self) -> Iterable[CodeCache]:
         """Return all live code caches of this compiler."""
@@ -206,8 +206,8 @@ _caches: WeakTable[Any, CompilerCaches] = WeakTable()
 
 def caches_of(compiler: Compiler) -> CompilerCaches:
     """Return the code caches of one compiler, created at the first use."""
-    found = _caches.get(compiler)
-    return _caches.setdefault(compiler, CompilerCaches()) if found is None else found
+    caches = _caches.get(compiler)
+    return _caches.setdefault(compiler, CompilerCaches()) if caches is None else caches
 
 
 def all_caches() -> Iterable[CodeCache]:

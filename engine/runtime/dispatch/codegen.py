@@ -36,9 +36,9 @@ class Parameters:
         count, only = code.co_argcount, code.co_posonlyargcount
         after = count + code.co_kwonlyargcount
         has_rest = bool(code.co_flags & inspect.CO_VARARGS)
-        rest = names[after] if has_rest else None
+        varargs = names[after] if has_rest else None
         keywords = names[after + has_rest] if code.co_flags & inspect.CO_VARKEYWORDS else None
-        return cls(names[:only], names[only:count], names[count:after], rest, keywords)
+        return cls(names[:only], names[only:count], names[count:after], varargs, keywords)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -128,9 +128,9 @@ def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str
     only = [next(names) for _ in parameters.positional_only]
     positional = [next(names) for _ in parameters.positional]
     keyword = [(real, next(names)) for real in parameters.keyword_only]
-    rest = next(names) if parameters.varargs is not None else None
+    varargs = next(names) if parameters.varargs is not None else None
     keywords = next(names) if parameters.varkw is not None else None
-    star = [f"*{rest}"] if rest else (["*"] if keyword else [])
+    star = [f"*{varargs}"] if varargs else (["*"] if keyword else [])
     heading = [
         *only,
         *(["/"] if only else []),
@@ -142,7 +142,7 @@ def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str
     call = [
         *only,
         *positional,
-        *([f"*{rest}"] if rest else []),
+        *([f"*{varargs}"] if varargs else []),
         *(f"{r}={p}" for r, p in keyword),
         *([f"**{keywords}"] if keywords else []),
     ]
@@ -201,10 +201,10 @@ def bind_call_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: M
     Raises:
         TypeError: the arguments do not match the signature; Python's own message.
     """
-    taken: list[tuple[Any, ...]] = []
-    taker, _ = make_dispatch_function(function, taken.append)
+    bound: list[tuple[Any, ...]] = []
+    taker, _ = make_dispatch_function(function, bound.append)
     copy_metadata(taker, function)
-    found = taker(*args, **kwargs)
-    if inspect.iscoroutine(found):
-        found.close()
-    return taken[0]
+    result = taker(*args, **kwargs)
+    if inspect.iscoroutine(result):
+        result.close()
+    return bound[0]

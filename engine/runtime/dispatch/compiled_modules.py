@@ -74,10 +74,10 @@ def compiled_module(module: Module, compiler: Compiler) -> Any:
 
 
 def _compiled_class(cls: type) -> type:
-    known = _compiled_classes.get(cls)
-    found = None if known is None else known()
-    if found is not None:
-        return found
+    reference = _compiled_classes.get(cls)
+    existing = None if reference is None else reference()
+    if existing is not None:
+        return existing
     has_slots = cls.__basicsize__ > Module.__basicsize__
     space = {
         "__slots__": _SLOTS if has_slots else (),
@@ -92,9 +92,9 @@ def _compiled_class(cls: type) -> type:
         "__copy__": _copy,
         "__reduce_ex__": _reduce,
     }
-    made = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
-    _compiled_classes[cls] = weakref.ref(made)
-    return made
+    compiled = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
+    _compiled_classes[cls] = weakref.ref(compiled)
+    return compiled
 
 
 def _get_class(wrapper: Any) -> type:
@@ -119,20 +119,20 @@ def _get_forward(wrapper: Any) -> Any:
     The class's own forward and the last other one are cached: trainers set another forward for the length of a call.
     """
     module = getattr(wrapper, ORIGINAL_MODULE_ATTR)
-    given, cached = module.forward, wrapper._engine_forward
-    own = _function_of_method(given, module)
-    for known, made in cached:
-        if known is own:
-            return made
-    plain = unwrap_compiled(given)
+    current, cached = module.forward, wrapper._engine_forward
+    own = _function_of_method(current, module)
+    for original, dispatched in cached:
+        if original is own:
+            return dispatched
+    plain = unwrap_compiled(current)
     function = _function_of_method(plain, module) or plain
-    for known, made in cached:
-        if known is function:
-            return made
-    made = _dispatched_forward(plain, wrapper._engine_compiler)
+    for original, dispatched in cached:
+        if original is function:
+            return dispatched
+    dispatched = _dispatched_forward(plain, wrapper._engine_compiler)
     own = [entry for entry in cached if entry[0] is getattr(type(module), "forward", None)]
-    object.__setattr__(wrapper, "_engine_forward", (*own, (function, made)))
-    return made
+    object.__setattr__(wrapper, "_engine_forward", (*own, (function, dispatched)))
+    return dispatched
 
 
 def _dispatched_forward(forward: Any, compiler: Compiler) -> Any:
@@ -155,9 +155,9 @@ def _delete_forward(wrapper: Any) -> None:
 
 
 def _deepcopy(wrapper: Any, memo: dict[int, Any]) -> Any:
-    made = compiled_module(copy.deepcopy(getattr(wrapper, ORIGINAL_MODULE_ATTR), memo), wrapper._engine_compiler)
-    memo[id(wrapper)] = made
-    return made
+    copied = compiled_module(copy.deepcopy(getattr(wrapper, ORIGINAL_MODULE_ATTR), memo), wrapper._engine_compiler)
+    memo[id(wrapper)] = copied
+    return copied
 
 
 def _copy(wrapper: Any) -> Any:
@@ -170,10 +170,10 @@ def _reduce(wrapper: Any, protocol: Any) -> Any:
     Picklers require that ``__newobj__`` creates the class of the object being pickled, so ``copyreg._reconstructor``
     replaces it.
     """
-    made, args, *rest = getattr(wrapper, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
-    if getattr(made, "__name__", "") == "__newobj__" and len(args) == 1:
-        return _RECONSTRUCTOR, (args[0], object, None), *rest
-    return made, args, *rest
+    reconstruct, args, *state = getattr(wrapper, ORIGINAL_MODULE_ATTR).__reduce_ex__(protocol)
+    if getattr(reconstruct, "__name__", "") == "__newobj__" and len(args) == 1:
+        return _RECONSTRUCTOR, (args[0], object, None), *state
+    return reconstruct, args, *state
 
 
 class _CompiledCall(OwnedByCompiledModule):
@@ -211,8 +211,8 @@ def attach(module: Module, compiler: Compiler) -> None:
         BadArgument: another compiler already uses the hook.
     """
     module = unwrap_compiled(module)
-    held = module._compiled_call_impl
-    if held is not None and not isinstance(held, _CompiledCall):
+    compiled_call = module._compiled_call_impl
+    if compiled_call is not None and not isinstance(compiled_call, _CompiledCall):
         raise BadArgument(
             f"{type(module).__name__} is already compiled by torch's Module.compile(). Create a new module, or compile it only once."
         )
@@ -230,5 +230,5 @@ def compiled_forward(module: Module) -> Any:
     """Return the dispatched forward of a compiled or attached module; None for any other."""
     if ORIGINAL_MODULE_ATTR in type(module).__dict__:
         return module.forward
-    held = module._compiled_call_impl
-    return held.forward() if isinstance(held, _CompiledCall) else None
+    compiled_call = module._compiled_call_impl
+    return compiled_call.forward() if isinstance(compiled_call, _CompiledCall) else None

@@ -115,30 +115,34 @@ class CalleeDispatcher:
             return self._autograd_function_apply(obj)
         if obj is sys._getframe:
             return get_user_frame
-        given: _BuiltinCallSpec | None = None
+        call_spec: _BuiltinCallSpec | None = None
         if kind is types.BuiltinFunctionType and type(obj.__self__) is list:
-            given = _KEY_KEYWORD if obj.__name__ == "sort" else None
+            call_spec = _KEY_KEYWORD if obj.__name__ == "sort" else None
         elif kind is type or kind is types.BuiltinFunctionType:
-            given = _CALLING_BUILTINS.get(obj)
-        return obj if given is None else functools.partial(self._call_builtin_with_dispatched, obj, given)
+            call_spec = _CALLING_BUILTINS.get(obj)
+        return obj if call_spec is None else functools.partial(self._call_builtin_with_dispatched, obj, call_spec)
 
-    def _call_builtin_with_dispatched(self, obj: Any, given: _BuiltinCallSpec, /, *args: Any, **kwargs: Any) -> Any:
+    def _call_builtin_with_dispatched(self, obj: Any, call_spec: _BuiltinCallSpec, /, *args: Any, **kwargs: Any) -> Any:
         given_args = list(args)
-        if given.calls_first and args:
+        if call_spec.calls_first and args:
             given_args[0] = self(args[0])
-        place = given.consumed_position
-        if place < len(args) and type(args[place]) in CALLING_ITERATORS and not (given.only_if_alone and len(args) > 1):
-            given_args[place] = self(args[place])
-        if given.keyword in kwargs:
-            kwargs[given.keyword] = self(kwargs[given.keyword])
+        position = call_spec.consumed_position
+        if (
+            position < len(args)
+            and type(args[position]) in CALLING_ITERATORS
+            and not (call_spec.only_if_alone and len(args) > 1)
+        ):
+            given_args[position] = self(args[position])
+        if call_spec.keyword in kwargs:
+            kwargs[call_spec.keyword] = self(kwargs[call_spec.keyword])
         return obj(*given_args, **kwargs)
 
     def _iterator(self, iterator: Any) -> Any:
         """Return an equivalent iterator over the same inputs that calls the dispatcher."""
-        made = iterator.__reduce__()
-        if len(made) != 2:
+        reduced = iterator.__reduce__()
+        if len(reduced) != 2:
             return iterator
-        function, *drawn = made[1]
+        function, *drawn = reduced[1]
         # A user class may have side effects in ``__iter__``, which would be called once more.
         if not all(type(getattr(type(i), "__iter__", None)) is types.WrapperDescriptorType for i in drawn):
             return iterator
@@ -146,9 +150,9 @@ class CalleeDispatcher:
         return iterator if exchanged is function else type(iterator)(exchanged, *drawn)
 
     def _function(self, function: FunctionType) -> Any:
-        kept = self._dispatchers.get(id(function))
-        if kept is not None and kept[0] is function:
-            return kept[1]
+        cached = self._dispatchers.get(id(function))
+        if cached is not None and cached[0] is function:
+            return cached[1]
         if function.__code__.co_filename == DISPATCH_FILE or is_disabled(function):
             return function
         behind = unwrap_torch_compile(function)
@@ -166,9 +170,9 @@ class CalleeDispatcher:
     def _cached_dispatcher(self, function: FunctionType, compiler: Compiler) -> FunctionType:
         if len(self._dispatchers) >= MAX_CACHED_DISPATCHERS:
             self._dispatchers.clear()
-        made = make_dispatcher(function, compiler, "callee")
-        self._dispatchers[id(function)] = (function, made)
-        return made
+        dispatcher = make_dispatcher(function, compiler, "callee")
+        self._dispatchers[id(function)] = (function, dispatcher)
+        return dispatcher
 
     def _library(self, function: FunctionType) -> Any:
         """Intercept the calls inside a library function whose closure holds a user callable.
@@ -180,20 +184,22 @@ class CalleeDispatcher:
         code = self.intercepted_code(function.__code__)
         if code is None:
             return function
-        made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-        made.__kwdefaults__ = function.__kwdefaults__
-        return made
+        rewritten = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        rewritten.__kwdefaults__ = function.__kwdefaults__
+        return rewritten
 
     def intercepted_code(self, code: CodeType) -> CodeType | None:
         """Return ``code`` with its calls intercepted; None if it cannot be rewritten."""
-        found = self._intercepted_codes.get(code)
-        if found is None:
+        intercepted = self._intercepted_codes.get(code)
+        if intercepted is None:
             try:
-                found = self._intercepted_codes[code] = intercept_calls(code, self)
+                intercepted = self._intercepted_codes[code] = intercept_calls(code, self)
             except Exception:
                 # Code that cannot be rewritten is called unchanged.
                 return None
-        return found
+        return intercepted
 
     def _method(self, method: MethodType) -> Any:
         func: Any = method.__func__
@@ -204,9 +210,9 @@ class CalleeDispatcher:
     def bound_method(self, method: MethodType) -> MethodType:
         """Return the dispatched method; forwards of torch's own modules count as user code."""
         function: Any = method.__func__
-        kept = self._dispatchers.get(id(function))
-        if kept is not None and kept[0] is function:
-            return MethodType(kept[1], method.__self__)
+        cached = self._dispatchers.get(id(function))
+        if cached is not None and cached[0] is function:
+            return MethodType(cached[1], method.__self__)
         compiler = self._compiler()
         if compiler is not None and is_torch_forward(method):
             return MethodType(self._cached_dispatcher(function, compiler), method.__self__)
@@ -226,9 +232,9 @@ class CalleeDispatcher:
         if exchanged is forward.__func__:
             return apply
         parts = {"forward": staticmethod(exchanged), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        made: Any = type(cls)(cls.__name__, (cls,), parts)
-        made._backward_cls = cls._backward_cls
-        return bind_apply(made)
+        subclass: Any = type(cls)(cls.__name__, (cls,), parts)
+        subclass._backward_cls = cls._backward_cls
+        return bind_apply(subclass)
 
     def _module(self, module: torch.nn.Module) -> Any:
         """Return the dispatched call of a module, hooks included."""
@@ -284,12 +290,12 @@ def get_user_frame(*args: Any) -> types.FrameType:
     """Return what ``sys._getframe`` returns without the engine's frames on the stack."""
     if len(args) > 1:
         return sys._getframe(*args)  # it raises
-    found: types.FrameType | None = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     for _ in range(operator.index(*args) if args else 0):
-        found = None if found is None else found.f_back
-        while found is not None and found.f_code.co_filename.startswith(("<engine", _ENGINE_FOLDER)):
-            found = found.f_back
-    return sys._getframe(_DEEPER_THAN_ANY_STACK) if found is None else found
+        frame = None if frame is None else frame.f_back
+        while frame is not None and frame.f_code.co_filename.startswith(("<engine", _ENGINE_FOLDER)):
+            frame = frame.f_back
+    return sys._getframe(_DEEPER_THAN_ANY_STACK) if frame is None else frame
 
 
 CALLING_ITERATORS = frozenset((map, filter))
@@ -340,13 +346,13 @@ _BUILTIN_TYPES = frozenset(
 
 
 def _closure_contents(function: FunctionType) -> list[Any]:
-    found = []
+    contents = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            contents.append(cell.cell_contents)
         except ValueError:
             continue
-    return found
+    return contents
 
 
 def is_torch_forward(method: MethodType) -> bool:

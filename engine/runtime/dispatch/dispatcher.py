@@ -169,12 +169,12 @@ class DispatcherState:
             if not self._bound_entries:  # a new dispatcher: one is made at each graph break in a closure
                 self._set_lookup_order(entries)
                 return
-            kept = {id(e) for e in (*entries, self.cache.python_entry)}
-            self._bound_entries = {key: made for key, made in self._bound_entries.items() if key in kept}
+            current_ids = {id(e) for e in (*entries, self.cache.python_entry)}
+            self._bound_entries = {key: bound for key, bound in self._bound_entries.items() if key in current_ids}
             alive = set(map(id, entries))
-            known = set(map(id, self._lookup_order))
+            known_ids = set(map(id, self._lookup_order))
             self._set_lookup_order(
-                (*(e for e in entries if id(e) not in known), *(e for e in self._lookup_order if id(e) in alive))
+                (*(e for e in entries if id(e) not in known_ids), *(e for e in self._lookup_order if id(e) in alive))
             )
 
     def promote(self, entry: CacheEntry) -> None:
@@ -201,14 +201,14 @@ class DispatcherState:
         self._entries_cell.cell_contents = tuple(pairs)
 
     def _bind_entry(self, entry: CacheEntry) -> _BoundEntry:
-        found = self._bound_entries.get(id(entry))
-        if found is None or found.entry is not entry:
+        bound = self._bound_entries.get(id(entry))
+        if bound is None or bound.entry is not entry:
             function = self.function
             run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
             if entry.resume_functions:
                 run.__dict__["resume_functions"] = entry.resume_functions  # a frame that runs holds its function
-            found = self._bound_entries[id(entry)] = _BoundEntry(entry, run)
-        return found
+            bound = self._bound_entries[id(entry)] = _BoundEntry(entry, run)
+        return bound
 
     def entry_function(self, entry: CacheEntry) -> Run:
         """Return the entry's code as a function with this function's closure cells."""
@@ -366,28 +366,28 @@ class DispatcherState:
 
     def _guard_failures(self, scope: FrameScope, *, all_of_them: bool) -> tuple[GuardFailure, ...]:
         entries = self.entries if all_of_them else self.entries[:1]
-        found = (self.guard_failure(e, scope) for e in entries)
-        return tuple(r for r in found if r is not None)
+        failures = (self.guard_failure(e, scope) for e in entries)
+        return tuple(r for r in failures if r is not None)
 
     def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Return the guard failure of an entry for a call; None if all guards pass."""
-        found = self.compiler.guard_queries.failure(entry, scope)
+        failure = self.compiler.guard_queries.failure(entry, scope)
         after = self.cache.frame.resumes_after
-        if found is None or after is None:
-            return found
-        if STACK_VALUE_TEXT not in found.sentence:
-            is_local = found.kind in ("dispatch keys", "requires_grad", "shape", "stride") and not found.is_expected
+        if failure is None or after is None:
+            return failure
+        if STACK_VALUE_TEXT not in failure.sentence:
+            is_local = failure.kind in ("dispatch keys", "requires_grad", "shape", "stride") and not failure.is_expected
             removal = Fix(f"Remove the graph break at line {after.line}: tensors that cross it are guarded")
-            return replace(found, fixes=(removal, *found.fixes)) if is_local else found
+            return replace(failure, fixes=(removal, *failure.fixes)) if is_local else failure
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
-        is_loop = any(text in found.sentence for text in LOOP_TEXTS)
+        is_loop = any(text in failure.sentence for text in LOOP_TEXTS)
         where = f"{LOOP_VALUE_TEXT if is_loop else STACK_VALUE_TEXT} at line {after.line}"
         fix = (
             "Move the graph break out of the loop"
             if is_loop
             else f"Remove the graph break at line {after.line}: Python values that cross it are guarded"
         )
-        return replace(found, sentence=found.sentence.replace(STACK_VALUE_TEXT, where), fixes=(Fix(fix),))
+        return replace(failure, sentence=failure.sentence.replace(STACK_VALUE_TEXT, where), fixes=(Fix(fix),))
 
     def _compile_entry(
         self, values: tuple[Any, ...], scope: FrameScope, cause: str, session: Session | None
@@ -414,8 +414,8 @@ class DispatcherState:
             cache.insert(entry)
             self._sync()
         elif session is not None:
-            why = self.guard_failure(entry, scope)
-            sentence = f"A guard of {cache.frame.name} fails for the call it was compiled for: {why.sentence if why else 'the reason is unknown'}"
+            reason = self.guard_failure(entry, scope)
+            sentence = f"A guard of {cache.frame.name} fails for the call it was compiled for: {reason.sentence if reason else 'the reason is unknown'}"
             session.add_failure(StageFailure("guards", sentence, "the result is correct, but the next call recompiles"))
         return entry
 
@@ -440,12 +440,12 @@ class DispatcherState:
         if self.compiler.options.fullgraph or changed_setting("fail_on_recompile_limit_hit"):
             raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
         entry = self._python_entry()
-        why = f"compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause.rstrip('.')}"
-        self.cache.fall_back_to_python(entry, f"{name} was {why}.")
+        reason = f"compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause.rstrip('.')}"
+        self.cache.fall_back_to_python(entry, f"{name} was {reason}.")
         self._sync()
         if session is not None:
             session.add_skipped(
-                SkippedRecord(name, why, "Remove the cause above, or raise engine.config.recompile_limit.")
+                SkippedRecord(name, reason, "Remove the cause above, or raise engine.config.recompile_limit.")
             )
         return entry
 
@@ -491,18 +491,18 @@ def _return_true(*values: Any) -> bool:
 
 def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
     """Mark sizes and numbers that differ from the entries' as dynamic for the next compile."""
-    seen: dict[Any, Any] = {}
+    sizes: dict[Any, Any] = {}
     for entry in cache.entries:
         for guard in entry.guards:
             if not guard.reports_changed_dims:
                 continue
-            if guard.source not in seen:
+            if guard.source not in sizes:
                 try:
-                    seen[guard.source] = guard.source.resolve(scope)
+                    sizes[guard.source] = guard.source.resolve(scope)
                 except Exception:
-                    seen[guard.source] = None
-            changed = guard.changed_dims(seen[guard.source])
-            if -1 in changed and is_number_static(seen[guard.source]):
+                    sizes[guard.source] = None
+            changed = guard.changed_dims(sizes[guard.source])
+            if -1 in changed and is_number_static(sizes[guard.source]):
                 changed -= {-1}
             if changed:
                 cache.mark_dynamic_dims(guard.dynamic_expr, changed)
@@ -523,8 +523,8 @@ _resume_states: WeakTable[DispatcherState, None] = WeakTable()
 
 def dispatcher_state_of(function: Any) -> DispatcherState | None:
     """Return the state of a dispatcher function; None for any other object."""
-    found = _dispatcher_states.get(function) if type(function) is FunctionType else None
-    return None if found is None else found()
+    state = _dispatcher_states.get(function) if type(function) is FunctionType else None
+    return None if state is None else state()
 
 
 def live_states() -> tuple[DispatcherState, ...]:

@@ -22,9 +22,9 @@ def measure_guards(session: Session) -> int:
     """
     measured = 0
     for compilation in session.compilations:
-        found = recorded_frame(session, compilation.frame)
-        dispatch = None if found is None else found.dispatcher_state()
-        call = next((c for c in found.calls if c.entry == compilation.id), None) if found else None
+        recorded = recorded_frame(session, compilation.frame)
+        dispatch = None if recorded is None else recorded.dispatcher_state()
+        call = next((c for c in recorded.calls if c.entry == compilation.id), None) if recorded else None
         entry = next((e for e in dispatch.entries if e.id == compilation.id), None) if dispatch else None
         if dispatch is None or call is None or entry is None or compilation.guards is None:
             continue

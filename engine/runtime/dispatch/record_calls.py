@@ -114,8 +114,8 @@ class RecordedHit:
 
 def caller_span() -> Span | None:
     """Return the user's call site: the innermost frame outside the engine and torch."""
-    found = _caller()
-    return found and span_at(*found)
+    caller = _caller()
+    return caller and span_at(*caller)
 
 
 def _caller() -> tuple[CodeType, int] | None:
@@ -143,20 +143,20 @@ def outermost_call(thread: int) -> tuple[CodeType, int] | None:
 
     In a thread without Python frames of the user (autograd's, for a GPU) it is that of ``thread``.
     """
-    found = _outermost_call(sys._getframe(1))
-    return found or _outermost_call(sys._current_frames().get(thread))
+    call = _outermost_call(sys._getframe(1))
+    return call or _outermost_call(sys._current_frames().get(thread))
 
 
 def _outermost_call(frame: FrameType | None) -> tuple[CodeType, int] | None:
-    found: tuple[CodeType, int] | None = None
+    outermost: tuple[CodeType, int] | None = None
     while frame is not None:
         code = frame.f_code
         if code.co_filename == DISPATCH_FILE:
-            found = None  # the code found so far runs inside a compiled frame
-        elif found is None and not code.co_filename.startswith((_ENGINE, _TORCH, "<frozen", "<engine")):
-            found = code, frame.f_lasti
+            outermost = None  # the code found so far runs inside a compiled frame
+        elif outermost is None and not code.co_filename.startswith((_ENGINE, _TORCH, "<frozen", "<engine")):
+            outermost = code, frame.f_lasti
         frame = frame.f_back
-    return found
+    return outermost
 
 
 def span_at(code: CodeType, offset: int) -> Span:

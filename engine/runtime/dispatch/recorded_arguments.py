@@ -120,8 +120,12 @@ def record_arguments(
     frames = _recorded_frames.setdefault(session, {})
     frame = frames.get(dispatch.cache.frame.id)
     if frame is None or frame.dispatcher_state() is None:
-        held = weakref.ref(dispatch) if dispatch.cache.frame.role == "resume" else partial(_return_dispatcher, dispatch)
-        frame = frames[dispatch.cache.frame.id] = RecordedFrame(held, [] if frame is None else frame.calls)
+        dispatch_reference = (
+            weakref.ref(dispatch) if dispatch.cache.frame.role == "resume" else partial(_return_dispatcher, dispatch)
+        )
+        frame = frames[dispatch.cache.frame.id] = RecordedFrame(
+            dispatch_reference, [] if frame is None else frame.calls
+        )
     if not keep_beyond_next and frame.last_call is not None and frame.last_call.entry == entry:
         return
     call = RecordedCall(index, entry, {name: describe_argument(value) for name, value in arguments.items()})
@@ -181,13 +185,13 @@ def resolve_argument(value: Any) -> Any:
         ValueUnavailable: an object no longer exists or was not stored.
     """
     match value:
-        case RetainedValue(reference, words):
+        case RetainedValue(reference, message):
             found = reference()
             if found is None:
-                raise ValueUnavailable(f"{words} no longer exists")
+                raise ValueUnavailable(f"{message} no longer exists")
             return found
-        case UndescribedValue(words):
-            raise ValueUnavailable(f"{words} was not recorded")
+        case UndescribedValue(message):
+            raise ValueUnavailable(f"{message} was not recorded")
         case list() | tuple() if type(value) in (list, tuple):
             return type(value)(resolve_argument(v) for v in value)
         case dict() if type(value) is dict:
@@ -220,11 +224,11 @@ def _make_tensor(spec: TensorSpec) -> torch.Tensor:
         raise ValueUnavailable(f"a tensor on {spec.device} cannot be created for a re-run")
     if any(s == 0 and n > 1 for s, n in zip(spec.strides, spec.shape, strict=True)):
         raise ValueUnavailable("a tensor whose elements overlap in memory cannot be created for a re-run")
-    found = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype)
+    tensor = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype)
     if spec.dtype.is_floating_point or spec.dtype.is_complex:
-        found.normal_()
+        tensor.normal_()
     else:
-        found.zero_()
+        tensor.zero_()
     if spec.is_parameter:
-        return torch.nn.Parameter(found, requires_grad=spec.requires_grad)
-    return found.requires_grad_(spec.requires_grad)
+        return torch.nn.Parameter(tensor, requires_grad=spec.requires_grad)
+    return tensor.requires_grad_(spec.requires_grad)

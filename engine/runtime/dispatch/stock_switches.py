@@ -32,23 +32,23 @@ def follow_stance() -> str:
     module = stance_module()
     if module is None:
         return "default"
-    found: Any = getattr(module, STANCE_ATTR)
+    stance: Any = getattr(module, STANCE_ATTR)
     stance_owner_cell.cell_contents = module
-    if found.stance == "default" and found.backend is None and not skips_guards():
-        usual_stance_cell.cell_contents = found
-    return str(found.stance)
+    if stance.stance == "default" and stance.backend is None and not skips_guards():
+        usual_stance_cell.cell_contents = stance
+    return str(stance.stance)
 
 
 def skips_guards() -> bool:
     """Return True if the user's stance runs a function's only cache entry without its guards."""
-    found: Any = getattr(stance_module(), STANCE_ATTR, None)
-    return bool(getattr(found, "skip_guard_eval_unsafe", False))
+    stance: Any = getattr(stance_module(), STANCE_ATTR, None)
+    return bool(getattr(stance, "skip_guard_eval_unsafe", False))
 
 
 def forced_backend() -> str | Callable[..., Any] | None:
     """Return the backend that the user's stance forces; None if it forces none."""
-    found: Any = getattr(stance_module(), STANCE_ATTR, None)
-    forced: str | Callable[..., Any] | None = getattr(found, "backend", None)
+    stance: Any = getattr(stance_module(), STANCE_ATTR, None)
+    forced: str | Callable[..., Any] | None = getattr(stance, "backend", None)
     return forced
 
 

@@ -74,14 +74,14 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
     return explanation
 
 
-def _explain(found: RecordedFrame | None, arguments: Mapping[str, Any]) -> CallExplanation | None:
+def _explain(recorded: RecordedFrame | None, arguments: Mapping[str, Any]) -> CallExplanation | None:
     """Explain a call under the modes of the last recorded one; None if the cache is gone."""
-    if found is None or found.last_call is None:
+    if recorded is None or recorded.last_call is None:
         return None
-    with found.last_call.modes.active():
-        if found.explain is not None:
-            return found.explain(arguments)
-        dispatch = found.dispatcher_state()
+    with recorded.last_call.modes.active():
+        if recorded.explain is not None:
+            return recorded.explain(arguments)
+        dispatch = recorded.dispatcher_state()
         return None if dispatch is None else explain_entries(dispatch, dispatch.scope(tuple(arguments.values())))
 
 
@@ -97,10 +97,14 @@ def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplana
 
 def _last_arguments(session: Session, frame: str) -> Mapping[str, Any]:
     """Return the argument descriptions of the last recorded call of a live frame."""
-    found = recorded_frame(session, frame)
-    if found is None or found.last_call is None or (found.explain is None and found.dispatcher_state() is None):
+    recorded = recorded_frame(session, frame)
+    if (
+        recorded is None
+        or recorded.last_call is None
+        or (recorded.explain is None and recorded.dispatcher_state() is None)
+    ):
         raise BadArgument(NOT_LIVE_MESSAGE)
-    return found.last_call.arguments
+    return recorded.last_call.arguments
 
 
 def inputs_of(path: str, value: Any) -> Iterator[EditableInput]:
@@ -150,8 +154,8 @@ def edited_argument(path: str, value: Any, edits: Mapping[str, Mapping[str, str]
 
 def _edited_spec(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> TensorSpec:
     shape = _sizes(path, edit["shape"]) if "shape" in edit else tuple(spec.shape)
-    given = edit.get("stride", "").strip()
-    stride = _sizes(path, given) if given else (spec.strides if "shape" not in edit else None)
+    stride_text = edit.get("stride", "").strip()
+    stride = _sizes(path, stride_text) if stride_text else (spec.strides if "shape" not in edit else None)
     dtype = getattr(torch, edit["dtype"].strip().removeprefix("torch."), None) if "dtype" in edit else spec.dtype
     if not isinstance(dtype, torch.dtype):
         raise BadArgument(f"{path}: there is no dtype {edit['dtype']!r}: write a name such as float32.")

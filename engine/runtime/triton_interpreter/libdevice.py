@@ -71,8 +71,8 @@ def _replace_functions(module: ModuleType) -> None:
     for name, member in inspect.getmembers(module, callable):
         if name.startswith("_") or inspect.isclass(member):
             continue
-        found = TORCH_EQUIVALENTS.get(name)
-        setattr(module, name, _elementwise(found) if found else _missing(name))
+        equivalent = TORCH_EQUIVALENTS.get(name)
+        setattr(module, name, _elementwise(equivalent) if equivalent else _missing(name))
 
 
 def _missing(name: str) -> Callable[..., Any]:

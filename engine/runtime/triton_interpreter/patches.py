@@ -67,7 +67,7 @@ def _dot_in_float32(dot: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _to_float32(held: Any) -> Any:
+def _to_float32(tensor: Any) -> Any:
     """Convert a bfloat16 block to float32; return other blocks unchanged.
 
     The interpreter stores bfloat16 as the upper halves of float32.
@@ -76,9 +76,9 @@ def _to_float32(held: Any) -> Any:
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
-    if held.dtype.scalar != tl.bfloat16:
-        return held
-    bits = np.ascontiguousarray(held.data).view(np.uint16).astype(np.uint32) << np.uint32(16)
+    if tensor.dtype.scalar != tl.bfloat16:
+        return tensor
+    bits = np.ascontiguousarray(tensor.data).view(np.uint16).astype(np.uint32) << np.uint32(16)
     return TensorHandle(bits.view(np.float32), tl.float32)
 
 

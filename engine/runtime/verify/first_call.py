@@ -57,22 +57,22 @@ def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence
     expected, error = _values_or_error(eager, inputs[0], make_inputs)
     if error is not None and is_fork_backward_error(error):
         raise error
-    found, failure = _values_or_error(run, inputs[1], make_inputs)
+    results, failure = _values_or_error(run, inputs[1], make_inputs)
     if error.__class__ is not failure.__class__:
         return (
             f"it raised {failure!r}, unlike eager"
             if failure is not None
             else f"it did not raise {error!r}, unlike eager"
         )
-    if len(expected) != len(found):
-        return f"the call returns {len(found)} values, but {len(expected)} in eager"
-    leaves = [tree_leaves(list(given)) for given in inputs]
-    first = next(_differences((*expected, *leaves[0]), (*found, *leaves[1]), len(expected)), "")
+    if len(expected) != len(results):
+        return f"the call returns {len(results)} values, but {len(expected)} in eager"
+    leaves = [tree_leaves(list(call_inputs)) for call_inputs in inputs]
+    first = next(_differences((*expected, *leaves[0]), (*results, *leaves[1]), len(expected)), "")
     if not first:
-        held = _leaves_of(expected, leaves[0])
-        ours, theirs = (*leaves[0], *held), (*leaves[1], *held)
+        expected_leaves = _leaves_of(expected, leaves[0])
+        ours, theirs = (*leaves[0], *expected_leaves), (*leaves[1], *expected_leaves)
         if _has_gradients(expected, ours):
-            first = _gradient_difference((expected, ours), (found, theirs))
+            first = _gradient_difference((expected, ours), (results, theirs))
     return first
 
 
@@ -87,13 +87,13 @@ def _values_or_error(run: Run, inputs: Sequence[Any], seed: Callable[[], object]
 
 def _leaves_of(results: Sequence[Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
     """Return the leaves in the autograd graph of the results, except inputs: parameters."""
-    found = {}
-    known = {id(v) for v in inputs}
+    leaves = {}
+    input_ids = {id(v) for v in inputs}
     for node in autograd_nodes(v.grad_fn for _, v in _requiring_grad(results)):
         leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in known:
-            found[id(leaf)] = leaf
-    return list(found.values())
+        if leaf is not None and id(leaf) not in input_ids:
+            leaves[id(leaf)] = leaf
+    return list(leaves.values())
 
 
 class _FirstCallVerifier:
@@ -118,25 +118,25 @@ class _FirstCallVerifier:
         if reason := _why_not_verifiable(self._graph, inputs):
             self._report(f"not verifiable: {reason}")
             return self._run(*inputs)
-        found = self.difference(inputs)
-        if found:
+        difference = self.difference(inputs)
+        if difference:
             self._run = self._eager
-        self._report(found)
+        self._report(difference)
         return self._run(*inputs)
 
     def difference(self, inputs: tuple[Any, ...]) -> str:
         """Run both on copies of the inputs; return the first difference, or nothing."""
-        copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
+        copies, compiled_copies = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
         expected, error = self._results_or_error(self._eager, copies)
-        results, failure = self._results_or_error(self._run, others)
+        results, failure = self._results_or_error(self._run, compiled_copies)
         if error is not None:  # a user error, which the compiled graph must raise too
             return f"the compiled graph did not raise {type(error).__name__}" if failure is None else ""
         if failure is not None:
             return f"the compiled graph raised {type(failure).__name__}: {failure}"
-        found = next(_differences((*expected, *copies), (*results, *others), len(expected)), "")
-        if not found and _has_gradients(expected, copies):
-            found = _gradient_difference((expected, copies), (results, others))
-        return found
+        difference = next(_differences((*expected, *copies), (*results, *compiled_copies), len(expected)), "")
+        if not difference and _has_gradients(expected, copies):
+            difference = _gradient_difference((expected, copies), (results, compiled_copies))
+        return difference
 
     @staticmethod
     def _results_or_error(run: Run, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
@@ -159,8 +159,8 @@ def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> s
         for t in tensors
     ):
         return "an input is not a strided tensor, or is a subclass"
-    held = [t.untyped_storage()._cdata for t in tensors]
-    return "two inputs share memory" if len(set(held)) != len(held) else ""
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    return "two inputs share memory" if len(set(storages)) != len(storages) else ""
 
 
 def _copy_input(value: Any) -> Any:
@@ -169,13 +169,13 @@ def _copy_input(value: Any) -> Any:
         return value.clone_state()
     if not isinstance(value, torch.Tensor):
         return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    made.copy_(value.detach())
-    made.requires_grad_(value.requires_grad)
+    copied = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    copied.copy_(value.detach())
+    copied.requires_grad_(value.requires_grad)
     if value.is_leaf:
-        return made
+        return copied
     with torch.enable_grad():
-        return made.view_as(made)
+        return copied.view_as(copied)
 
 
 def _fork_rng(inputs: Sequence[Any]) -> Any:
@@ -203,10 +203,10 @@ def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> s
             raise
         return ""  # a user error in the backward
     try:
-        found = _gradients(*compiled)
+        gradients = _gradients(*compiled)
     except RuntimeError as error:
         return f"the compiled backward raised {error}"
-    for number, a, b in zip((n for n, _ in _requiring_grad(plain[1])), expected, found, strict=True):
+    for number, a, b in zip((n for n, _ in _requiring_grad(plain[1])), expected, gradients, strict=True):
         if (a is None) != (b is None):
             return f"input {number} gets {'no' if b is None else 'a'} gradient, unlike in eager"
         if a is not None and b is not None and (worst := _max_difference(a, b)):
@@ -217,8 +217,8 @@ def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> s
 def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
     outputs = [v for _, v in _requiring_grad(results)]
     with torch.enable_grad():
-        ones = [torch.ones_like(v) for v in outputs]
-        return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], ones, allow_unused=True)
+        tangents = [torch.ones_like(v) for v in outputs]
+        return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], tangents, allow_unused=True)
 
 
 def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) -> Iterator[str]:

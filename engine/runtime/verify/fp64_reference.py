@@ -19,8 +19,8 @@ from engine.ir.node_values import ancestors_of, called_overload, map_tensors, te
 
 def fp64_values(
     module: torch.fx.GraphModule,
-    given: Mapping[str, Any],
-    wanted: Sequence[str],
+    inputs: Mapping[str, Any],
+    names: Sequence[str],
     parts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
     """Compute the ``wanted`` nodes in float64 from the ``given`` values.
@@ -29,8 +29,8 @@ def fp64_values(
     results. Returns nothing if a node in between uses random numbers, mutates its input, or does not run in float64.
     """
     nodes = _nodes_by_name(module, parts)
-    targets = [nodes[name] for name in wanted if name in nodes]
-    values: dict[torch.fx.Node, Any] = {nodes[n]: _double_input(nodes[n], v) for n, v in given.items() if n in nodes}
+    targets = [nodes[name] for name in names if name in nodes]
+    values: dict[torch.fx.Node, Any] = {nodes[n]: _double_input(nodes[n], v) for n, v in inputs.items() if n in nodes}
     # A node both given and wanted (read and written by the kernel) is not computed: its given value is used.
     between = ancestors_of(targets, values)
     nodes_to_run = [node for node in module.graph.nodes if node in between]
@@ -41,8 +41,8 @@ def fp64_values(
             values[node] = _run_node(module, node, values)
     except Exception:  # an operator without a kernel for float64
         return {}
-    found = {name: values.get(nodes[name]) for name in wanted if name in nodes}
-    return {name: _real_parts(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
+    values_by_name = {name: values.get(nodes[name]) for name in names if name in nodes}
+    return {name: _real_parts(value) for name, value in values_by_name.items() if isinstance(value, torch.Tensor)}
 
 
 def _real_parts(value: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ def _double_input(node: torch.fx.Node, value: Any) -> Any:
 def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, int]]) -> dict[str, torch.fx.Node]:
     """Return nodes by name; a getitem node also by its name in ``parts``."""
     nodes = {node.name: node for node in module.graph.nodes}
-    names = {place: name for name, place in parts.items()}
+    names = {location: name for name, location in parts.items()}
     for node in module.graph.nodes:
         if node.target is operator.getitem and (node.args[0].name, node.args[1]) in names:
             nodes[names[node.args[0].name, node.args[1]]] = node

@@ -67,10 +67,10 @@ def verify_kernels(
     A kernel that cannot be run alone is "not verifiable", with the reason.
     """
     try:
-        made = _verification(program, graph, inputs)
+        verification = _verification(program, graph, inputs)
     except ValueError as error:
         return _all_unverifiable(program, str(error))
-    return made.run()
+    return verification.run()
 
 
 def kernel_trials(
@@ -78,12 +78,12 @@ def kernel_trials(
 ) -> Iterator[tuple[GeneratedKernel, KernelTrial]]:
     """Yield the launches that can be run alone on these inputs, with their arguments."""
     try:
-        made = _verification(program, graph, inputs)
+        verification = _verification(program, graph, inputs)
     except ValueError:
         return
     for kernel in program.kernels:
         with contextlib.suppress(ValueError):  # A size is not known.
-            yield kernel, made.trial(kernel)
+            yield kernel, verification.trial(kernel)
 
 
 def kernel_trial(
@@ -94,14 +94,14 @@ def kernel_trial(
     Raises:
         ValueError: why it cannot be run alone.
     """
-    made = _verification(program, graph, inputs)
+    verification = _verification(program, graph, inputs)
     for found in program.kernels:
         if found.id == kernel:
-            if reason := made.why_unavailable(found):
+            if reason := verification.why_unavailable(found):
                 raise ValueError(reason)
-            return found, made.trial(found)
-        if any(a.buffer not in made.values for a in found.args if a.is_written):
-            made.verify_kernel(found)  # for its scratch buffers
+            return found, verification.trial(found)
+        if any(a.buffer not in verification.values for a in found.args if a.is_written):
+            verification.verify_kernel(found)  # for its scratch buffers
     raise ValueError("the program does not launch it")
 
 
@@ -147,8 +147,8 @@ def _all_unverifiable(program: LoweredProgram, reason: str) -> dict[str, VerifyR
     return {k.id: _unverifiable(reason, _place_of(program.target)) for k in program.kernels}
 
 
-def _unverifiable(reason: str, place: str) -> VerifyRecord:
-    return VerifyRecord("not verifiable", place, note=f"not verifiable: {reason}")
+def _unverifiable(reason: str, target_text: str) -> VerifyRecord:
+    return VerifyRecord("not verifiable", target_text, note=f"not verifiable: {reason}")
 
 
 def _on_cpu(value: Any) -> Any:
@@ -182,7 +182,7 @@ class _ValueRecorder(torch.fx.Interpreter):
     ) -> None:
         super().__init__(module)
         self._needed = needed
-        self._parts = {place: name for name, place in parts.items()}
+        self._parts = {location: name for name, location in parts.items()}
         self.values: dict[str, Any] = {}
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -229,7 +229,7 @@ class _SizeValues:
 
     def __init__(self, program: LoweredProgram, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
         self._known = {
-            symbol: read_place(inputs[index], place) for symbol, (index, place) in program.symbol_sources.items()
+            symbol: read_place(inputs[index], location) for symbol, (index, location) in program.symbol_sources.items()
         }
         self._known |= {name: values[name] for name in program.assumed_numbers if name in values}
         self._assumptions = tuple(runtime_asserts(program))
@@ -243,14 +243,14 @@ class _SizeValues:
         Raises:
             ValueError: it has a symbol that no input provides.
         """
-        known = static_size(size)
-        if known is not None:
-            return known
+        number = static_size(size)
+        if number is not None:
+            return number
         values = {s: self._known[str(s)] for s in size.free_symbols if str(s) in self._known}
-        known = static_size(size.subs(values))
-        if known is None:
+        number = static_size(size.subs(values))
+        if number is None:
             raise ValueError(f"the size {size} is not known")
-        return known
+        return number
 
     def float_value(self, number: Any) -> float:
         """Return the value of a float expression over sizes and inputs.
@@ -258,8 +258,8 @@ class _SizeValues:
         Raises:
             ValueError: it has a symbol that no input provides.
         """
-        known = {s: self._known[str(s)] for s in number.free_symbols if str(s) in self._known}
-        value = number.subs(known)
+        values = {s: self._known[str(s)] for s in number.free_symbols if str(s) in self._known}
+        value = number.subs(values)
         if not value.is_number:
             raise ValueError(f"the number {number} is not known")
         return float(value)
@@ -267,8 +267,8 @@ class _SizeValues:
     def violated_assertion(self) -> str:
         """Return the first runtime assert of the graph that these inputs violate; empty if none."""
         for relation in self._assumptions:
-            known = {s: self._known[str(s)] for s in relation.free_symbols if str(s) in self._known}
-            if relation.subs(known) == sympy.false:
+            values = {s: self._known[str(s)] for s in relation.free_symbols if str(s) in self._known}
+            if relation.subs(values) == sympy.false:
                 return str(relation)
         return ""
 
@@ -310,21 +310,21 @@ class _Verification:
 
     def verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
         """Run one kernel and compare its results with ATen's."""
-        place = _place_of(self.program.target)
+        target_text = _place_of(self.program.target)
         try:
             if reason := self.why_unavailable(kernel):
-                return _unverifiable(reason, place)
+                return _unverifiable(reason, target_text)
             trial = self.trial(kernel)
         except ValueError as error:  # a size is not known
-            return _unverifiable(str(error), place)
+            return _unverifiable(str(error), target_text)
         if reason := _why_too_large(trial):
-            return _unverifiable(reason, place)
+            return _unverifiable(reason, target_text)
         try:
-            outcome = _run_on_cpu(kernel, trial) if place == CPU_NAME else _interpret(trial)
+            outcome = _run_on_cpu(kernel, trial) if target_text == CPU_NAME else _interpret(trial)
         except (WorkerFailed, CannotCompile) as error:
-            return _unverifiable(f"{'on' if place == CPU_NAME else 'in'} {place}, {error}", place)
+            return _unverifiable(f"{'on' if target_text == CPU_NAME else 'in'} {target_text}, {error}", target_text)
         self.kernel_written.update(outcome.written)
-        return VerifyRecord(outcome.outcome, place, outcome.max_error, outcome.tolerance, outcome.note)
+        return VerifyRecord(outcome.outcome, target_text, outcome.max_error, outcome.tolerance, outcome.note)
 
     def trial(self, kernel: GeneratedKernel) -> KernelTrial:
         """Return the launch of a kernel with ATen's values as its arguments."""
@@ -335,15 +335,15 @@ class _Verification:
     def _with_fp64_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Add float64 reference values to the arguments that the kernel writes, where possible."""
         pointers = buffer_arguments(arguments)
-        wanted = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
-        given = {
+        buffers = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
+        known_values = {
             **self.placeholder_values,
-            **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in wanted},
+            **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in buffers},
         }
-        exact = fp64_values(self.module, given, wanted, self.program.multi_output_buffers) if wanted else {}
+        exact = fp64_values(self.module, known_values, buffers, self.program.multi_output_buffers) if buffers else {}
         return tuple(
-            replace(a, fp64_reference=found)
-            if isinstance(a, BufferArgument) and _matches_buffer(found := exact.get(a.buffer), a)
+            replace(a, fp64_reference=reference)
+            if isinstance(a, BufferArgument) and _matches_buffer(reference := exact.get(a.buffer), a)
             else a
             for a in arguments
         )
@@ -367,8 +367,8 @@ class _Verification:
         name, buffer = argument.buffer, self.program.buffers[argument.buffer]
         shape, reference = self.sizes.concrete_all(buffer.shape), self.values.get(name)
         if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
-            found = f"{reference.dtype} {tuple(reference.shape)}"
-            return f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}"
+            actual = f"{reference.dtype} {tuple(reference.shape)}"
+            return f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {actual}"
         if argument.is_written and buffer.kind == "input":
             return f"it writes to the input {name}"
         read, verb = (argument.initial_value, "updates a copy of") if argument.is_written else (name, "reads")
@@ -383,17 +383,17 @@ class _Verification:
             return self.kernel_written.get(argument.buffer)
         if not isinstance(start, str):
             return torch.full(shape, start, dtype=dtype)
-        held: torch.Tensor | None = self.values.get(start)
-        return self.kernel_written.get(start) if held is None else held
+        tensor: torch.Tensor | None = self.values.get(start)
+        return self.kernel_written.get(start) if tensor is None else tensor
 
     def _pointer(self, argument: KernelArg) -> BufferArgument:
         name = argument.buffer
         buffer = self.program.buffers[name]
         shape, stride = self.sizes.concrete_all(buffer.shape), self.sizes.concrete_all(buffer.stride)
-        held = self._contents(argument, buffer.dtype, shape)
+        contents = self._contents(argument, buffer.dtype, shape)
         reference = self.values.get(name) if argument.is_written else None
         return BufferArgument(
-            argument.name, name, buffer.dtype, shape, stride, held, reference, written=argument.is_written
+            argument.name, name, buffer.dtype, shape, stride, contents, reference, written=argument.is_written
         )
 
 

@@ -223,18 +223,18 @@ def _largest_input(trial: KernelTrial) -> float:
 def _compare(arena: RedzonedBuffer, scale: float) -> KernelComparison:
     expected = arena.pointer.expected
     assert expected is not None
-    found = arena.tensor
-    if _is_equal(found, expected):
+    actual = arena.tensor
+    if _is_equal(actual, expected):
         return KernelComparison("equal", 0.0)
     if not expected.is_floating_point():
-        at = (found != expected).nonzero()[0].tolist()
-        furthest = float((found.double() - expected.double()).abs().max())
+        at = (actual != expected).nonzero()[0].tolist()
+        furthest = float((actual.double() - expected.double()).abs().max())
         return KernelComparison("different", furthest, 0.0, _describe_element(arena, at))
     return _compare_floats(arena, expected, scale)
 
 
 def _compare_floats(arena: RedzonedBuffer, expected: torch.Tensor, scale: float) -> KernelComparison:
-    found, aten = arena.tensor.double(), expected.double()
+    actual, aten = arena.tensor.double(), expected.double()
     exact = arena.pointer.fp64_reference
     # Kernels compute in float32, whatever dtype they store.
     eps = torch.finfo(expected.dtype if expected.dtype is torch.float64 else torch.float32).eps
@@ -249,10 +249,10 @@ def _compare_floats(arena: RedzonedBuffer, expected: torch.Tensor, scale: float)
     else:
         mid, relative = aten, TOLERANCE_WITHOUT_REFERENCE.get(expected.dtype, 0.0)
         allowed = relative * _root_mean_square(mid) + 4 * eps * scale
-    is_alike = (found == aten) | (found.isnan() & aten.isnan())
+    is_alike = (actual == aten) | (actual.isnan() & aten.isnan())
     # An element finite on one side only yields NaN or inf here, which fails every bound.
-    is_near = (found - mid).abs() <= allowed + relative * mid.abs().nan_to_num(0.0, 0.0, 0.0)
-    largest = _largest_finite(torch.where(is_alike, 0.0, found - aten))
+    is_near = (actual - mid).abs() <= allowed + relative * mid.abs().nan_to_num(0.0, 0.0, 0.0)
+    largest = _largest_finite(torch.where(is_alike, 0.0, actual - aten))
     # For the record, the maximum difference from ATen: the bound at the largest element plus ATen's own error.
     bound = allowed + relative * _largest_finite(mid) + _largest_finite(aten - mid)
     is_wrong = ~(is_alike | is_near)
@@ -276,5 +276,5 @@ def _describe_element(arena: RedzonedBuffer, at: list[int]) -> str:
     expected = arena.pointer.expected
     assert expected is not None
     index = tuple(at)
-    place = f"{arena.pointer.buffer}[{', '.join(map(str, index))}]"
-    return f"{place} is {arena.tensor[index].item()!r}, but {expected[index].item()!r} in ATen"
+    element = f"{arena.pointer.buffer}[{', '.join(map(str, index))}]"
+    return f"{element} is {arena.tensor[index].item()!r}, but {expected[index].item()!r} in ATen"

@@ -126,13 +126,13 @@ class _BackgroundCompiler:
 
     def submit(self, units: Sequence[tuple[str, CompileUnit]], target: str, job: CompileJob) -> None:
         """Start compiling every (kernel id, unit) of a job; deliver cached records."""
-        known: list[tuple[str, TargetRecord]] = []
+        cached_records: list[tuple[str, TargetRecord]] = []
         for kernel, unit in units:
             with self._lock:
                 record = self._finished.get((unit, target))
                 if record is not None:
                     self._finished.move_to_end((unit, target))
-                    known.append((kernel, record))
+                    cached_records.append((kernel, record))
                     continue
                 work = self._running.get((unit, target))
                 if work is not None:
@@ -141,9 +141,11 @@ class _BackgroundCompiler:
                 work = self._running[unit, target] = _CompileTask(unit, target, [(job, kernel)])
                 self._compiling_count += 1
             self._start(work)
-        if known:
+        if cached_records:
             # Not in the caller's thread, which may hold a lock that ``on_done`` needs.
-            threading.Thread(target=_deliver_all, args=(job, known), name="engine-worker-known", daemon=True).start()
+            threading.Thread(
+                target=_deliver_all, args=(job, cached_records), name="engine-worker-known", daemon=True
+            ).start()
 
     def _start(self, work: _CompileTask) -> None:
         self._pool.submit(
@@ -180,8 +182,8 @@ class _BackgroundCompiler:
 
         def done(records: Any, reason: str | None) -> None:
             if reason is not None:
-                said = f"The SASS of this kernel could not be read: {reason}."
-                records = [replace(compiled.record, error=said) for _, compiled in batch]
+                message = f"The SASS of this kernel could not be read: {reason}."
+                records = [replace(compiled.record, error=message) for _, compiled in batch]
             for (work, _), record in zip(batch, records, strict=True):
                 self._finish(work, record, is_worth_keeping=reason is None)
 

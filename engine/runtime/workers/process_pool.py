@@ -99,8 +99,8 @@ class _WorkerProcess:
     def _exit_reason(self) -> str:
         self.kill()
         code = self._popen.returncode
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
-        return f"the worker process ended ({how})"
+        exit_text = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+        return f"the worker process ended ({exit_text})"
 
     @property
     def is_alive(self) -> bool:
@@ -176,7 +176,7 @@ class WorkerPool:
         self,
         function: str,
         arguments: tuple[Any, ...],
-        done: Callable[[Any, str | None], None],
+        on_done: Callable[[Any, str | None], None],
         *,
         rank: int = 0,
         timeout: float = 120.0,
@@ -184,7 +184,7 @@ class WorkerPool:
     ) -> None:
         """Queue a task; start a process for it if all are busy and ``count`` allows."""
         self._after_fork()
-        self._queue.put(WorkerTask(rank, next(self._numbers), function, arguments, timeout, done, is_wanted))
+        self._queue.put(WorkerTask(rank, next(self._numbers), function, arguments, timeout, on_done, is_wanted))
         with self._lock:
             if len(self._threads) < self._count and self._queue.qsize() > sum(lane.is_idle for lane in self._threads):
                 self._threads.append(_WorkerThread(self._queue, self._environment, self._idle_seconds))
@@ -196,15 +196,15 @@ class WorkerPool:
             WorkerFailed: with the reason.
         """
         answers: queue.SimpleQueue[tuple[Any, str | None]] = queue.SimpleQueue()
-        wanted = threading.Event()
-        wanted.set()
+        finished = threading.Event()
+        finished.set()
         deliver = lambda value, reason: answers.put((value, reason))  # noqa: E731
-        self.submit(function, arguments, deliver, timeout=timeout, is_wanted=wanted.is_set)
+        self.submit(function, arguments, deliver, timeout=timeout, is_wanted=finished.is_set)
         try:
             with allow_interrupts():
                 value, reason = answers.get()
         except BaseException:  # Ctrl-C: the result is no longer wanted
-            wanted.clear()
+            finished.clear()
             self.stop_unwanted(patience=0.0)
             raise
         if reason is not None:
