@@ -86,12 +86,12 @@ class CallRecorder:
         if id(root) in self._root_indices or self.stop_reason:
             return
         try:
-            kept = copy.deepcopy(root) if isinstance(root, torch.nn.Module) else root
+            root_copy = copy.deepcopy(root) if isinstance(root, torch.nn.Module) else root
         except Exception as error:
             self.stop_reason = f"{type(root).__name__} cannot be copied ({type(error).__name__})"
             return
         self._root_indices[id(root)] = len(self.roots)
-        self.roots.append(kept)
+        self.roots.append(root_copy)
         self.compiled_roots.append(target)
         self._versions[id(root)] = [(t, version_counter(t)) for t in captured_tensors(root)]
 
@@ -146,12 +146,12 @@ def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> t
     """Return the parameter name of each argument, or its position if the name is unknown."""
     function = root.forward if isinstance(root, torch.nn.Module) else root
     try:
-        known = [p for p in inspect.signature(function).parameters.values() if p.kind in _BY_POSITION]
+        parameters = [p for p in inspect.signature(function).parameters.values() if p.kind in _BY_POSITION]
     except (TypeError, ValueError):
-        known = []
-    given = [p.name for p in known[: len(arguments)]]
-    more = [f"argument {i}" for i in range(len(given) + 1, len(arguments) + 1)]
-    return (*given, *more, *keywords)
+        parameters = []
+    positional = [p.name for p in parameters[: len(arguments)]]
+    more = [f"argument {i}" for i in range(len(positional) + 1, len(arguments) + 1)]
+    return (*positional, *more, *keywords)
 
 
 def version_counter(tensor: torch.Tensor) -> int:

@@ -125,13 +125,13 @@ def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
         tokens = split_words(line)
     except ValueError:
         raise UsageError(f"A quote is not closed in the line of {name}: {line.strip()}") from None
-    found, unknown = magic.parser.parse_known_intermixed_args(tokens)
+    options, unknown = magic.parser.parse_known_intermixed_args(tokens)
     if unknown:
-        known = [flag for action in magic.parser._actions for flag in action.option_strings]
-        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        flags = [flag for action in magic.parser._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
         hint = f"did you mean {near[0]}?" if near else f"{name}? lists all."
         raise UsageError(f"{name} has no option {unknown[0]!r}: {hint}")
-    arguments: argparse.Namespace = found
+    arguments: argparse.Namespace = options
     return arguments
 
 
@@ -240,13 +240,13 @@ def compilable_names(shell: InteractiveShell) -> list[str]:
 def split_leading_options(line: str) -> tuple[str, str]:
     """Split ``--backend eager f(x) - 1`` into the options and the expression after them."""
     valued = {flag for flag, details in COMPILE_OPTIONS if details.get("action") != "store_true"}
-    rest = line.strip()
-    taken: list[str] = []
-    while match := re.match(r"(--?[a-z][\w-]*)(=\S+)?(\s+|$)", rest):
-        taken.append(match.group(0).strip())
-        rest = rest[match.end() :]
+    remaining = line.strip()
+    options: list[str] = []
+    while match := re.match(r"(--?[a-z][\w-]*)(=\S+)?(\s+|$)", remaining):
+        options.append(match.group(0).strip())
+        remaining = remaining[match.end() :]
         if match.group(1) in valued and not match.group(2):
-            value, _, rest = rest.partition(" ")
-            taken.append(value)
-            rest = rest.strip()
-    return " ".join(taken), rest
+            value, _, remaining = remaining.partition(" ")
+            options.append(value)
+            remaining = remaining.strip()
+    return " ".join(options), remaining

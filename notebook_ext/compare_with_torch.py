@@ -154,24 +154,30 @@ def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any, *, grad
     leaves, shape = tree_flatten((call.arguments, call.keywords))
     copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
     arguments, keywords = tree_unflatten(copies, shape)
-    given = dict(tensor_arguments(call, arguments, keywords))
-    before = {name: version_counter(t) for name, t in given.items()}
+    argument_tensors = dict(tensor_arguments(call, arguments, keywords))
+    before = {name: version_counter(t) for name, t in argument_tensors.items()}
     parameters = dict(root.named_parameters()) if isinstance(root, torch.nn.Module) else {}
     for parameter in parameters.values():
         parameter.grad = None
     torch.set_rng_state(call.rng_state)
     with torch.set_grad_enabled(call.grad_enabled and gradients):
         results = dict(tensor_results(function(*arguments, **keywords)))
-    found = {name: t.detach().clone() for name, t in results.items()}
-    found |= {
-        name + MUTATED_SUFFIX: t.detach().clone() for name, t in given.items() if version_counter(t) != before[name]
+    values = {name: t.detach().clone() for name, t in results.items()}
+    values |= {
+        name + MUTATED_SUFFIX: t.detach().clone()
+        for name, t in argument_tensors.items()
+        if version_counter(t) != before[name]
     }
     losses = [t.sum() for t in results.values() if t.requires_grad and t.is_floating_point()]
     if losses and gradients:
         torch.autograd.backward(losses)
-        wanted = given | parameters
-        found |= {GRADIENT_PREFIX + n: t.grad.detach() for n, t in wanted.items() if t.is_leaf and t.grad is not None}
-    return found
+        to_differentiate = argument_tensors | parameters
+        values |= {
+            GRADIENT_PREFIX + n: t.grad.detach()
+            for n, t in to_differentiate.items()
+            if t.is_leaf and t.grad is not None
+        }
+    return values
 
 
 def _compile_root(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
@@ -185,8 +191,8 @@ def _compile_root(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
 def _row(
     call: int, value: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, plain: torch.Tensor | None
 ) -> ResultDifference:  # fmt: skip
-    one = next(t for t in (plain, theirs, ours) if t is not None)
-    type_text = f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
+    example = next(t for t in (plain, theirs, ours) if t is not None)
+    type_text = f"{str(example.dtype).removeprefix('torch.')}{list(example.shape)}"
     return ResultDifference(
         call,
         value,
@@ -271,8 +277,8 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
 def _read(reader: int, end: float) -> str | None:
     """Return everything that the child writes; None after a timeout."""
     pieces: list[bytes] = []
-    while (left := end - time.monotonic()) > 0:
-        ready, _, _ = select.select([reader], [], [], min(left, 0.2))
+    while (seconds_left := end - time.monotonic()) > 0:
+        ready, _, _ = select.select([reader], [], [], min(seconds_left, 0.2))
         if not ready:
             continue
         piece = os.read(reader, 1 << 16)

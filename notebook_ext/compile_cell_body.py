@@ -131,8 +131,8 @@ class _EligibilityChecker:
         if isinstance(node.func, ast.Attribute) and node.func.attr in TRAINING_METHODS:
             self.obstacles.append(f"it calls {text}()")
             return
-        known, value = self._resolve(node.func)
-        if known:
+        is_resolved, value = self._resolve(node.func)
+        if is_resolved:
             self._known_call(text, value)
         elif not (isinstance(node.func, ast.Attribute) and callable(getattr(torch.Tensor, node.func.attr, None))):
             self.obstacles.append(f"what {text}(...) calls is known only once line {node.lineno} runs")
@@ -159,9 +159,9 @@ class _EligibilityChecker:
             return hasattr(builtins, func.id), getattr(builtins, func.id, None)
         if not isinstance(func, ast.Attribute):
             return False, None
-        known, owner = self._resolve(func.value)
+        is_resolved, owner = self._resolve(func.value)
         if (
-            not known
+            not is_resolved
             or not isinstance(owner, (ModuleType, torch.nn.Module, torch.Tensor))
             or not hasattr(owner, func.attr)
         ):

@@ -85,9 +85,9 @@ class Roots:
             return called
         if isinstance(called, MethodType):
             return self._method(called)
-        known = self._replacements.get(id(called))
-        if known is not None:
-            return known[1]
+        replacement = self._replacements.get(id(called))
+        if replacement is not None:
+            return replacement[1]
         answer = self._replacement_for(called)
         self._replacements[id(called)] = (called, answer)
         return answer
@@ -152,9 +152,9 @@ class Roots:
             self._module(owner)
         return method
 
-    def _step(self, step: MethodType, closure: Any = None, **others: Any) -> Any:
+    def _step(self, step: MethodType, closure: Any = None, **other_arguments: Any) -> Any:
         """Run an optimizer's step; what its closure calls is compiled."""
-        return step(**others) if closure is None else step(self.replace_callee(closure), **others)
+        return step(**other_arguments) if closure is None else step(self.replace_callee(closure), **other_arguments)
 
     # Modules.
 
@@ -181,10 +181,10 @@ class Roots:
     # Functions.
 
     def _function(self, function: FunctionType, owner: Any = None) -> Any:
-        known = self._functions.get(id(function))
-        if known is None:
-            known = self._functions[id(function)] = (function, self._compile_or_skip(function, owner))
-        return known[1]
+        compiled = self._functions.get(id(function))
+        if compiled is None:
+            compiled = self._functions[id(function)] = (function, self._compile_or_skip(function, owner))
+        return compiled[1]
 
     def _compile_or_skip(self, function: FunctionType, owner: Any) -> Any:
         if any(function is compiled for _, compiled in self._functions.values()) or has_intercepted_calls(
@@ -209,8 +209,8 @@ class Roots:
             return self._make_driver(
                 inner, f"it is {kind}", "Move its own tensor code into a plain function that it calls."
             )
-        if why := driver_reason(inner, self._is_notebook, owner):
-            return self._make_driver(inner, why)
+        if reason := driver_reason(inner, self._is_notebook, owner):
+            return self._make_driver(inner, reason)
         compiled = compile_root(self._subject, inner)
         self.compiled.append(name)
         return compiled
@@ -258,8 +258,8 @@ class Roots:
         It runs before the cell and after each of its statements.
         """
         for name in self._names:
-            found, value = resolve_name(self._namespace, name)
-            if not found or any(value is n for n in self._named):
+            exists, value = resolve_name(self._namespace, name)
+            if not exists or any(value is n for n in self._named):
                 continue
             if problem := why_not_root(value):
                 self._note_skipped(name, problem)
@@ -306,8 +306,8 @@ class Roots:
             self._session.add_skipped(ran)
         # A generator that outlives the cell may still call the hook: it then runs its original callees. Drop all references.
         self._is_finished = True
-        for kept in (self._replacements, self._attached, self._functions, self._rebound, self._named):
-            kept.clear()
+        for table in (self._replacements, self._attached, self._functions, self._rebound, self._named):
+            table.clear()
 
 
 def compile_root(subject: CellCompiler, function: FunctionType) -> Any:
@@ -323,13 +323,13 @@ def reachable_modules(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.
     A module that is missed (only a library holds it) counts as created in the cell. Then it just stays
     compiled.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = list(namespace.values())
-    while waiting and len(seen) < MAX_SEARCHED_VALUES:
+    while waiting and len(visited) < MAX_SEARCHED_VALUES:
         value = waiting.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if isinstance(value, torch.nn.Module):
             yield from value.modules()
         elif isinstance(value, dict):
@@ -342,11 +342,11 @@ def reachable_modules(namespace: MutableMapping[str, Any]) -> Iterator[torch.nn.
 
 def resolve_name(namespace: MutableMapping[str, Any], name: str) -> tuple[bool, Any]:
     """Return (found, value) of a dotted name."""
-    head, *rest = name.split(".")
+    head, *attributes = name.split(".")
     if head not in namespace:
         return False, None
     value = namespace[head]
-    for part in rest:
+    for part in attributes:
         if not hasattr(value, part):
             return False, None
         value = getattr(value, part)
@@ -363,8 +363,8 @@ def is_model_entry_point(method: MethodType) -> bool:
 
 def python_call_method(value: Any) -> FunctionType | None:
     """Return the Python function behind ``__call__`` of an instance, else None."""
-    found = inspect.getattr_static(type(value), "__call__", None)
-    return found if isinstance(found, FunctionType) and not isinstance(value, type) else None
+    method = inspect.getattr_static(type(value), "__call__", None)
+    return method if isinstance(method, FunctionType) and not isinstance(value, type) else None
 
 
 def has_torch_compiled_call(module: torch.nn.Module) -> bool:
@@ -407,8 +407,8 @@ def check_names(names: tuple[str, ...], namespace: MutableMapping[str, Any], bou
         head = name.partition(".")[0]
         if head in bound:
             continue
-        found, value = resolve_name(namespace, name)
-        if not found:
+        exists, value = resolve_name(namespace, name)
+        if not exists:
             raise UsageError(
                 f"There is no {name!r} here: name a function or an nn.Module that exists, or that this cell defines."
             )

@@ -139,12 +139,12 @@ class CompileRun:
         """Display the session, and beside it what torch.compile made of the same calls."""
         if not isinstance(self._error, SystemExit):
             static = not self._options.no_static
-            others, after, replayed = self._other_sessions(), self._previous, self._make_cell_replay()
+            other_sessions, after, replayed = self._other_sessions(), self._previous, self._make_cell_replay()
             display.show_session(
                 self._shell,
                 self.session,
                 static=static,
-                others=others,
+                others=other_sessions,
                 name="this run",
                 after=after,
                 replay=self._make_replay(replayed),
@@ -163,8 +163,8 @@ class CompileRun:
             return None
 
         def replay(edited: CellText) -> Replayed:
-            found = cell.verify(edited)
-            return Replayed(found.text, found.helps)
+            verified = cell.verify(edited)
+            return Replayed(verified.text, verified.helps)
 
         return replay
 

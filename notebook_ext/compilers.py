@@ -159,12 +159,12 @@ def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable
     compiled: dict[tuple[int, tuple[str, ...]], Callable[..., Any]] = {}
 
     def call_layer(*arguments: Any, **keywords: Any) -> Any:
-        given = (len(arguments), tuple(keywords))
-        if given not in compiled:
-            frame = _frame_of_layer(module, *given)
-            compiled[given] = torch.compile(frame, **options)
+        signature = (len(arguments), tuple(keywords))
+        if signature not in compiled:
+            frame = _frame_of_layer(module, *signature)
+            compiled[signature] = torch.compile(frame, **options)
             setattr(call_layer, DYNAMO_CALLABLE_ATTR, frame)  # its guards are those of the layer
-        return compiled[given](*arguments, **keywords)
+        return compiled[signature](*arguments, **keywords)
 
     call_layer.__code__ = call_layer.__code__.replace(co_filename=_place_of(module)[0])
     return call_layer
@@ -194,10 +194,10 @@ def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ..
     namespace: dict[str, Any] = {"__layer_call": module._call_impl}
     file, line = _place_of(module)
     exec(compile(f"def layer({signature}): return __layer_call({passed})", file, "exec"), namespace)
-    made: FunctionType = namespace["layer"]
-    made.__qualname__ = f"{type(module).__name__}.forward"
-    made.__code__ = made.__code__.replace(co_name=made.__qualname__, co_firstlineno=line)
-    return made
+    frame_function: FunctionType = namespace["layer"]
+    frame_function.__qualname__ = f"{type(module).__name__}.forward"
+    frame_function.__code__ = frame_function.__code__.replace(co_name=frame_function.__qualname__, co_firstlineno=line)
+    return frame_function
 
 
 def _restore_call(module: torch.nn.Module) -> Undo:
@@ -238,8 +238,8 @@ def torch_backend_name(backend: str) -> str:
     """
     name = backend.partition(":")[2] or "inductor"
     if name not in TORCH_BACKENDS:
-        known = ", ".join(f"torch:{b}" for b in TORCH_BACKENDS)
-        raise UsageError(f"There is no backend {backend!r}: choose one of {known}.")
+        backends = ", ".join(f"torch:{b}" for b in TORCH_BACKENDS)
+        raise UsageError(f"There is no backend {backend!r}: choose one of {backends}.")
     return name
 
 

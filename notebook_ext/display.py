@@ -159,18 +159,18 @@ def show_guards_of_call(shell: InteractiveShell, session: Session | None, explan
 def _matches_session(session: Session, explanation: CallExplanation) -> bool:
     """Return True if the explained entries are those of the session, with as many guards."""
     counts = {c.id: len(c.guards.guards) for c in session.compilations if c.guards}
-    asked = {entry: len(results) for entry, results in explanation.results.items()}
-    return bool(asked) and all(counts.get(entry) == count for entry, count in asked.items())
+    num_results = {entry: len(results) for entry, results in explanation.results.items()}
+    return bool(num_results) and all(counts.get(entry) == count for entry, count in num_results.items())
 
 
 def show_session_comparison(shell: InteractiveShell, first: Session, second: Session, before: str, after: str) -> None:
     """Display the changes between two sessions, labeled ``before`` and ``after``."""
-    found = compare_sessions(first, second)
-    text = comparison_text(found, before, after)
+    comparison = compare_sessions(first, second)
+    text = comparison_text(comparison, before, after)
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer
 
-        display({"text/html": comparison_html(found, before, after), "text/plain": text}, raw=True)
+        display({"text/html": comparison_html(comparison, before, after), "text/plain": text}, raw=True)
         display(Explorer(second, others={before: first}, name=after, view="compare"))
     else:
         print(text)
@@ -185,10 +185,10 @@ def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
         return
     show_summary(compared.session)
     names = ("ours", "torch.compile")
-    found = compare_sessions(session, compared.session)
+    comparison = compare_sessions(session, compared.session)
     bundle = {
-        "text/plain": f"{result_table_text(compared)}\n\n{comparison_text(found, *names)}",
-        "text/html": f'<div style="{STYLE}">{result_table_html(compared)}</div>{comparison_html(found, *names)}',
+        "text/plain": f"{result_table_text(compared)}\n\n{comparison_text(comparison, *names)}",
+        "text/html": f'<div style="{STYLE}">{result_table_html(compared)}</div>{comparison_html(comparison, *names)}',
     }
     display(bundle, raw=True)
 

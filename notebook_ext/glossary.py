@@ -136,12 +136,12 @@ def explain_term(word: str) -> str:
     """
     if not word:
         return "\n".join(f"{term}: {text}" for term, text in TERMS.items())
-    known = {term.lower(): term for term in TERMS}
-    asked = word.lower()
-    for form in (asked, asked.removesuffix("s"), asked.removesuffix("es")):
-        if form in known:
-            return f"{known[form]}: {TERMS[known[form]]}"
-    near = [known[n] for n in difflib.get_close_matches(asked, known, 3, 0.5)]
+    terms = {term.lower(): term for term in TERMS}
+    lowered = word.lower()
+    for form in (lowered, lowered.removesuffix("s"), lowered.removesuffix("es")):
+        if form in terms:
+            return f"{terms[form]}: {TERMS[terms[form]]}"
+    near = [terms[n] for n in difflib.get_close_matches(lowered, terms, 3, 0.5)]
     return f"{word!r} is not in the glossary." + (f" Did you mean {' or '.join(near)}?" if near else "")
 
 

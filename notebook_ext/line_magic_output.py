@@ -57,8 +57,8 @@ def guards_text(value: Any, session: Session | None) -> str:
 def _entry_lines(index: int, entry: GuardsRecord) -> Iterator[str]:
     yield f"entry {index}: {pluralize(len(entry.guards), 'guard')}"
     for guard in entry.guards:
-        place = f"   line {guard.span.line}" if guard.span else ""
-        yield f"  {guard.source}  {guard.kind}: {one_line(guard.expected, 80)}{place}"
+        line_text = f"   line {guard.span.line}" if guard.span else ""
+        yield f"  {guard.source}  {guard.kind}: {one_line(guard.expected, 80)}{line_text}"
 
 
 def explain_call(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> CallExplanation | str:
@@ -89,8 +89,8 @@ def _call_lines(explanation: CallExplanation) -> Iterator[str]:
 
 
 def _fix_text(fix: Fix) -> str:
-    found = fix.verified or fix.unverified_reason
-    return f"{fix.text}{f': {fix.code}' if fix.code else ''}{f' ({found})' if found else ''}"
+    outcome = fix.verified or fix.unverified_reason
+    return f"{fix.text}{f': {fix.code}' if fix.code else ''}{f' ({outcome})' if outcome else ''}"
 
 
 def recompiles_text(session: Session, value: Any) -> str:
@@ -103,8 +103,8 @@ def recompiles_text(session: Session, value: Any) -> str:
         lines.append(f"{lane['name']}: {pluralize(len(lane['entries']), 'entry')}")
         for column in lane["columns"]:
             if column["outcome"] != "hit":
-                why = [r["sentence"] or r["short"] for r in column["rejections"]]
-                lines += [f"  call {column['first']} {column['outcome']}: {' '.join(why) or 'first call'}"]
+                reasons = [r["sentence"] or r["short"] for r in column["rejections"]]
+                lines += [f"  call {column['first']} {column['outcome']}: {' '.join(reasons) or 'first call'}"]
                 fixes = [f for r in column["rejections"][:1] for f in r["fixes"]]
                 lines += [f"    {_fix_text(Fix(**f))}" for f in fixes]
     return "\n".join(lines) or f"{frame_name_of(value)} was not called in the last recorded cell."

@@ -62,9 +62,9 @@ class CompileMagics(Magics):
         of this; notebooks/reference/ lists every reason for a graph break (BREAKS.md) and every kind of guard
         (GUARDS.md).
         """
-        given = cell_arguments.parse_arguments(self.compile_cell, line, "%%compile")
-        choice, names = cell_arguments.to_settings(given), tuple(given.names)
-        subject = self._subject(choice, keep=given.keep) if given.world is None else None
+        options = cell_arguments.parse_arguments(self.compile_cell, line, "%%compile")
+        choice, names = cell_arguments.to_settings(options), tuple(options.names)
+        subject = self._subject(choice, keep=options.keep) if options.world is None else None
         try:
             parsed = run_cell.parse_cell(self.shell, body)
         except (SyntaxError, ValueError, OverflowError) as error:
@@ -75,10 +75,10 @@ class CompileMagics(Magics):
             executing.mark_failed(error)
             return
         if subject is None:
-            plan_cell(self.shell, parsed, given)
+            plan_cell(self.shell, parsed, options)
             return
         compile_roots.check_names(names, self.shell.user_ns, parsed.bound_names)
-        self._run(given, subject, parsed, names, CellText(line.strip(), body, parsed.file))
+        self._run(options, subject, parsed, names, CellText(line.strip(), body, parsed.file))
 
     def _subject(self, choice: CompileSettings, *, keep: bool) -> CellCompiler:
         module_shadowing.check_engine_not_shadowed()
@@ -89,13 +89,13 @@ class CompileMagics(Magics):
 
     def _run(
         self,
-        given: argparse.Namespace,
+        options: argparse.Namespace,
         subject: CellCompiler,
         parsed: Cell,
         names: tuple[str, ...],
         text: CellText | None = None,
     ) -> None:
-        run = CompileRun(self.shell, cell_arguments.to_run_options(given), subject, parsed, names, text)
+        run = CompileRun(self.shell, cell_arguments.to_run_options(options), subject, parsed, names, text)
         run.record(self.sessions)
         run.check()
         run.save()
@@ -115,13 +115,13 @@ class CompileMagics(Magics):
         flags, text = cell_arguments.split_leading_options(line)
         if not text:
             raise UsageError("%compile needs a function, a module or an expression: %compile model, or %compile f(x).")
-        given = cell_arguments.parse_arguments(self.compile_cell, flags, "%compile")
-        subject = self._subject(cell_arguments.to_settings(given), keep=given.keep)
+        options = cell_arguments.parse_arguments(self.compile_cell, flags, "%compile")
+        subject = self._subject(cell_arguments.to_settings(options), keep=options.keep)
         tree = parse_expression(text)
         if isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)):
             self._keep_compiled(text, subject)
             return None
-        return self._run_expression(given, subject, text)
+        return self._run_expression(options, subject, text)
 
     def _keep_compiled(self, text: str, subject: CellCompiler) -> None:
         value = self._evaluate(text)
@@ -132,9 +132,9 @@ class CompileMagics(Magics):
         elif isinstance(value, FunctionType) and text.isidentifier():
             if kind := compile_roots.uncompilable_kind(value):
                 raise UsageError(f"{text!r} cannot be compiled: it is {kind}, and those run as Python.")
-            if why := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns):
+            if reason := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns):
                 raise UsageError(
-                    f"{text!r} runs as Python because {why}: compile the modules and losses that it calls."
+                    f"{text!r} runs as Python because {reason}: compile the modules and losses that it calls."
                 )
             self.shell.user_ns[text] = compile_roots.compile_root(subject, value)
         else:
@@ -143,11 +143,11 @@ class CompileMagics(Magics):
             )
         print(f"{text} is compiled from now on; its calls in %%compile --keep cells are recorded.")
 
-    def _run_expression(self, given: argparse.Namespace, subject: CellCompiler, text: str) -> Any:
+    def _run_expression(self, options: argparse.Namespace, subject: CellCompiler, text: str) -> Any:
         name = "_compile_value"
         parsed = run_cell.parse_cell(self.shell, f"{name} = ({text})")
         try:
-            self._run(given, subject, parsed, ())
+            self._run(options, subject, parsed, ())
             return self.shell.user_ns.get(name)
         finally:
             self.shell.user_ns.pop(name, None)
@@ -164,25 +164,25 @@ class CompileMagics(Magics):
         ``%explore --diff``: the changes since the previous run of the last cell.
         ``%explore --diff A``: the changes from A to the last session.
         """
-        rest = line.strip().removeprefix("--diff")
-        if rest != line.strip() and not rest[:1].strip():
-            self._explore_comparison(self._split_paths(rest))
+        paths_text = line.strip().removeprefix("--diff")
+        if paths_text != line.strip() and not paths_text[:1].strip():
+            self._explore_comparison(self._split_paths(paths_text))
             return
-        given = self._split_paths(line)
-        if len(given) == 2:
-            first, second = map(self._resolve_session, given)
-            display.show_session_comparison(self.shell, first, second, *given)
-        elif len(given) > 2:
+        paths = self._split_paths(line)
+        if len(paths) == 2:
+            first, second = map(self._resolve_session, paths)
+            display.show_session_comparison(self.shell, first, second, *paths)
+        elif len(paths) > 2:
             raise UsageError("%explore needs one session, or two to compare; quote a path that contains spaces.")
         else:
-            display.explore(self.shell, self._resolve_session(given[0] if given else ""))
+            display.explore(self.shell, self._resolve_session(paths[0] if paths else ""))
 
-    def _explore_comparison(self, given: list[str]) -> None:
-        if len(given) > 2:
+    def _explore_comparison(self, paths: list[str]) -> None:
+        if len(paths) > 2:
             raise UsageError("%explore --diff needs at most two sessions; quote a path that contains spaces.")
-        if given:
-            first, second = self._resolve_session(given[0]), self._resolve_session(given[1] if len(given) > 1 else "")
-            names = (given[0], given[1] if len(given) > 1 else "the last session")
+        if paths:
+            first, second = self._resolve_session(paths[0]), self._resolve_session(paths[1] if len(paths) > 1 else "")
+            names = (paths[0], paths[1] if len(paths) > 1 else "the last session")
         else:
             second, names = self._resolve_session(""), ("the previous run", "this run")
             before = self.sessions.previous_run(second)
@@ -243,8 +243,8 @@ class CompileMagics(Magics):
         named = self.shell.user_ns.get(text)
         if isinstance(named, Session):
             return named
-        given = named if isinstance(named, (str, pathlib.Path)) else text.strip("\"'")
-        path = pathlib.Path(given).expanduser()
+        path_text = named if isinstance(named, (str, pathlib.Path)) else text.strip("\"'")
+        path = pathlib.Path(path_text).expanduser()
         if not path.exists():
             raise UsageError(
                 f"{text!r} is neither a session bound to a name, nor the file of a saved session or of a torch trace."

@@ -36,8 +36,8 @@ def imported_shadowing_module() -> str | None:
     module = sys.modules.get("engine")
     if module is None:
         return None
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
-    files = [place for place in places if place]
+    locations = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+    files = [location for location in locations if location]
     if any(is_engine_file(file) for file in files):
         return None
     return display_path(files[0]) if files else "module 'engine'"

@@ -166,15 +166,15 @@ def write_report(
         sessions = {int(file.stem): Session.load(file) for file in pathlib.Path(saved).glob("*.json")}
     explorers = {number: explorer_page(session) for number, session in sessions.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    made = folder / f"{path.stem}.html"
+    report_path = folder / f"{path.stem}.html"
     page = notebook_page(notebook, title_of(notebook, path.stem), explorers, unfolded=most_informative(sessions))
-    with replace_file(made) as stream:
+    with replace_file(report_path) as stream:
         stream.write(page.encode(errors="replace"))
     if write and not problem:
         with replace_file(path) as stream:
             text = nbformat.writes(strip_report_metadata(notebook))  # type: ignore[no-untyped-call]
             stream.write(f"{text.rstrip()}\n".encode())
-    return made.resolve(), problem
+    return report_path.resolve(), problem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,18 +191,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--output", type=pathlib.Path, default=pathlib.Path("report"), metavar="FOLDER", help="default: report"
     )
     parser.add_argument("--write", action="store_true", help="keep the outputs in the notebook itself")
-    given = parser.parse_args(arguments)
-    if not given.notebook.is_file():
-        print(f"There is no notebook {given.notebook}.", file=sys.stderr)
+    options = parser.parse_args(arguments)
+    if not options.notebook.is_file():
+        print(f"There is no notebook {options.notebook}.", file=sys.stderr)
         return 2
     try:
-        made, problem = write_report(given.notebook, given.output, write=given.write)
+        report_path, problem = write_report(options.notebook, options.output, write=options.write)
     except ImportError as error:
         print(f"{error.name} is missing: install compile-explorer[lab].", file=sys.stderr)
         return 2
     if problem:
-        print(f"A cell of {given.notebook.name} failed; the page shows all up to it.\n{problem}", file=sys.stderr)
-    print(made)
+        print(f"A cell of {options.notebook.name} failed; the page shows all up to it.\n{problem}", file=sys.stderr)
+    print(report_path)
     return 1 if problem else 0
 
 

@@ -17,7 +17,7 @@ from notebook_ext.views.plan import plan_html
 LAST_PLAN_NAME = "_plan"
 
 
-def plan_cell(shell: InteractiveShell, cell: Cell, given: argparse.Namespace) -> Plan:
+def plan_cell(shell: InteractiveShell, cell: Cell, options: argparse.Namespace) -> Plan:
     """Plan the cell, display the plan and bind it to ``_plan``.
 
     The cell runs in another process only.
@@ -27,12 +27,12 @@ def plan_cell(shell: InteractiveShell, cell: Cell, given: argparse.Namespace) ->
     """
     program = cell_program(shell, cell)
     try:
-        plan = plan_program(program, world=given.world, mesh=given.mesh)
+        plan = plan_program(program, world=options.world, mesh=options.mesh)
     except (BadArgument, PlanFailed) as error:
         raise UsageError(str(error)) from None
     shell.user_ns[LAST_PLAN_NAME] = plan
-    if given.output:
-        shell.user_ns[given.output] = plan
+    if options.output:
+        shell.user_ns[options.output] = plan
     display({"text/html": plan_html(plan), "text/plain": str(plan)}, raw=True)
     return plan
 

@@ -82,15 +82,15 @@ def progress_text(session: Session, stage: str, seconds: float) -> str:
         return (
             f"Compiling {name}: autotuning {count}, measuring {ways} candidates for {node} on the GPU, {seconds:.0f} s"
         )
-    word, _, compilation = stage.partition(" ")
+    stage_name, _, compilation = stage.partition(" ")
     frame = compilation.partition("/")[0]
     name = next((f.name for f in session.frames if f.id == frame), "")
-    if not word:
+    if not stage_name:
         return f"Running the cell, {seconds:.0f} s"
-    if word == "compare":
+    if stage_name == "compare":
         return f"Running the same calls through torch.compile, {seconds:.0f} s"
-    verb = "Checking" if word == "verify" else "Compiling"
-    doing = "" if word in {"compile", "verify"} else f": {word}"
+    verb = "Checking" if stage_name == "verify" else "Compiling"
+    doing = "" if stage_name in {"compile", "verify"} else f": {stage_name}"
     return f"{verb} {name or 'the cell'}{doing}, {seconds:.0f} s"
 
 

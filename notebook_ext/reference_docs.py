@@ -57,7 +57,7 @@ def _catalog(reasons: ReasonCatalog, before: str, after: str) -> Iterator[str]:
 
 def _escape(text: str) -> str:
     """Quote names with underscores, which Markdown would read as emphasis."""
-    return re.sub(r"[\w.@]*_[\w.]*\w(\(\))?|\*", lambda found: f"`{found.group()}`", text)
+    return re.sub(r"[\w.@]*_[\w.]*\w(\(\))?|\*", lambda match: f"`{match.group()}`", text)
 
 
 def guards_page() -> str:

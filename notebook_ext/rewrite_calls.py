@@ -57,10 +57,10 @@ class _CallRewriter(ast.NodeTransformer):
         self._definitions = definitions
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        place = _call_position(node)
+        position = _call_position(node)
         self.generic_visit(node)
         node.func = _call_through_hook("replace_callee", node.func)
-        node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = place
+        node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = position
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -121,11 +121,11 @@ def top_level_nodes(tree: ast.AST) -> list[ast.AST]:
 
     Bodies of functions, lambdas and classes are left out.
     """
-    found: list[ast.AST] = []
+    nodes: list[ast.AST] = []
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        nodes.append(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             waiting += [*node.decorator_list, node.args]
         elif isinstance(node, ast.Lambda):
@@ -134,7 +134,7 @@ def top_level_nodes(tree: ast.AST) -> list[ast.AST]:
             waiting += node.decorator_list
         else:
             waiting += ast.iter_child_nodes(node)
-    return found
+    return nodes
 
 
 def called_names(tree: ast.AST) -> frozenset[str]:

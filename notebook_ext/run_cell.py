@@ -105,16 +105,16 @@ def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: CellCompiler, ses
     statements = cell.tree.body
     start = compile_cell_body.setup_length(statements)
     _StatementRunner(shell, cell, roots, statements[:start], is_end=start == len(statements)).run()
-    rest = statements[start:]
-    if not rest:
+    remaining = statements[start:]
+    if not remaining:
         _record_not_compiled(session, roots, "it only imports and defines", "Call a function or a module in the cell.")
         return
-    verdict = compile_cell_body.check_eligibility(rest, shell.user_ns, lambda value: is_root(value, shell.user_ns))
+    verdict = compile_cell_body.check_eligibility(remaining, shell.user_ns, lambda value: is_root(value, shell.user_ns))
     if verdict.is_eligible:
-        _run_as_frame(shell, cell, subject, rest)
+        _run_as_frame(shell, cell, subject, remaining)
         roots.compiled.append("cell")
         return
-    _StatementRunner(shell, cell, roots, rest).run()
+    _StatementRunner(shell, cell, roots, remaining).run()
     if not verdict.has_roots:
         _record_not_compiled(
             session,
@@ -124,10 +124,10 @@ def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: CellCompiler, ses
         )
 
 
-def _record_not_compiled(session: Session, roots: Roots, why: str, hint: str) -> None:
+def _record_not_compiled(session: Session, roots: Roots, reason: str, hint: str) -> None:
     """Record that the cell body ran as Python, if nothing else was compiled."""
     if not roots.compiled and not session.compilations:
-        session.add_skipped(SkippedRecord("cell", f"it ran as Python: {why}", hint))
+        session.add_skipped(SkippedRecord("cell", f"it ran as Python: {reason}", hint))
 
 
 def is_root(value: Any, namespace: dict[str, Any]) -> bool:

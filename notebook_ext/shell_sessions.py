@@ -68,5 +68,5 @@ class ShellSessions:
     @property
     def last(self) -> Session | None:
         """Session of the last cell; None before the first."""
-        found = self._shell.user_ns.get(LAST_SESSION_NAME)
-        return found if isinstance(found, Session) else None
+        session = self._shell.user_ns.get(LAST_SESSION_NAME)
+        return session if isinstance(session, Session) else None

@@ -43,7 +43,7 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
     try:
         sessions = load_sessions(log, _progress_bar("reading"), read_sources=read_sources)
         name, session = next(iter(sessions.items()))
-        others = dict(list(sessions.items())[1 : 1 + MAX_COMPARED])
+        other_sessions = dict(list(sessions.items())[1 : 1 + MAX_COMPARED])
         page.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(page) as stream:
             write_page(
@@ -51,7 +51,7 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
                 stream,
                 f"{log.name}, recorded by torch.compile",
                 _progress_bar("writing"),
-                others=others,
+                others=other_sessions,
                 name=name,
             )
     except (NotATrace, RecordError) as error:
@@ -91,25 +91,25 @@ def _rank_lines(session: Session) -> Iterator[str]:
         return
     count, groups = len(session.ranks.ranks), len(session.ranks.groups)
     yield f"{count:,} ranks: {'all equal' if groups == 1 else f'{groups:,} groups; this is the largest one'}"
-    yield from (one_line(found.title, 300) for found in find_problems(session) if found.view == "devices")
+    yield from (one_line(problem.title, 300) for problem in find_problems(session) if problem.view == "devices")
 
 
-def _progress_bar(what: str) -> Callable[[int, int], None]:
+def _progress_bar(noun: str) -> Callable[[int, int], None]:
     """Return a callback that draws a progress bar; it draws nothing without a terminal."""
     if not sys.stderr.isatty():
-        return lambda done, total: None
+        return lambda num_done, total: None
     last = 0.0
 
-    def draw(done: int, total: int) -> None:
+    def draw(num_done: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last < REFRESH_SECONDS and done < total:
+        if now - last < REFRESH_SECONDS and num_done < total:
             return
         last = now
-        share = done / total if total else 1.0
+        share = num_done / total if total else 1.0
         filled = round(share * BAR_WIDTH)
         print(
-            f"\r\x1b[K{what} {'#' * filled}{'.' * (BAR_WIDTH - filled)} {share:4.0%}",
+            f"\r\x1b[K{noun} {'#' * filled}{'.' * (BAR_WIDTH - filled)} {share:4.0%}",
             end="",
             file=sys.stderr,
             flush=True,

@@ -22,13 +22,13 @@ def strip_internal_frames(error: BaseException, cell: str) -> TracebackType | No
     The traceback starts in the file ``cell``. An exception that never passed through the cell is an
     internal error and retains all its frames.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         current = waiting.pop()
-        if current is None or id(current) in seen:
+        if current is None or id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         _forget_internal_context(current)
         waiting += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):
@@ -72,7 +72,7 @@ def _without_internal_frames(tb: TracebackType | None) -> TracebackType | None:
 
     Plain Python would not have had these frames.
     """
-    kept: list[TracebackType] = []
+    user_frames: list[TracebackType] = []
     after_ours = False
     link = tb
     while link is not None:
@@ -81,12 +81,12 @@ def _without_internal_frames(tb: TracebackType | None) -> TracebackType | None:
             after_ours = True
         elif not (after_ours and _is_torch(file)):
             after_ours = False
-            kept.append(link)
+            user_frames.append(link)
         link = link.tb_next
-    if not kept:
+    if not user_frames:
         return tb
     chain: TracebackType | None = None
-    for link in reversed(kept):
+    for link in reversed(user_frames):
         chain = TracebackType(chain, link.tb_frame, link.tb_lasti, link.tb_lineno)
     return chain
 

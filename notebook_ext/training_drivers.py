@@ -80,23 +80,23 @@ def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = 
     return _reason(function, is_notebook, owner, set())
 
 
-def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: set[CodeType]) -> str:
+def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, visited: set[CodeType]) -> str:
     code = function.__code__
-    if code in seen:
+    if code in visited:
         return ""
-    seen.add(code)
+    visited.add(code)
     for part in nested_codes(code):
         for base, attribute in attribute_reads(part):
             if attribute == "backward":
                 return f"it calls {base}.backward()" if base else "it calls backward()"
             if attribute == "step" and _is_optimizer(base, function.__globals__):
                 return f"it calls {base}.step()"
-    for name, other in _named_functions(function, owner):
-        inner = getattr(other, "__wrapped__", other)
+    for name, named in _named_functions(function, owner):
+        inner = getattr(named, "__wrapped__", named)
         if isinstance(inner, FunctionType) and inner is not function and is_notebook(inner):
-            why = _reason(inner, is_notebook, owner, seen)
-            if why:
-                return f"it calls {name}, and {why.replace('it calls', 'that calls', 1)}"
+            reason = _reason(inner, is_notebook, owner, visited)
+            if reason:
+                return f"it calls {name}, and {reason.replace('it calls', 'that calls', 1)}"
     return ""
 
 
@@ -138,12 +138,12 @@ def attribute_reads(code: CodeType) -> Iterator[tuple[str, str]]:
 
 
 def _is_optimizer(owner: str, namespace: Mapping[str, Any]) -> bool:
-    head, _, rest = owner.partition(".")
+    head, _, attribute = owner.partition(".")
     value = namespace.get(head)
-    if value is not None and not rest:
+    if value is not None and not attribute:
         return isinstance(value, (Optimizer, LRScheduler))
     last = owner.rpartition(".")[2].lower()
-    return any(word in last for word in OPTIMIZER_NAME_HINTS)
+    return any(hint in last for hint in OPTIMIZER_NAME_HINTS)
 
 
 def with_intercepted_calls(function: FunctionType, callee: Callable[[Any], Any]) -> FunctionType:

@@ -212,16 +212,16 @@ class PrologueCodegen:
 
     def _load_prefetched(self, name: str, origins: Sequence[Source], runs: InputRuns) -> None:
         first = {run[0]: number for number, run in enumerate(runs)}
-        first_unread = 0
+        num_to_skip = 0
         for source in origins:
-            if first_unread:
-                first_unread -= 1
+            if num_to_skip:
+                num_to_skip -= 1
             elif source in first:
                 run = runs[first[source]]
                 self.prologue.load(name)
                 self.prologue.subscript(first[source])
                 self.prologue.emit("UNPACK_SEQUENCE", len(run))
-                first_unread = len(run) - 1
+                num_to_skip = len(run) - 1
             else:
                 self._load(source)
         self.prologue.const(None)

@@ -51,11 +51,11 @@ def ops_of_stores(
 
     ``values``: the group's variables in terms of the kernel's loops.
     """
-    for made, index in sorted(group.stores.items(), key=lambda item: item[0].program_order):
-        place = tuple(i.replace(values) for i in index)
-        value = builder.load(made, place)
-        if made.kind != "scatter":
-            builder.store(made, place, value)
+    for stored, index in sorted(group.stores.items(), key=lambda item: item[0].program_order):
+        coordinates = tuple(i.replace(values) for i in index)
+        value = builder.load(stored, coordinates)
+        if stored.kind != "scatter":
+            builder.store(stored, coordinates, value)
     return tuple(builder.ops)
 
 
@@ -75,7 +75,7 @@ def kernel_of_ops(
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
     nodes = tuple(
-        dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.program_order) for o in made.node_ids)
+        dict.fromkeys(o for member in sorted(group.members, key=lambda d: d.program_order) for o in member.node_ids)
     )
     rows = r.size if r is not None else 1
     return LoopKernel(
@@ -97,15 +97,15 @@ def kernel_of_ops(
 
 def depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
     """Return True if a write depends on the inner loop."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [op for op in ops if op.name in WRITE_OPS]
     while stack:
         op = stack.pop()
-        if op.number in seen:
+        if op.number in visited:
             continue
         if R in op.loops or op.name in ("reduce", "scan"):
             return True
-        seen.add(op.number)
+        visited.add(op.number)
         picks = () if op.index is None else op.index.indirect_ops()
         stack += [*op.args, *(ops[n] for n in picks), *([] if op.mask is None else [op.mask])]
     return False
@@ -117,7 +117,7 @@ def _unflatten_vars(variables: tuple[LoopVar, ...], flat: LoopVar) -> dict[LoopV
 
 def needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: Size) -> bool:
     """Return True if a position in memory may need more than 32 bits."""
-    used = [buffers[made.name] for made in (*group.input_defs(), *group.stores)]
+    used = [buffers[stored.name] for stored in (*group.input_defs(), *group.stores)]
     return max(static_size(numel) or 0, *(last_offset(b.shape, b.stride) for b in used), 0) >= INT32_LIMIT
 
 

@@ -68,7 +68,7 @@ class BlockTuner:
             self._chosen_blockings[key] = self._tune(kernel, self._candidates(kernel))
         return replace(kernel, block_config=self._chosen_blockings[key])
 
-    def _tune(self, kernel: LoopKernel, found: tuple[BlockConfig, ...]) -> BlockConfig | None:
+    def _tune(self, kernel: LoopKernel, configs: tuple[BlockConfig, ...]) -> BlockConfig | None:
         ways = tuple(
             Candidate(
                 f"blocks of {b}",
@@ -76,7 +76,7 @@ class BlockTuner:
                     benchmark_program, replace(kernel, name="measured", block_config=b), self._emit, self._target
                 ),
             )
-            for b in found
+            for b in configs
         )
         name = kernel.nodes[0] if kernel.nodes else ""
         answer = self._chooser.choose(
@@ -90,7 +90,7 @@ class BlockTuner:
         )
         if answer.reason:
             seconds = answer.seconds or (None,) * len(ways)
-            timings = tuple((way.label, s) for way, s in zip(ways, seconds, strict=True))
+            timings = tuple((config.label, s) for config, s in zip(ways, seconds, strict=True))
             self.choices.append(
                 AutotuneChoice(
                     kernel.nodes,
@@ -101,20 +101,20 @@ class BlockTuner:
                     answer.from_disk_cache,
                 )
             )
-        return found[answer.chosen] if answer.chosen else None
+        return configs[answer.chosen] if answer.chosen else None
 
 
 def benchmark_program(kernel: LoopKernel, emit: PrintKernel, target: str) -> LoweredProgram:
     """Return a program of one kernel, whose inputs are those of the kernel."""
     source = emit(kernel, target)
     pointers = [a for a in source.args if a.kind == "pointer"]
-    given = tuple(a.buffer for a in pointers if not a.is_written)
+    read_buffers = tuple(a.buffer for a in pointers if not a.is_written)
     buffers = {
         a.buffer: replace(kernel.buffers[a.buffer], kind="intermediate" if a.is_written else "input") for a in pointers
     }
     written = tuple(BufferRef(a.buffer) for a in pointers if a.is_written)
-    symbols = symbols_from_inputs({name: buffers[name] for name in given})
-    return LoweredProgram(target, given, buffers, (Launch(source),), written, symbols)
+    symbols = symbols_from_inputs({name: buffers[name] for name in read_buffers})
+    return LoweredProgram(target, read_buffers, buffers, (Launch(source),), written, symbols)
 
 
 def is_tunable(kernel: LoopKernel) -> bool:
@@ -137,11 +137,11 @@ def why_not_measurable(kernel: LoopKernel) -> str:
     return "its addresses depend on the values of an input" if picks else ""
 
 
-def symbols_from_inputs(given: Mapping[str, Buffer]) -> dict[str, tuple[int, int]]:
+def symbols_from_inputs(inputs: Mapping[str, Buffer]) -> dict[str, tuple[int, int]]:
     """Return the (input, dimension) from which the size of each symbol can be read."""
-    found: dict[str, tuple[int, int]] = {}
-    for position, buffer in enumerate(given.values()):
+    locations: dict[str, tuple[int, int]] = {}
+    for position, buffer in enumerate(inputs.values()):
         for dim, size in enumerate(buffer.shape):
             if sympy.sympify(size).is_Symbol:
-                found.setdefault(next(iter(symbols_of([size]))), (position, dim))
-    return found
+                locations.setdefault(next(iter(symbols_of([size]))), (position, dim))
+    return locations

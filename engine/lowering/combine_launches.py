@@ -50,8 +50,10 @@ def combine_launches(
         if (key := _key_on_any_size(kernel)) is not None and memory.delayed_bytes(steps[number]) <= MAX_DELAYED_BYTES
     }
     order = _order_with_early_steps(steps, keys, memory)
-    found = _combinations(steps, order, keys, memory)
-    keys = {number: keys[number] for combined in found if len(combined.numbers) > 1 for number in combined.numbers}
+    combinations = _combinations(steps, order, keys, memory)
+    keys = {
+        number: keys[number] for combined in combinations if len(combined.numbers) > 1 for number in combined.numbers
+    }
     if not keys:
         return list(steps), ()
     ordered: list[ProgramStep] = []
@@ -121,13 +123,13 @@ def _combinations(
     steps: Sequence[ProgramStep], order: Sequence[int], keys: Mapping[int, Hashable], memory: _Memory
 ) -> list[_Combination]:
     """Return the launches and calls in a valid order; steps without a key keep theirs."""
-    done: list[_Combination] = []
+    complete: list[_Combination] = []
     waiting: list[_Combination] = []
     for number in order:
         alone = _Combination(keys.get(number), [number], *memory.accesses(steps[number]))
         before = _needed_before(alone, waiting)
         if alone.key is None:
-            done += [*(c for n, c in enumerate(waiting) if n in before), alone]
+            complete += [*(c for n, c in enumerate(waiting) if n in before), alone]
             waiting = [c for n, c in enumerate(waiting) if n not in before]
             continue
         ready = max(before, default=-1) + 1
@@ -136,17 +138,17 @@ def _combinations(
             waiting.append(alone)
         else:
             home.add(alone)
-    return [*done, *waiting]
+    return [*complete, *waiting]
 
 
 def _needed_before(step: _Combination, waiting: Sequence[_Combination]) -> set[int]:
     """Return the positions of the waiting launches that a step depends on, directly or not."""
-    found: set[int] = set()
+    needed: set[int] = set()
     for position in reversed(range(len(waiting))):
         other = waiting[position]
-        if other.conflicts_with(step) or any(other.conflicts_with(waiting[n]) for n in found):
-            found.add(position)
-    return found
+        if other.conflicts_with(step) or any(other.conflicts_with(waiting[n]) for n in needed):
+            needed.add(position)
+    return needed
 
 
 def _can_join(alone: _Combination, combined: _Combination) -> bool:

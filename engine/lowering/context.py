@@ -87,19 +87,19 @@ class LoweringContext:
         self.user_line = ""
         """User line of the current node."""
 
-    def unique_name(self, wanted: str) -> str:
+    def unique_name(self, name: str) -> str:
         """Return a name that no other definition has."""
-        wanted = wanted.lstrip("_") or "t"
-        count = self.name_counts.get(wanted, 0)
-        self.name_counts[wanted] = count + 1
-        return wanted if count == 0 else self.unique_name(f"{wanted}_{count}")
+        name = name.lstrip("_") or "t"
+        count = self.name_counts.get(name, 0)
+        self.name_counts[name] = count + 1
+        return name if count == 0 else self.unique_name(f"{name}_{count}")
 
-    def add(self, made: TensorDef) -> TensorDef:
+    def add(self, tensor_def: TensorDef) -> TensorDef:
         """Append a definition to the program order."""
-        made.program_order = len(self.defs)
-        made.label = made.label or made.name
-        self.defs.append(made)
-        return made
+        tensor_def.program_order = len(self.defs)
+        tensor_def.label = tensor_def.label or tensor_def.name
+        self.defs.append(tensor_def)
+        return tensor_def
 
     def pointwise(
         self,
@@ -151,11 +151,11 @@ class LoweringContext:
         """
 
         def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-            place, value = write(b, index)
-            return b.scatter(made.definition, index, place, value, is_added=is_added)
+            coordinates, value = write(b, index)
+            return b.scatter(tensor_def.definition, index, coordinates, value, is_added=is_added)
 
-        made = self._define("scatter", shape, dtype, body, name, ranges=tuple(ranges), start=start)
-        return made
+        tensor_def = self._define("scatter", shape, dtype, body, name, ranges=tuple(ranges), start=start)
+        return tensor_def
 
     def _define(
         self,
@@ -171,10 +171,10 @@ class LoweringContext:
         axis: int = 0,
         start: TensorDef | float | None = None,
     ) -> LoweredTensor:
-        wanted = name or self._current_node_name()
+        label = name or self._current_node_name()
         sizes = tuple(shape)
-        made = TensorDef(
-            self.unique_name(wanted),
+        tensor_def = TensorDef(
+            self.unique_name(label),
             dtype,
             sizes,
             self._result_stride(sizes, stride),
@@ -187,8 +187,8 @@ class LoweringContext:
             initial_value=start,
             user_line=self.user_line,
         )
-        made.label = wanted.lstrip("_").removeprefix("native_")
-        return LoweredTensor(sizes, self.add(made))
+        tensor_def.label = label.lstrip("_").removeprefix("native_")
+        return LoweredTensor(sizes, self.add(tensor_def))
 
     def _current_node_name(self) -> str:
         return self.current_node.name if self.current_node is not None else "t"

@@ -36,9 +36,9 @@ class KernelDeduplicator:
         """Return a kernel as it is launched here; kernels with equal loops share one text."""
         roles = kernel.buffers_in_order
         key = structural_key(kernel)
-        known = self._printed.get(key)
-        if known is not None:
-            return _rebind_buffers(known[0], dict(zip(known[1], roles, strict=True)), kernel)
+        printed = self._printed.get(key)
+        if printed is not None:
+            return _rebind_buffers(printed[0], dict(zip(printed[1], roles, strict=True)), kernel)
         source = _set_initial_values(self._emit(replace(kernel, name=self._unique_name(kernel)), self.target), kernel)
         self._printed[key] = (source, roles)
         return source
@@ -47,14 +47,14 @@ class KernelDeduplicator:
         self, kernel: AttentionKernel, buffers: Mapping[str, str], prefix: str, nodes: tuple[str, ...]
     ) -> GeneratedKernel:
         """Return an attention kernel as it is launched here; equal kernels share one text."""
-        known = self._printed.get(kernel)
-        if known is None:
+        printed = self._printed.get(kernel)
+        if printed is None:
             made = self._emit(
                 AttentionLaunch(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self.target
             )
             self._printed[kernel] = (made, ())
             return made
-        source, _ = known
+        source, _ = printed
         args = tuple(
             replace(a, buffer=buffers[a.name.removesuffix("_ptr")]) if a.kind == "pointer" else a for a in source.args
         )
@@ -88,7 +88,7 @@ def structural_key(kernel: LoopKernel) -> Hashable:
     Buffers count by their position, and values by their ``repr`` (1 is not 1.0).
     """
     roles = kernel.buffers_in_order
-    place = {name: number for number, name in enumerate(roles)}
+    numbers = {name: number for number, name in enumerate(roles)}
     ops = tuple(
         (
             op.name,
@@ -97,7 +97,7 @@ def structural_key(kernel: LoopKernel) -> Hashable:
             op.loops,
             repr(op.value),
             op.index,
-            place.get(op.buffer),
+            numbers.get(op.buffer),
             None if op.mask is None else op.mask.number,
         )
         for op in kernel.ops

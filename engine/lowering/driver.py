@@ -74,7 +74,7 @@ def lower(
         saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
         walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks, is_cpu=is_cpu)
         walk.run()
-        definitions = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
+        definitions = {symbol: defining for symbol, (defining, _) in walk.symbols.unbacked.items()}
         unroll_reductions(walk.context.defs, walk.defs_in_memory())
         context, in_memory = walk.context, walk.defs_in_memory()
         schedule = fuse(context.defs, context.externs, in_memory, context.no_fuse, definitions, is_cpu=is_cpu)

@@ -41,55 +41,55 @@ def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
     return contiguous_strides(tuple(v.size for v in variables))
 
 
-def build_unfused(made: TensorDef) -> LoopBuilder:
+def build_unfused(tensor_def: TensorDef) -> LoopBuilder:
     """Return the ops of one element of a definition, with nothing fused; they are built once."""
-    if made.unfused is not None:
-        return made.unfused
+    if tensor_def.unfused is not None:
+        return tensor_def.unfused
     builder = LoopBuilder()
-    index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(made.loop_ranges))
-    if made.kind == "reduction":
-        inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges))
+    index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(tensor_def.loop_ranges))
+    if tensor_def.kind == "reduction":
+        inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(tensor_def.ranges))
         builder = LoopBuilder((), frozenset(inner), flatten([variable(v) for v in inner], row_major_strides(inner)))
-    builder.inline_body(made, index)
-    made.unfused = builder
+    builder.inline_body(tensor_def, index)
+    tensor_def.unfused = builder
     return builder
 
 
-def reads_sparsely(made: TensorDef, group: FusionGroup) -> bool:
+def reads_sparsely(tensor_def: TensorDef, group: FusionGroup) -> bool:
     """Return True if recomputing the few elements that a kernel reads is cheaper than storing.
 
     ``made`` must be pointwise.
     """
-    total, own = static_product((group.numel,)), static_product(made.shape)
-    if made.kind != "pointwise" or total is None or own is None:
+    total, own = static_product((group.numel,)), static_product(tensor_def.shape)
+    if tensor_def.kind != "pointwise" or total is None or own is None:
         return False
-    return total * len(group.reads_of(made)) * SPARSE_READ_RATIO <= own
+    return total * len(group.reads_of(tensor_def)) * SPARSE_READ_RATIO <= own
 
 
-def has_no_reads(made: TensorDef) -> bool:
+def has_no_reads(tensor_def: TensorDef) -> bool:
     """Return True if a definition is computed from constants and indices only, at low cost."""
-    if made.kind != "pointwise":
+    if tensor_def.kind != "pointwise":
         return False
-    probe = build_unfused(made)
+    probe = build_unfused(tensor_def)
     return not probe.memory_reads and cost_of(probe) <= MAX_RECOMPUTE_COST
 
 
-def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
+def is_cheap_to_recompute(tensor_def: TensorDef, times: int = 1) -> bool:
     """Return True if recomputing ``made`` ``times`` times is cheaper than storing and loading.
 
     That is so if it reads no more bytes than it writes, with little arithmetic.
     """
-    if made.kind != "pointwise":
+    if tensor_def.kind != "pointwise":
         return False
-    probe, own = build_unfused(made), product(made.shape)
+    probe, own = build_unfused(tensor_def), product(tensor_def.shape)
     sources = [s for s in probe.read_tensors.values() if not is_negligible_size(product(s.shape), own)]
-    if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
+    if len(sources) > 1 or any(source.dtype.itemsize > tensor_def.dtype.itemsize for source in sources):
         return False
-    saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
+    saves = any(source.dtype.itemsize < tensor_def.dtype.itemsize for source in sources)
     return times * cost_of(probe) <= (MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES)
 
 
-def wasted_cost(group: FusionGroup, made: TensorDef) -> float:
+def wasted_cost(group: FusionGroup, tensor_def: TensorDef) -> float:
     """Return the cost per iteration of masked-out values if the kernel computes ``made``.
 
     A vector computes both sides of a condition. 0 for symbolic sizes.
@@ -98,10 +98,10 @@ def wasted_cost(group: FusionGroup, made: TensorDef) -> float:
     if not total:
         return 0
     needed = 0.0
-    for member in (*group.members, made):
+    for member in (*group.members, tensor_def):
         iterations = static_product((*member.shape, *member.ranges))
         needed += cost_of(build_unfused(member)) * (1 if iterations is None else iterations / total)
-    return cost_of(group.builder) + cost_of(build_unfused(made)) - needed
+    return cost_of(group.builder) + cost_of(build_unfused(tensor_def)) - needed
 
 
 def cost_of(builder: LoopBuilder) -> int:
@@ -114,23 +114,23 @@ def has_costly_op(builder: LoopBuilder) -> bool:
     return any(op.cost >= MIN_VECTOR_COST and op.name not in ("scan", "reduce") for op in builder.ops)
 
 
-def scans_rows(made: TensorDef) -> bool:
+def scans_rows(tensor_def: TensorDef) -> bool:
     """Return True if a definition is a scan along adjacent elements."""
-    return made.kind == "scan" and static_size(made.stride[made.scan_axis]) == 1
+    return tensor_def.kind == "scan" and static_size(tensor_def.stride[tensor_def.scan_axis]) == 1
 
 
-def is_negligible_size(size: Size, whole: Size) -> bool:
+def is_negligible_size(size: Size, total: Size) -> bool:
     """Return True if ``size`` elements are negligible compared with ``whole``."""
-    part, all_elements = static_product((size,)), static_product((whole,))
+    part, all_elements = static_product((size,)), static_product((total,))
     return part is not None and all_elements is not None and part * SPARSE_READ_RATIO <= all_elements
 
 
-def stored_bytes(made: TensorDef) -> int | None:
+def stored_bytes(tensor_def: TensorDef) -> int | None:
     """Return the bytes of a stored definition, None if the size is symbolic."""
-    return static_product((*made.shape, made.dtype.itemsize))
+    return static_product((*tensor_def.shape, tensor_def.dtype.itemsize))
 
 
-def bytes_saved(made: TensorDef, times: int = 2) -> int | None:
+def bytes_saved(tensor_def: TensorDef, times: int = 2) -> int | None:
     """Return the traffic in bytes saved by not storing and loading; None if symbolic."""
-    size = stored_bytes(made)
+    size = stored_bytes(tensor_def)
     return None if size is None else size * times

@@ -130,14 +130,14 @@ class GraphLowering:
 
     def _bind_symbols(self) -> None:
         """Record what defines each symbol: sizes and numbers, else strides and storage offsets."""
-        places: list[tuple[Any, int, int]] = []
+        locations: list[tuple[Any, int, int]] = []
         layouts: list[tuple[Any, int, int]] = []
         for position, node in enumerate(self.module.graph.find_nodes(op="placeholder")):
             value = tensor_meta(node)
             if value is None:
-                places.append((node.meta["val"], position, NUMBER))
+                locations.append((node.meta["val"], position, NUMBER))
                 continue
-            places += [(size, position, dim) for dim, size in enumerate(value.shape)]
+            locations += [(size, position, dim) for dim, size in enumerate(value.shape)]
             if value.layout == torch.strided:
                 sizes_and_strides = enumerate(zip(value.shape, value.stride(), strict=True))
                 layouts += [
@@ -146,7 +146,7 @@ class GraphLowering:
                     if as_size(size) != 1  # the expression: a data-dependent size cannot be guarded
                 ]
                 layouts.append((value.storage_offset(), position, OFFSET))
-        for symbol, position, dim in (*places, *layouts):
+        for symbol, position, dim in (*locations, *layouts):
             self.symbols.bind_input(symbol, position, dim)
 
     def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:
@@ -154,12 +154,14 @@ class GraphLowering:
 
         A complex tensor is read as its real view.
         """
-        seen = as_real_meta(value)
-        is_complex = seen is not value
-        stride = tuple(as_size(s) for s in seen.stride()) if value.layout == torch.strided else ()
-        stride = self._known_strides(symbolic_shape(seen), stride, kind)
-        made = TensorDef(name, seen.dtype, symbolic_shape(seen), stride, kind, origins, is_complex=is_complex)
-        return LoweredTensor(made.shape, self.context.add(made), is_complex=is_complex)
+        real_meta = as_real_meta(value)
+        is_complex = real_meta is not value
+        stride = tuple(as_size(s) for s in real_meta.stride()) if value.layout == torch.strided else ()
+        stride = self._known_strides(symbolic_shape(real_meta), stride, kind)
+        tensor_def = TensorDef(
+            name, real_meta.dtype, symbolic_shape(real_meta), stride, kind, origins, is_complex=is_complex
+        )
+        return LoweredTensor(tensor_def.shape, self.context.add(tensor_def), is_complex=is_complex)
 
     def _known_strides(self, shape: tuple[Size, ...], stride: tuple[Size, ...], kind: str) -> tuple[Size, ...]:
         """Replace strides whose symbols have no definition.
@@ -199,8 +201,8 @@ class GraphLowering:
     def _call_function(self, node: torch.fx.Node) -> None:
         value, called = node.meta.get("val"), called_overload(node.target)
         if node.target is operator.getitem:
-            found = self._value_of(node.args[0])[node.args[1]]
-            self.values[node] = self._name_after_node(node, found)
+            item = self._value_of(node.args[0])[node.args[1]]
+            self.values[node] = self._name_after_node(node, item)
             return
         if (
             isinstance(value, (*SYMBOLIC_SCALARS, int, float))
@@ -233,8 +235,8 @@ class GraphLowering:
             return Fallback(LoweringFallback.FORCED, refused)
         if lowering is None:
             return library_fallback(unwrap_functionalized(node.target, node.args), is_complex=is_complex)
-        if self.context.is_cpu and (kept := cpu_fallback(node)) is not None:
-            return kept
+        if self.context.is_cpu and (aten_reason := cpu_fallback(node)) is not None:
+            return aten_reason
         mark = len(self.context.defs)
         if self._has_unknown_size(node):
             return Fallback(
@@ -253,9 +255,9 @@ class GraphLowering:
             _check_not_empty(node)
             result = lowering(self.context, *args, **kwargs)
             _check_result(node, result)
-            for made in self.context.defs[mark:]:
-                if made.is_computed:
-                    build_unfused(made)
+            for new_def in self.context.defs[mark:]:
+                if new_def.is_computed:
+                    build_unfused(new_def)
         except NotLowered as refusal:
             del self.context.defs[mark:]
             return Fallback(refusal.fallback.kind, _as_sentence(refusal.fallback.reason))
@@ -267,12 +269,12 @@ class GraphLowering:
         return None
 
     def _check_devices(self, node: torch.fx.Node) -> None:
-        seen = (*node.all_input_nodes, node)
-        tensors = tensors_in([n.meta.get("val") for n in seen])
+        nodes = (*node.all_input_nodes, node)
+        tensors = tensors_in([n.meta.get("val") for n in nodes])
         # Eager mixes 0-dim CPU tensors with tensors on any device.
         devices = {
             v.device.type
-            for n in seen
+            for n in nodes
             for v in tensors_in(n.meta.get("val"))
             if v.shape or v.device.type != "cpu" or not self._can_cross_devices(n)
         }
@@ -330,8 +332,8 @@ class GraphLowering:
         for k, item in enumerate(value if many else (value,)):  # type: ignore[arg-type]
             name = node.name if not many else self.context.unique_name(f"{node.name}_{k}")
             tensors.append(self._extern_result(name, item) if isinstance(item, torch.Tensor) else None)
-            if (made := tensors[-1]) is not None:
-                self.symbols.bind_result(made.definition)
+            if (last_result := tensors[-1]) is not None:
+                self.symbols.bind_result(last_result.definition)
         results = tuple(None if t is None else t.definition for t in tensors)
         self.context.externs.append(
             ExternNode(
@@ -378,10 +380,10 @@ class GraphLowering:
         return replace(copied, is_complex=value.is_complex)
 
     def _output(self, node: torch.fx.Node) -> None:
-        given = results_of(node.args[0])
-        values = torch.fx.map_arg(given, self._value_of)
+        outputs = results_of(node.args[0])
+        values = torch.fx.map_arg(outputs, self._value_of)
         result: list[Any] = []
-        for position, (source, value) in enumerate(zip(given, values, strict=True)):
+        for position, (source, value) in enumerate(zip(outputs, values, strict=True)):
             if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
                 value = self._output_tensor(source, value)
             else:
@@ -398,17 +400,17 @@ class GraphLowering:
         if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
             return False
         (row, column), (_, width) = placed[0], value.shape
-        if column != 1 or (known := static_size(row)) is None or symbols_of((width,)) or known <= width:
+        if column != 1 or (row_length := static_size(row)) is None or symbols_of((width,)) or row_length <= width:
             return False
-        set_saved_row_stride(placeholder, known)
+        set_saved_row_stride(placeholder, row_length)
         return True
 
     def _output_tensor(self, source: Any, value: LoweredTensor) -> LoweredTensor:
         """Return a tensor in memory with eager's strides; copy if the layout differs."""
         self.context.origins = provenance_of(source).nodes
         placed = strided_view_of(value)
-        wanted = as_real_meta(source.meta["val"])
-        if placed is not None and _same_layout(placed, value, wanted):
+        expected = as_real_meta(source.meta["val"])
+        if placed is not None and _same_layout(placed, value, expected):
             return value
         self.context.current_node = source
         copied = self.context.pointwise(
@@ -416,7 +418,7 @@ class GraphLowering:
             value.dtype,
             value.load,
             name=f"{source.name}_copy",
-            stride=non_overlapping_stride(wanted),
+            stride=non_overlapping_stride(expected),
         )
         self.context.current_node = None
         return replace(copied, is_complex=value.is_complex)
@@ -427,10 +429,10 @@ def _scalar_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
 
     torch knows that sizes are not negative.
     """
-    given = list(node.all_input_nodes)
+    inputs = list(node.all_input_nodes)
     if node.target in _TAKES_SIZES:
-        given = [n for n in given if n in (*node.args[1:], *node.kwargs.values())]
-    return [n for n in given if isinstance(n.meta.get("val"), SYMBOLIC_SCALARS)]
+        inputs = [n for n in inputs if n in (*node.args[1:], *node.kwargs.values())]
+    return [n for n in inputs if isinstance(n.meta.get("val"), SYMBOLIC_SCALARS)]
 
 
 def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
@@ -438,9 +440,9 @@ def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
 
     The host passes such a scalar to the kernel as an argument.
     """
-    is_float = all(made.dtype.is_floating_point for made in tensors_in(node.meta.get("val")))
-    given = (n.meta["val"] for n in _scalar_inputs(node))
-    return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(v.node.is_float() for v in given)
+    is_float = all(result.dtype.is_floating_point for result in tensors_in(node.meta.get("val")))
+    scalars = (n.meta["val"] for n in _scalar_inputs(node))
+    return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(v.node.is_float() for v in scalars)
 
 
 def _node_names(module: torch.fx.GraphModule) -> set[str]:
@@ -454,7 +456,7 @@ def _node_names(module: torch.fx.GraphModule) -> set[str]:
 def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     """Return True if a call takes or returns complex tensors of a dtype that loops support."""
     return any(v.is_complex for v in lowered_tensors((args, kwargs))) or any(
-        made.dtype in REAL_DTYPES for made in tensors_in(node.meta.get("val"))
+        result.dtype in REAL_DTYPES for result in tensors_in(node.meta.get("val"))
     )
 
 
@@ -470,14 +472,14 @@ def cpu_nodes(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
     """
     if not _has_gpu_tensors(graph):
         return frozenset()
-    found: set[torch.fx.Node] = set()
+    nodes: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
-        made = tensors_in(node.meta.get("val"))
-        if node.op not in ("get_attr", "call_function") or all(v.is_cuda for v in made):
+        results = tensors_in(node.meta.get("val"))
+        if node.op not in ("get_attr", "call_function") or all(v.is_cuda for v in results):
             continue
-        if any(v.shape for v in made) or any(user in found or not _takes_gpu_scalars(user) for user in node.users):
-            found.add(node)
-    return frozenset(found)
+        if any(v.shape for v in results) or any(user in nodes or not _takes_gpu_scalars(user) for user in node.users):
+            nodes.add(node)
+    return frozenset(nodes)
 
 
 def _takes_gpu_scalars(node: torch.fx.Node) -> bool:
@@ -525,21 +527,21 @@ def _check_result(node: torch.fx.Node, result: Any) -> None:
     Raises:
         AssertionError: a dtype or shape differs.
     """
-    for made, value in zip(results_of(result), results_of(node.meta.get("val")), strict=True):
+    for lowered, value in zip(results_of(result), results_of(node.meta.get("val")), strict=True):
         if not isinstance(value, torch.Tensor):
             continue
         expected = as_real_meta(value)
-        known = [(v.dtype, len(v.shape)) for v in lowered_tensors(made)]
-        same = known == [(expected.dtype, len(expected.shape))]
-        if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
+        metadata = [(v.dtype, len(v.shape)) for v in lowered_tensors(lowered)]
+        same = metadata == [(expected.dtype, len(expected.shape))]
+        if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(lowered.shape, expected.shape, strict=True)):
             raise AssertionError(
-                f"it returned {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} instead of {expected.dtype}{tuple(expected.shape)}"
+                f"it returned {getattr(lowered, 'dtype', None)}{getattr(lowered, 'shape', None)} instead of {expected.dtype}{tuple(expected.shape)}"
             )
 
 
-def _same_layout(placed: tuple[tuple[Size, ...], Size], value: LoweredTensor, wanted: torch.Tensor) -> bool:
+def _same_layout(placed: tuple[tuple[Size, ...], Size], value: LoweredTensor, expected: torch.Tensor) -> bool:
     return all(
-        n == 1 or sizes_equal(s, as_size(w)) for n, s, w in zip(value.shape, placed[0], wanted.stride(), strict=True)
+        n == 1 or sizes_equal(s, as_size(w)) for n, s, w in zip(value.shape, placed[0], expected.stride(), strict=True)
     )
 
 

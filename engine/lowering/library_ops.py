@@ -75,8 +75,10 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
     if called.namespace not in ("aten", "prims", "engine"):
         is_launch = called.namespace == LAUNCH_NAMESPACE
-        what = "hand-written Triton kernel, launched as it is" if is_launch else "custom operator: its own code runs"
-        return Fallback(LoweringFallback.NO_LOWERING, f"It is a {what}.")
+        description = (
+            "hand-written Triton kernel, launched as it is" if is_launch else "custom operator: its own code runs"
+        )
+        return Fallback(LoweringFallback.NO_LOWERING, f"It is a {description}.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
     if _packet_name(target) in _FAST_PATH_OPS:

@@ -56,13 +56,13 @@ def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size,
 
 def _feeds_only_matmul(node: torch.fx.Node) -> bool:
     """Return True if a library matmul reads a node or its view, and no graph output does."""
-    found, seen, stack = False, {node}, [node]
+    feeds_matmul, visited, stack = False, {node}, [node]
     while stack:
         for user in stack.pop().users:
             if user.op == "output":
                 return False
-            found |= user.target in MATMUL_OPS
-            if user.target in VIEW_OPS and user not in seen:
-                seen.add(user)
+            feeds_matmul |= user.target in MATMUL_OPS
+            if user.target in VIEW_OPS and user not in visited:
+                visited.add(user)
                 stack.append(user)
-    return found
+    return feeds_matmul

@@ -41,9 +41,9 @@ def _bits(seeds: torch.Tensor, which: int, size: Sequence[int]) -> torch.Tensor:
     count = 1
     for n in size:
         count *= n
-    place = torch.arange(count, dtype=torch.int64, device=seeds.device)
-    none = torch.zeros_like(place)
-    c0, c1, c2, c3 = place & WORD_MASK, none, none, none
+    positions = torch.arange(count, dtype=torch.int64, device=seeds.device)
+    none = torch.zeros_like(positions)
+    c0, c1, c2, c3 = positions & WORD_MASK, none, none, none
     first, second = seeds[which] & WORD_MASK, (seeds[which] >> 32) & WORD_MASK
     for _ in range(ROUNDS):
         (high0, low0), (high2, low2) = _multiply_words(MULTIPLIERS[0], c0), _multiply_words(MULTIPLIERS[1], c2)

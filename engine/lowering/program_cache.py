@@ -61,19 +61,19 @@ def load_or_lower(
         note = f"recompiled: {error}"
     except Exception as error:  # This engine wrote the file but cannot read it: lower again and overwrite it.
         note = f"recompiled: the file on disk cannot be read ({type(error).__name__})"
-    made = lower()
+    program = lower()
     try:
-        store.put(key, _serialize(made, graph))
+        store.put(key, _serialize(program, graph))
     except (NotCached, DiskStoreError) as error:
         note = f"not saved to disk: {error}"
-    return _with_cache_note(made, note)
+    return _with_cache_note(program, note)
 
 
 def _with_cache_note(program: LoweredProgram, note: str) -> LoweredProgram:
     return replace(program, record=replace(program.record, cache=note))
 
 
-def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
+def _cache_key(graph: AotGraph, settings: Sequence[Any]) -> str:
     """Return the digest that identifies a program on disk.
 
     Raises:
@@ -86,7 +86,7 @@ def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
     parts = {
         "made by": version_key(),
         "switches": torch_flags_key(),
-        "how": serialize_value(how),
+        "how": serialize_value(settings),
         "stage": [
             graph.stage,
             graph.is_boxed,

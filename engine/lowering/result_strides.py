@@ -33,19 +33,19 @@ def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
     """Return the strides of a dense value (no gaps, no overlap), else contiguous strides."""
     shape = tuple(as_size(s) for s in value.shape)
     stride = tuple(_without_clamp(as_size(s)) for s in value.stride())
-    wanted: Size = 1
+    expected: Size = 1
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     remaining = list(dims)
     while remaining:
-        fitting = next((d for d in reversed(remaining) if sizes_equal(stride[d], wanted)), None)
+        fitting = next((d for d in reversed(remaining) if sizes_equal(stride[d], expected)), None)
         if fitting is None:
             return contiguous_strides(shape)
-        wanted = as_size(wanted * shape[fitting])
+        expected = as_size(expected * shape[fitting])
         remaining.remove(fitting)
     shape_symbols = symbols_of(shape)
     # The stride of a dimension of size 1 does not matter. It may contain a symbol without definition.
     return tuple(
-        s if n != 1 or symbols_of((s,)) <= shape_symbols else wanted for n, s in zip(shape, stride, strict=True)
+        s if n != 1 or symbols_of((s,)) <= shape_symbols else expected for n, s in zip(shape, stride, strict=True)
     )
 
 
@@ -72,10 +72,10 @@ def is_non_overlapping(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> boo
     """
     reach = 1
     for step, size in sorted(zip(stride, shape, strict=True), key=lambda pair: str(pair[0]).zfill(20)):
-        known = static_sizes((step, size))
-        if known is None or (known[1] > 1 and known[0] < reach):
+        numbers = static_sizes((step, size))
+        if numbers is None or (numbers[1] > 1 and numbers[0] < reach):
             return False
-        reach += (known[1] - 1) * known[0]
+        reach += (numbers[1] - 1) * numbers[0]
     return True
 
 

@@ -78,7 +78,9 @@ def schedule_to_program(
         deliver_interrupts()
         step.accept(builder)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
-    written = [(position, walk.inputs[given][0]) for position, given in mutated if not walk.symbols.unbacked]
+    written = [
+        (position, walk.inputs[mutated_input][0]) for position, mutated_input in mutated if not walk.symbols.unbacked
+    ]
     may_raise = (lambda _: False) if target.startswith(GPU_TARGETS) else raises_value_errors
     buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written, may_raise)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
@@ -103,7 +105,7 @@ def schedule_to_program(
         walk.symbols.inputs,
         lowering_record,
         walk.module,
-        unbacked_symbols={symbol: (made.name, dim) for symbol, (made, dim) in walk.symbols.unbacked.items()},
+        unbacked_symbols={symbol: (defining.name, dim) for symbol, (defining, dim) in walk.symbols.unbacked.items()},
         **walk.symbols.assumptions,
         multi_output_buffers=_multi_result_positions(walk),
     )
@@ -126,7 +128,7 @@ def _extern_record(extern: ExternNode) -> ExternCall:
 
 def _multi_result_positions(walk: GraphLowering) -> dict[str, tuple[str, int]]:
     several = (e for e in walk.context.externs if isinstance(e.node.meta.get("val"), (tuple, list)))
-    return {made.name: (e.node.name, k) for e in several for k, made in enumerate(e.results) if made is not None}
+    return {result.name: (e.node.name, k) for e in several for k, result in enumerate(e.results) if result is not None}
 
 
 def subprogram(walk: GraphLowering, target: str, emit: PrintKernel, steps: tuple[ScheduleStep, ...]) -> LoweredProgram:
@@ -134,14 +136,16 @@ def subprogram(walk: GraphLowering, target: str, emit: PrintKernel, steps: tuple
 
     Its inputs are the tensors that these steps read from other steps. Its outputs are all tensors that they write.
     """
-    buffers = {made.name: _make_buffer(made, "intermediate") for step in steps for made in step.output_defs}
-    given = {
-        made.name: _make_buffer(made, "input")
-        for step in steps
-        for made in sorted(step.input_defs(), key=lambda d: d.program_order)
-        if made.name not in buffers
+    buffers = {
+        tensor_def.name: _make_buffer(tensor_def, "intermediate") for step in steps for tensor_def in step.output_defs
     }
-    buffers |= given
+    inputs = {
+        tensor_def.name: _make_buffer(tensor_def, "input")
+        for step in steps
+        for tensor_def in sorted(step.input_defs(), key=lambda d: d.program_order)
+        if tensor_def.name not in buffers
+    }
+    buffers |= inputs
     builder = _StepBuilder(walk, buffers, KernelDeduplicator(emit, target))
     for step in steps:
         step.accept(builder)
@@ -149,7 +153,7 @@ def subprogram(walk: GraphLowering, target: str, emit: PrintKernel, steps: tuple
     written = tuple(
         BufferRef(name) for name, buffer in buffers.items() if buffer.kind != "input" and name not in unseen
     )
-    return LoweredProgram(target, tuple(given), buffers, tuple(builder.steps), written, symbols_from_inputs(given))
+    return LoweredProgram(target, tuple(inputs), buffers, tuple(builder.steps), written, symbols_from_inputs(inputs))
 
 
 class _StepBuilder:
@@ -190,9 +194,9 @@ class _StepBuilder:
     def visit_matmul(self, step: MatmulTemplate) -> None:
         """Add a matmul template."""
         self.template_count += 1
-        prefix, words = f"loop:{self.walk.context.compilation}", kernel_name_words(step.fused_matmul.origins)
+        prefix, name_words = f"loop:{self.walk.context.compilation}", kernel_name_words(step.fused_matmul.origins)
         id = self.printed.next_id
-        self._add_launch(matmul_kernel(step.fused_matmul, step.tiling, id, prefix, words, self.buffers))
+        self._add_launch(matmul_kernel(step.fused_matmul, step.tiling, id, prefix, name_words, self.buffers))
 
     def _add_launch(self, kernel: LoopKernel) -> None:
         kernel = kernel if self.tune is None else self.tune(kernel)
@@ -203,29 +207,29 @@ class _StepBuilder:
 def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: KernelDeduplicator) -> list[ProgramStep]:
     """Build the kernels of one attention call; its unused results become zeros."""
     prefix, nodes = f"loop:{walk.context.compilation}", step.call.extern.origins
-    made: list[ProgramStep] = [
+    steps: list[ProgramStep] = [
         Launch(printed.attention_source(*attention_kernel(step, kind), prefix, nodes)) for kind in step.kernel_kinds
     ]
     devices = [v.device for v in tensors_in(step.call.extern.node.meta.get("val"))]
-    for rest in step.call.unused_results:
-        options = {"dtype": rest.dtype, "device": devices[0]}
+    for unused in step.call.unused_results:
+        options = {"dtype": unused.dtype, "device": devices[0]}
         reason = "Without dropout, no random number state is needed."
-        made.append(
+        steps.append(
             AtenCall(
                 next(iter(nodes), ""),
                 torch.ops.aten.zeros.default,
-                (list(rest.shape),),
+                (list(unused.shape),),
                 options,
-                (rest.name,),
+                (unused.name,),
                 reason,
                 True,
             )
         )
-    return made
+    return steps
 
 
-def _make_buffer(made: TensorDef, kind: Literal["input", "intermediate", "output"]) -> Buffer:
-    return Buffer(made.name, made.dtype, made.shape, made.stride, kind, made.is_complex)
+def _make_buffer(tensor_def: TensorDef, kind: Literal["input", "intermediate", "output"]) -> Buffer:
+    return Buffer(tensor_def.name, tensor_def.dtype, tensor_def.shape, tensor_def.stride, kind, tensor_def.is_complex)
 
 
 def _check_symbols_known(program: LoweredProgram) -> None:
@@ -235,8 +239,8 @@ def _check_symbols_known(program: LoweredProgram) -> None:
         ValueError: a symbol has no definition.
     """
     # The strides of an input are needed only if a kernel reads it.
-    made = [b for b in program.buffers.values() if b.kind != "input"]
-    sizes: list[Any] = [s for b in made for s in (*b.shape, *b.stride)]
+    computed = [b for b in program.buffers.values() if b.kind != "input"]
+    sizes: list[Any] = [s for b in computed for s in (*b.shape, *b.stride)]
     sizes += [size for step in program.steps for size in step.sizes()] + sizes_in(program.outputs)
     if unknown := symbols_of(sizes) - program.symbol_sources.keys() - program.unbacked_symbols.keys():
         raise ValueError(f"the graph does not define {', '.join(sorted(unknown))}")
@@ -245,12 +249,12 @@ def _check_symbols_known(program: LoweredProgram) -> None:
 def _make_buffers(walk: GraphLowering, schedule: Schedule) -> dict[str, Buffer]:
     returned = definitions_in(walk.outputs)
     buffers: dict[str, Buffer] = {}
-    for made in walk.context.defs:
-        if made.kind == "input":
-            buffers[made.name] = _make_buffer(made, "input")
+    for tensor_def in walk.context.defs:
+        if tensor_def.kind == "input":
+            buffers[tensor_def.name] = _make_buffer(tensor_def, "input")
     for step in schedule.steps:
-        for made in step.output_defs:
-            buffers[made.name] = _make_buffer(made, "output" if made in returned else "intermediate")
+        for tensor_def in step.output_defs:
+            buffers[tensor_def.name] = _make_buffer(tensor_def, "output" if tensor_def in returned else "intermediate")
     return buffers
 
 

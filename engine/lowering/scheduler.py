@@ -266,17 +266,17 @@ class Scheduler:
 
     def has_path(self, first: FusionGroup | ExternNode, last: FusionGroup | ExternNode) -> bool:
         """Return True if ``last`` depends, directly or not, on a result of ``first``."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         stack: list[FusionGroup | ExternNode] = [last]
         while stack:
             step = stack.pop()
             for source in self.step_inputs(step):
                 owner = self.owner.get(source)
-                if owner is None or id(owner) in seen:
+                if owner is None or id(owner) in visited:
                     continue
                 if owner is first:
                     return True
-                seen.add(id(owner))
+                visited.add(id(owner))
                 stack.append(owner)
         return False
 
@@ -331,12 +331,12 @@ class Scheduler:
                 why = f"An earlier step needs {source.name} in memory. Fusion with that step saves more reads."
                 self.record_decision(tensor_def, group, False, why)
                 return False
-            others: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
-            others += [g for g in self.groups if g is not group and tensor_def in g.scatter_bases]
-            others += self.extern_readers.get(tensor_def, [])
-            is_stored = bool(others) or tensor_def in self.realized
+            other_steps: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
+            other_steps += [g for g in self.groups if g is not group and tensor_def in g.scatter_bases]
+            other_steps += self.extern_readers.get(tensor_def, [])
+            is_stored = bool(other_steps) or tensor_def in self.realized
             reason = self._why_not_fusible(tensor_def, group, stored=is_stored)
-            if reason is None and any(self.has_path(other, group) for other in others):
+            if reason is None and any(self.has_path(other, group) for other in other_steps):
                 reason = (
                     "Another step reads it, and this kernel needs the result of that step. One kernel cannot hold both."
                 )
@@ -366,9 +366,12 @@ class Scheduler:
         would keep all of its summands in memory.
         """
         sparse = [g for g in readers if reads_sparsely(tensor_def, g)]
-        rest = [g for g in readers if g not in sparse]
-        if rest and sum(source.kind != "input" for source in build_unfused(tensor_def).read_tensors.values()) > 1:
-            return [*rest, *sparse]
+        dense_readers = [g for g in readers if g not in sparse]
+        if (
+            dense_readers
+            and sum(source.kind != "input" for source in build_unfused(tensor_def).read_tensors.values()) > 1
+        ):
+            return [*dense_readers, *sparse]
         for group in sparse:
             if not self._why_not_fusible(tensor_def, group, stored=False):
                 self._fuse_into(tensor_def, group)
@@ -376,8 +379,8 @@ class Scheduler:
                     tensor_def, group, True, "The kernel reads only a few of its elements and recomputes them."
                 )
             else:
-                rest.append(group)
-        return rest
+                dense_readers.append(group)
+        return dense_readers
 
     def _cheaper_stored_source(self, tensor_def: TensorDef, group: FusionGroup) -> TensorDef | None:
         """Return a stored source whose kernel should compute ``tensor_def``, instead of ``group``.
@@ -405,17 +408,17 @@ class Scheduler:
 
     def _memory_sources(self, tensor_def: TensorDef) -> set[TensorDef]:
         """Return the definitions in memory that ``tensor_def`` is computed from."""
-        found: set[TensorDef] = set()
-        stack, seen = [tensor_def], {tensor_def}
+        sources: set[TensorDef] = set()
+        stack, visited = [tensor_def], {tensor_def}
         while stack:
             for source in build_unfused(stack.pop()).read_tensors.values():
                 if source.is_computed and source not in self.realized and source.kind != "scatter":
-                    if source not in seen:
-                        seen.add(source)
+                    if source not in visited:
+                        visited.add(source)
                         stack.append(source)
                 else:
-                    found.add(source)
-        return found
+                    sources.add(source)
+        return sources
 
     def _merge_readers(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """Merge kernels that read the same elements in the same order."""
@@ -492,10 +495,10 @@ class Scheduler:
         return bool(read_first and waits_for) and min(waits_for) > min(read_first)
 
     def _steps_reading(self, group: FusionGroup) -> list[FusionGroup | ExternNode]:
-        found: list[FusionGroup | ExternNode] = [
+        steps: list[FusionGroup | ExternNode] = [
             e for tensor_def in group.stores for e in self.extern_readers.get(tensor_def, ())
         ]
-        return found + [g for g in self.groups if not group.stores.keys().isdisjoint(g.reads)]
+        return steps + [g for g in self.groups if not group.stores.keys().isdisjoint(g.reads)]
 
     def _new_group(self, tensor_def: TensorDef) -> FusionGroup:
         """Start a new kernel that loops over the dimensions in memory order."""
@@ -556,10 +559,10 @@ class Scheduler:
             return self._why_not_fusible_scan(tensor_def, group, memory_reads)
         if self._is_cpu and has_costly_op(build_unfused(tensor_def)) and any(scans_rows(m) for m in group.members):
             return SCAN_IS_SCALAR
-        whole = [d for d in memory_reads if self._is_storable(tensor_def, group, d.index)]
-        if stored and not any(not d.is_masked for d in whole):
+        storable = [d for d in memory_reads if self._is_storable(tensor_def, group, d.index)]
+        if stored and not any(not d.is_masked for d in storable):
             return "It must also be stored, and this kernel does not visit each of its elements exactly once."
-        if len(whole) == len(memory_reads) == 1:
+        if len(storable) == len(memory_reads) == 1:
             return None
         if self._is_cpu and any(d.is_masked for d in memory_reads) and wasted_cost(group, tensor_def) > MAX_WASTED_COST:
             return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
@@ -583,12 +586,12 @@ class Scheduler:
         ordered = tuple(v for v in group.loop_vars if v in used)
         if not is_bijection(index, tensor_def.shape, ordered):
             return "The kernel does not read the results of the reduction row by row."
-        rest = [v for v in group.loop_vars if v not in used]
-        if rest and not sizes_equal(product(v.size for v in rest), product(tensor_def.ranges)):
+        unused = [v for v in group.loop_vars if v not in used]
+        if unused and not sizes_equal(product(v.size for v in unused), product(tensor_def.ranges)):
             return "The kernel's rows have another length than the rows of the reduction."
         rows, total = static_product(v.size for v in ordered), static_product((group.numel,))
         is_large = total is not None and total >= LARGE_KERNEL_ELEMENTS
-        if rest and is_large and rows is not None and rows < MIN_REDUCTION_ROWS:
+        if unused and is_large and rows is not None and rows < MIN_REDUCTION_ROWS:
             return f"There are only {rows} rows: one program per row would leave most of the GPU idle."
         return None
 
@@ -621,14 +624,14 @@ class Scheduler:
 
     def topological_order(self, defs: list[TensorDef]) -> tuple[FusionGroup | ExternNode, ...]:
         """Sort the steps topologically; otherwise in program order."""
-        done: set[int] = set()
+        emitted: set[int] = set()
         result: list[FusionGroup | ExternNode] = []
         steps: list[FusionGroup | ExternNode] = [*self.groups, *self.externs]
 
         def visit(step: FusionGroup | ExternNode) -> None:
-            if id(step) in done:
+            if id(step) in emitted:
                 return
-            done.add(id(step))
+            emitted.add(id(step))
             for source in sorted(self.step_inputs(step), key=lambda d: d.program_order):
                 owner = self.owner.get(source)
                 if owner is not None and owner is not step:
@@ -659,16 +662,16 @@ def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
 
 def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     """Return the symbols in an ATen call's arguments and in the layouts of its results."""
-    found: list[object] = []
+    sizes: list[object] = []
     leaves = tree_leaves((extern.args, extern.kwargs))
     for value in lowered_tensors(leaves):
         placed = strided_view_of(value)
-        found += [*value.definition.shape, *value.definition.stride, *value.shape]
-        found += [] if placed is None else [*placed[0], placed[1]]
-    found += [getattr(getattr(value, "node", None), "expr", value) for value in leaves]
+        sizes += [*value.definition.shape, *value.definition.stride, *value.shape]
+        sizes += [] if placed is None else [*placed[0], placed[1]]
+    sizes += [getattr(getattr(value, "node", None), "expr", value) for value in leaves]
     for tensor_def in extern.results:
-        found += [] if tensor_def is None else [*tensor_def.shape, *tensor_def.stride]
-    return symbols_of(found)
+        sizes += [] if tensor_def is None else [*tensor_def.shape, *tensor_def.stride]
+    return symbols_of(sizes)
 
 
 def _group_origins(group: FusionGroup) -> tuple[str, ...]:
@@ -706,12 +709,12 @@ def add_reduction_vars(
     the reduction reads more.
     """
     used = _used_vars(index)
-    rest = tuple(v for v in group.loop_vars if v not in used)
-    if rest:
-        return group.loop_vars, rest
+    unused = tuple(v for v in group.loop_vars if v not in used)
+    if unused:
+        return group.loop_vars, unused
     inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(tensor_def.ranges) if n != 1)
     dims = memory_order(tensor_def)
-    first = {v: place for place, d in reversed(list(enumerate(dims))) for v in index[d].variables()}
+    first = {v: position for position, d in reversed(list(enumerate(dims))) for v in index[d].variables()}
     return (*sorted(group.loop_vars, key=lambda v: first.get(v, 0)), *inner), inner
 
 
@@ -721,12 +724,12 @@ def split_loop_vars(tensor_def: TensorDef, group: FusionGroup) -> None:
     Afterward the kernel reads ``tensor_def`` at an index of plain loop variables.
     """
     for _ in range(MAX_LOOP_SPLITS):
-        found = next(
+        atom = next(
             (c for d in group.reads_of(tensor_def) for c in map(_find_div_or_mod, d.index) if c is not None), None
         )
-        if found is None or found[0] not in group.loop_vars:
+        if atom is None or atom[0] not in group.loop_vars:
             return
-        var, by = found
+        var, by = atom
         quotient = exact_quotient(var.size, by)
         if quotient is None:
             return
@@ -748,8 +751,8 @@ def _replace_vars(variables: tuple[LoopVar, ...], parts: Mapping[LoopVar, tuple[
 
 def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
     """Return ``(v, k)`` if an index contains ``v // k`` or ``v % k``, else None."""
-    found = (atom.divided_variable() for atom in index.terms)
-    return next((pair for pair in found if pair is not None), None)
+    variables = (atom.divided_variable() for atom in index.terms)
+    return next((pair for pair in variables if pair is not None), None)
 
 
 def memory_order(tensor_def: TensorDef) -> list[int]:
@@ -798,8 +801,8 @@ def _read_same_elements(
     first: FusionGroup, second: FusionGroup, shared: TensorDef, values: dict[LoopVar, IndexExpr]
 ) -> bool:
     """Return True if both kernels read a common element of ``shared`` in each iteration."""
-    wanted = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
-    return bool(wanted & {d.index for d in first.reads_of(shared)})
+    indices = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
+    return bool(indices & {d.index for d in first.reads_of(shared)})
 
 
 def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) -> dict[LoopVar, IndexExpr] | None:
@@ -814,17 +817,17 @@ def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) 
         return None
     logical = contiguous_strides(shared.shape)
     for read in second.reads_of(shared):
-        place, memory = flatten(read.index, logical), flatten(read.index, shared.stride)
+        position, memory = flatten(read.index, logical), flatten(read.index, shared.stride)
         steps = static_sizes(memory.terms.get(v, 0) for v in variables)
-        order = sorted(variables, key=lambda v, terms=place.terms: -(static_size(terms.get(v, 0)) or 0))  # type: ignore[misc]
-        is_whole = is_bijection(read.index, shared.shape, second.loop_vars) and place.terms.keys() == set(variables)
+        order = sorted(variables, key=lambda v, terms=position.terms: -(static_size(terms.get(v, 0)) or 0))  # type: ignore[misc]
+        is_whole = is_bijection(read.index, shared.shape, second.loop_vars) and position.terms.keys() == set(variables)
         if not is_whole or steps is None or list(steps) != sorted(steps, reverse=True):
             continue
         for other in first.reads_of(shared):
             at = flatten(other.index, logical)
             values = dict(zip(order, unflatten(at, tuple(v.size for v in order)), strict=True))
             values |= {v: IndexExpr() for v in second.loop_vars if v.size == 1}
-            if is_bijection(other.index, shared.shape, first.loop_vars) and place.replace(values) == at:
+            if is_bijection(other.index, shared.shape, first.loop_vars) and position.replace(values) == at:
                 return values
     return None
 

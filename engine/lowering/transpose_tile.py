@@ -25,13 +25,13 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
     """
     if group.reduction_vars is not None or group.has_scan or len(group.loop_vars) < 2:
         return None
-    if any(made.kind == "scatter" for made in group.stores):
+    if any(stored.kind == "scatter" for stored in group.stores):
         return None
     numel = static_product((group.numel,))
     if numel is not None and numel < MIN_TILED_ELEMENTS:
         return None
     written = Counter(
-        v for made, index in group.stores.items() if (v := _contiguous_var(flatten(index, made.stride), group))
+        v for stored, index in group.stores.items() if (v := _contiguous_var(flatten(index, stored.stride), group))
     )
     read: Counter[LoopVar] = Counter()
     beside: list[IndexExpr] = []
@@ -56,8 +56,8 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
     if not across or not _is_tileable(inner):
         return None
     last = max(across, key=lambda v: read[v])
-    rest = tuple(v for v in group.loop_vars if v not in (inner, last))
-    return (*rest, last), (inner,)
+    outer = tuple(v for v in group.loop_vars if v not in (inner, last))
+    return (*outer, last), (inner,)
 
 
 def _contiguous_var(position: IndexExpr, group: FusionGroup) -> LoopVar | None:

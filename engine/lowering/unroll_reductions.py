@@ -19,52 +19,60 @@ MAX_UNROLLED = 8
 """Longest sum that is unrolled."""
 
 
-def unroll_reductions(defs: list[TensorDef], kept: Collection[TensorDef]) -> None:
+def unroll_reductions(defs: list[TensorDef], returned: Collection[TensorDef]) -> None:
     """Turn short sums that only reductions read into pointwise definitions, in place."""
     short = [
-        made for made in defs if made.reduction == "sum" and made.kind == "reduction" and _is_short_reduction(made)
+        tensor_def
+        for tensor_def in defs
+        if tensor_def.reduction == "sum" and tensor_def.kind == "reduction" and _is_short_reduction(tensor_def)
     ]
     if not short:
         return
     readers: dict[TensorDef, list[TensorDef]] = {}
-    for made in defs:
-        for source in build_unfused(made).read_tensors.values() if made.is_computed else ():
-            readers.setdefault(source, []).append(made)
-    for made in short:
-        if _feeds_only_reductions(made, made, readers, kept):
-            _unroll(made)
+    for tensor_def in defs:
+        for source in build_unfused(tensor_def).read_tensors.values() if tensor_def.is_computed else ():
+            readers.setdefault(source, []).append(tensor_def)
+    for tensor_def in short:
+        if _feeds_only_reductions(tensor_def, tensor_def, readers, returned):
+            _unroll(tensor_def)
 
 
-def _is_short_reduction(made: TensorDef) -> bool:
-    return 1 < (static_product(made.ranges) or 0) <= MAX_UNROLLED
+def _is_short_reduction(tensor_def: TensorDef) -> bool:
+    return 1 < (static_product(tensor_def.ranges) or 0) <= MAX_UNROLLED
 
 
 def _feeds_only_reductions(
-    made: TensorDef, short: TensorDef, readers: dict[TensorDef, list[TensorDef]], kept: Collection[TensorDef]
+    tensor_def: TensorDef, short: TensorDef, readers: dict[TensorDef, list[TensorDef]], returned: Collection[TensorDef]
 ) -> bool:
     """Return True if all readers are reductions that visit each element of the short sum once."""
     own = product(short.shape)
-    if made in kept or made not in readers:
+    if tensor_def in returned or tensor_def not in readers:
         return False
-    for reader in readers[made]:
+    for reader in readers[tensor_def]:
         if not sizes_equal(product((*reader.loop_ranges, *reader.ranges)), own):
             return False
         if reader.kind == "pointwise":
-            if not _feeds_only_reductions(reader, short, readers, kept):
+            if not _feeds_only_reductions(reader, short, readers, returned):
                 return False
         elif reader.kind != "reduction" or sizes_equal(product(reader.ranges), 1):
             return False
     return True
 
 
-def _unroll(made: TensorDef) -> None:
-    body, places = made.body, list(itertools.product(*(range(int(n)) for n in made.ranges)))
+def _unroll(tensor_def: TensorDef) -> None:
+    body, positions = tensor_def.body, list(itertools.product(*(range(int(n)) for n in tensor_def.ranges)))
 
     def total(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        parts = [body(b, index, tuple(IndexExpr({}, k) for k in place)) for place in places]
-        found: LoopIROp = parts[0]
+        parts = [body(b, index, tuple(IndexExpr({}, k) for k in position)) for position in positions]
+        total_so_far: LoopIROp = parts[0]
         for part in parts[1:]:
-            found = b.call("add", found, part)
-        return found
+            total_so_far = b.call("add", total_so_far, part)
+        return total_so_far
 
-    made.kind, made.body, made.ranges, made.reduction, made.unfused = "pointwise", total, (), "", None
+    tensor_def.kind, tensor_def.body, tensor_def.ranges, tensor_def.reduction, tensor_def.unfused = (
+        "pointwise",
+        total,
+        (),
+        "",
+        None,
+    )

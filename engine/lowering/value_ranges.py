@@ -37,8 +37,8 @@ class ValueRanges:
         if tensor_meta(value) is None:
             return UNBOUNDED
         if value not in self._known:
-            found = self._compute(value)
-            self._known[value] = UNBOUNDED if any(map(math.isnan, found)) else found
+            value_range = self._compute(value)
+            self._known[value] = UNBOUNDED if any(map(math.isnan, value_range)) else value_range
         return self._known[value]
 
     def is_embedding_lookup(self, value: Any) -> bool:
@@ -50,8 +50,8 @@ class ValueRanges:
         return tensor_meta(value) is not None and value.target in EMBEDDING_OPS
 
     def _compute(self, node: torch.fx.Node) -> ValueRange:
-        made = tensor_meta(node)
-        if made is not None and made.dtype is torch.bool:
+        meta = tensor_meta(node)
+        if meta is not None and meta.dtype is torch.bool:
             return (0.0, 1.0)
         target = node.target
         if target in RANGE_PRESERVING_OPS or target is aten._to_copy.default:

@@ -18,17 +18,19 @@ def _op_name(target: Any) -> str:
 def wrapper_text(program: LoweredProgram) -> str:
     """Return the whole program as readable Python."""
     lines = [f"def run({', '.join(program.inputs)}):"]
-    for symbol, (position, place) in program.symbol_sources.items():
-        lines.append(f"    {symbol} = {place_expr(program.inputs[position], place)}")
+    for symbol, (position, location) in program.symbol_sources.items():
+        lines.append(f"    {symbol} = {place_expr(program.inputs[position], location)}")
     last_use = _last_uses(program)
-    made: set[str] = set(program.inputs)
+    defined: set[str] = set(program.inputs)
     for number, step in enumerate(program.steps):
         for launch in step.launches:
-            lines += _launch_lines(launch.kernel, program, made)
+            lines += _launch_lines(launch.kernel, program, defined)
         for call in step.calls:
             lines.append("    " + _call_text(call))
-            made.update(r for r in call.result_buffers if r is not None)
-            unbacked = {s: place for s, place in program.unbacked_symbols.items() if place[0] in call.result_buffers}
+            defined.update(r for r in call.result_buffers if r is not None)
+            unbacked = {
+                s: location for s, location in program.unbacked_symbols.items() if location[0] in call.result_buffers
+            }
             lines += [
                 f"    {s} = {name}" + (f".shape[{dim}]" if dim >= 0 else "") for s, (name, dim) in unbacked.items()
             ]
@@ -53,11 +55,11 @@ def _last_uses(program: LoweredProgram) -> dict[str, int]:
     return uses
 
 
-def _launch_lines(kernel: GeneratedKernel, program: LoweredProgram, made: set[str]) -> list[str]:
+def _launch_lines(kernel: GeneratedKernel, program: LoweredProgram, defined: set[str]) -> list[str]:
     lines: list[str] = []
     for arg in kernel.args:
-        if arg.kind == "pointer" and arg.buffer not in made:
-            made.add(arg.buffer)
+        if arg.kind == "pointer" and arg.buffer not in defined:
+            defined.add(arg.buffer)
             buffer = program.buffers[arg.buffer]
             if buffer.reuses:
                 lines.append(f"    {arg.buffer} = {buffer.reuses}  # the memory is reused")
@@ -68,8 +70,8 @@ def _launch_lines(kernel: GeneratedKernel, program: LoweredProgram, made: set[st
             )
             lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype}){filled}")
     grid = _tuple_text(kernel.grid)
-    given = [arg.buffer if arg.kind == "pointer" else f"{arg.name}={arg.value}" for arg in kernel.args]
-    lines.append(f"    {kernel.name}[{grid}]({', '.join(given)}, num_warps={kernel.num_warps})")
+    arguments = [arg.buffer if arg.kind == "pointer" else f"{arg.name}={arg.value}" for arg in kernel.args]
+    lines.append(f"    {kernel.name}[{grid}]({', '.join(arguments)}, num_warps={kernel.num_warps})")
     return lines
 
 

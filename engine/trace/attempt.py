@@ -345,9 +345,9 @@ class TraceAttempt:
                 cg.store_root_cell(name, cell)
 
     def _check_unsupported_mutations(self) -> None:
-        for kept in self.tx.side_effects.externally_cached.values():
-            if kept.is_mutated():
-                raise RestartTracing(kept.created_at, kept.graph_break("is mutated"))
+        for cached in self.tx.side_effects.externally_cached.values():
+            if cached.is_mutated():
+                raise RestartTracing(cached.created_at, cached.graph_break("is mutated"))
         check_traced_backwards(self.tx)
         if self.tx.torch_state.torch_function_disabled_depth:
             raise SkipFrame("torch-function-mode", "__torch_function__ is disabled at the graph break")
@@ -516,15 +516,15 @@ class TraceAttempt:
                     graph, autograd_uses_after_break=next((asks for f in frames if (asks := find_autograd_use(f))), "")
                 )
         inlined, steps = self.inlined_calls_and_steps()
-        wanted = current_session() is not None or self.step_recorder is not None
+        records_trace = current_session() is not None or self.step_recorder is not None
         record = TraceRecord(
-            instruction_records(frame.code) if wanted else (),
-            instruction_records(code) if wanted else (),
+            instruction_records(frame.code) if records_trace else (),
+            instruction_records(code) if records_trace else (),
             inlined,
             breaks,
             effects,
             steps,
-            symbol_records(self.tx) if wanted else (),
+            symbol_records(self.tx) if records_trace else (),
             self.previous_attempts,
         )
         return TracedFrame(code, guards, record, graph, resumes, cg.constants.slot_values, cg.prefetched_params)
@@ -575,9 +575,13 @@ def _emit_break(tx: Tracer, cg: PyCodegen, resumption: BreakCodegen | NestedBrea
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
     """Emit code that enters the contexts which outlive the graph, outermost first."""
     emit_context_exits(tx)
-    kept = sum(a is b for a, b in zip(tx.torch_state.entry_function_modes, tx.torch_state.function_modes, strict=False))
-    if (left := len(tx.torch_state.entry_function_modes) - kept) or tx.torch_state.function_modes[kept:]:
-        cg.call(switch_function_modes, left, *tx.torch_state.function_modes[kept:])
+    num_common = sum(
+        a is b for a, b in zip(tx.torch_state.entry_function_modes, tx.torch_state.function_modes, strict=False)
+    )
+    if (num_to_exit := len(tx.torch_state.entry_function_modes) - num_common) or tx.torch_state.function_modes[
+        num_common:
+    ]:
+        cg.call(switch_function_modes, num_to_exit, *tx.torch_state.function_modes[num_common:])
         cg.body.emit("POP_TOP")
     for context, _ in tx.torch_state.open_graph_contexts:
         cg.load(context)

@@ -66,12 +66,12 @@ class PyCodegen:
 
         Objects in a cycle are created empty first and filled later.
         """
-        done: set[int] = set()
+        visited: set[int] = set()
         path: set[int] = set()
         for root in roots:
-            self._visit_children(root, done, path)
+            self._visit_children(root, visited, path)
 
-    def _visit_children(self, value: Variable, done: set[int], path: set[int]) -> None:
+    def _visit_children(self, value: Variable, visited: set[int], path: set[int]) -> None:
         value = value.resolved
         if value.is_lazy or value.is_constant:
             return
@@ -79,13 +79,13 @@ class PyCodegen:
         if key in path:
             self._cyclic.add(key)
             return
-        if key in done:
+        if key in visited:
             self._shared.add(key)
             return
-        done.add(key)
+        visited.add(key)
         path.add(key)
         for child in value.child_variables():
-            self._visit_children(child, done, path)
+            self._visit_children(child, visited, path)
         path.discard(key)
 
     def is_cyclic(self, value: Variable) -> bool:
@@ -113,9 +113,9 @@ class PyCodegen:
         if value.source is not None and value.is_loaded_by_source and not value.is_constructed:
             self.load_source(value.source)
             return
-        kept = self.tx.side_effects.externally_cached.get(id(value))
-        if kept is not None and value.must_not_be_copied:
-            raise kept.graph_break("is used after the graph")
+        cached = self.tx.side_effects.externally_cached.get(id(value))
+        if cached is not None and value.must_not_be_copied:
+            raise cached.graph_break("is used after the graph")
         value.reconstruct(self)
         if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
             self.cache_top(value)
@@ -173,9 +173,9 @@ class PyCodegen:
     def load_const(self, value: Any) -> None:
         """Push a constant of any type, such as the class that traced code creates in this call."""
         classes = self.tx.objects.new_classes
-        made = [variable for cls, variable in classes.items() if cls is value] if classes else []
-        if made:
-            self.load(made[0])
+        new_classes = [variable for cls, variable in classes.items() if cls is value] if classes else []
+        if new_classes:
+            self.load(new_classes[0])
         else:
             self.constants.emit(value, self.body)
 

@@ -78,14 +78,14 @@ def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
     if sliced is None:
         return None
     program, steps = sliced
-    given = list(program.inputs.values())
-    found = evaluate_condition(steps, *(g.example_value for g in given))
-    if found is None or not given:
-        return found
-    first, *others = (g.source for g in given)
+    program_inputs = list(program.inputs.values())
+    outcome = evaluate_condition(steps, *(g.example_value for g in program_inputs))
+    if outcome is None or not program_inputs:
+        return outcome
+    first, *other_sources = (g.source for g in program_inputs)
     cause = tx.guard_cause("its value decided a branch")
-    tx.guards.add(ComputedCondition(first, tuple(others), steps, found, cause=cause))
-    return found
+    tx.guards.add(ComputedCondition(first, tuple(other_sources), steps, outcome, cause=cause))
+    return outcome
 
 
 def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
@@ -97,26 +97,26 @@ def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
     if sliced is None:
         return None
     program, steps = sliced
-    given = list(program.inputs.values())
-    if any(program.write_counts.values()) or not all(_is_integer_buffer(tx, g) for g in given):
+    program_inputs = list(program.inputs.values())
+    if any(program.write_counts.values()) or not all(_is_integer_buffer(tx, g) for g in program_inputs):
         return None
-    for buffer in given:
+    for buffer in program_inputs:
         why = "its value decided what was traced"
         tx.guard(EqualsMatch, TensorItemSource(buffer.source), int(buffer.example_value), why=why)
-    return evaluate_number(steps, *(g.example_value for g in given))
+    return evaluate_number(steps, *(g.example_value for g in program_inputs))
 
 
 def fold_zero(tx: Tracer, node: torch.fx.Node) -> float:
     """Return 0.0 or -0.0, as Python computes it; guard the numbers that decide."""
     sliced = _slice_of(tx, node)
-    given = [] if sliced is None else list(sliced[0].inputs.values())
-    if sliced is None or any(type(g.example_value) not in (int, float) for g in given):
+    program_inputs = [] if sliced is None else list(sliced[0].inputs.values())
+    if sliced is None or any(type(g.example_value) not in (int, float) for g in program_inputs):
         return 0.0
     steps = sliced[1]
-    for number in given:
+    for number in program_inputs:
         tx.guard(EqualsMatch, number.source, number.example_value, why="it decided the sign of a zero")
-    found = run_steps(steps, [g.example_value for g in given])
-    return 0.0 if found is None else math.copysign(0.0, found)
+    outcome = run_steps(steps, [g.example_value for g in program_inputs])
+    return 0.0 if outcome is None else math.copysign(0.0, outcome)
 
 
 def compute_before_graph(tx: Tracer, fn: Callable[..., Any] | None, args: list[Any]) -> tuple[Any, Source] | None:
@@ -129,28 +129,28 @@ def compute_before_graph(tx: Tracer, fn: Callable[..., Any] | None, args: list[A
     if sliced is None or not sliced[0].inputs:
         return None
     program, steps = sliced
-    given = list(program.inputs.values())
-    places = _places(tx, program)
-    operands = tuple(ValueRef(places[arg]) if isinstance(arg, torch.fx.Node) else arg for arg in args)
+    program_inputs = list(program.inputs.values())
+    positions = _places(tx, program)
+    operands = tuple(ValueRef(positions[arg]) if isinstance(arg, torch.fx.Node) else arg for arg in args)
     steps = steps if fn is None else (*steps, ConditionOp(fn, operands))
-    text = _text([g.source.expr if len(given) == 1 else user_expr(g.source) for g in given], steps)
-    base, paths = (given[0].source, ()) if len(given) == 1 else _argument_paths(tx, given)
+    text = _text([g.source.expr if len(program_inputs) == 1 else user_expr(g.source) for g in program_inputs], steps)
+    base, paths = (program_inputs[0].source, ()) if len(program_inputs) == 1 else _argument_paths(tx, program_inputs)
     if base is None:
         return None
     source = ComputedNumberSource(base, NumberProgram(steps, paths), text)
-    real = run_steps(steps, [g.example_value for g in given])
+    real = run_steps(steps, [g.example_value for g in program_inputs])
     if real is None:
         return None
     tx.symbols.known_dynamic_sources.add(source)
     return real, source
 
 
-def _argument_paths(tx: Tracer, given: list[Any]) -> tuple[Source | None, tuple[ArgumentPath, ...]]:
+def _argument_paths(tx: Tracer, roots_given: list[Any]) -> tuple[Source | None, tuple[ArgumentPath, ...]]:
     """Return a source of the arguments that hold these numbers, and the paths to them.
 
     The source is None if one of the numbers is not in an argument.
     """
-    chains = [g.source.chain() for g in given]
+    chains = [g.source.chain() for g in roots_given]
     roots = [getattr(root, "names", (root.parameter_name,)) for root, *_ in chains]
     names = tuple(dict.fromkeys(name for found in roots for name in found))
     if not all(map(str.isidentifier, names)):
@@ -166,12 +166,12 @@ def _argument_paths(tx: Tracer, given: list[Any]) -> tuple[Source | None, tuple[
     return ArgumentsSource(names), tuple(paths)
 
 
-def _text(known: list[str], steps: tuple[ConditionOp, ...]) -> str:
+def _text(texts: list[str], steps: tuple[ConditionOp, ...]) -> str:
     """Return the operations as one expression, which has all constants as Python writes them."""
     for step in steps:
-        args = (known[a.index] if type(a) is ValueRef else repr(a) for a in step.args)
-        known.append(f"{getattr(step.target, '__name__', step.target)}({', '.join(args)})")
-    return known[-1]
+        args = (texts[a.index] if type(a) is ValueRef else repr(a) for a in step.args)
+        texts.append(f"{getattr(step.target, '__name__', step.target)}({', '.join(args)})")
+    return texts[-1]
 
 
 def _slice_of(
@@ -192,12 +192,12 @@ def _slice_of(
         return None
 
 
-def _is_integer_buffer(tx: Tracer, given: GraphInput) -> bool:
-    real = given.example_value
+def _is_integer_buffer(tx: Tracer, graph_input: GraphInput) -> bool:
+    real = graph_input.example_value
     return (
-        given.source.member_table == "_buffers"
+        graph_input.source.member_table == "_buffers"
         and not real.is_floating_point()
-        and -1 not in tx.request.dynamic_dims.get(TensorItemSource(given.source).expr, frozenset())
+        and -1 not in tx.request.dynamic_dims.get(TensorItemSource(graph_input.source).expr, frozenset())
     )
 
 
@@ -213,11 +213,11 @@ def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.No
             program.inputs[node] = size
             continue
         if node.op == "placeholder":
-            given = next((i for i in tx.graph.inputs if i.name == node.name), None)
-            if given is None or not _is_state_input(given):
+            graph_input = next((i for i in tx.graph.inputs if i.name == node.name), None)
+            if graph_input is None or not _is_state_input(graph_input):
                 raise _NotComputable
-            program.inputs[node] = given
-            if isinstance(given.example_value, torch.Tensor):
+            program.inputs[node] = graph_input
+            if isinstance(graph_input.example_value, torch.Tensor):
                 program.write_counts.setdefault(node, 0)
                 todo += _writes_to(node)
             continue
@@ -267,13 +267,13 @@ def _mutated_base(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
-def _is_state_input(given: GraphInput) -> bool:
+def _is_state_input(graph_input: GraphInput) -> bool:
     """Return True for a number, or a small tensor that is not itself an argument of the call.
 
     Arguments differ between calls, and so do random numbers sampled in Python.
     """
-    real: Any = given.example_value
-    source: Source | None = given.source
+    real: Any = graph_input.example_value
+    source: Source | None = graph_input.source
     if source is None or isinstance(source, RandomDrawSource):
         return False
     return type(real) in (int, float) or (
@@ -297,40 +297,40 @@ def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
     """Raise if a tensor of the slice was, or may have been, mutated by other operations."""
     for root, times in program.write_counts.items():
         fake = root.meta["example_value"]
-        given = program.inputs.get(root)
-        if fake._version != times + (0 if given is None else given.initial_version):
+        graph_input = program.inputs.get(root)
+        if fake._version != times + (0 if graph_input is None else graph_input.initial_version):
             raise _NotComputable
         storage = fake.untyped_storage()._cdata
         names = [root, *(n for n in program.nodes if _is_inplace_write(n) and _mutated_base(n) is root)]
         for user in {u for name in names for u in name.users} - program.nodes:
-            made = user.meta.get("example_value")
-            is_view = isinstance(made, torch.Tensor) and made.untyped_storage()._cdata == storage
+            result = user.meta.get("example_value")
+            is_view = isinstance(result, torch.Tensor) and result.untyped_storage()._cdata == storage
             if is_view or not counts_writes(user):
                 raise _NotComputable
-        if given is not None and _is_written_through_alias(tx, fake, given):
+        if graph_input is not None and _is_written_through_alias(tx, fake, graph_input):
             raise _NotComputable
 
 
-def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput) -> bool:
+def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, graph_input: GraphInput) -> bool:
     """Return True if the graph mutates another input that shares this input's storage."""
-    storage = given.example_value.untyped_storage()._cdata
+    storage = graph_input.example_value.untyped_storage()._cdata
     return any(
-        other.fake is not fake
-        and other.fake._version != version
-        and other.real_object is not None
-        and other.real_object.untyped_storage()._cdata == storage
-        for other, version in tx.inputs.input_tensors
+        other_input.fake is not fake
+        and other_input.fake._version != version
+        and other_input.real_object is not None
+        and other_input.real_object.untyped_storage()._cdata == storage
+        for other_input, version in tx.inputs.input_tensors
     )
 
 
 def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, ...]:
     """Convert the slice to guard operations, in graph order."""
-    places = _places(tx, program)
+    positions = _places(tx, program)
     steps: list[ConditionOp] = []
 
     def part(arg: Any) -> Any:
         if isinstance(arg, torch.fx.Node):
-            return ValueRef(places[arg])
+            return ValueRef(positions[arg])
         if any(type(a) not in _CONSTANT_TYPES for a in (arg if isinstance(arg, tuple) else (arg,))):
             raise _NotComputable
         return arg

@@ -143,6 +143,6 @@ def _make_skipped_frame(
         text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
         raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))
     inlined, steps = parts or ((), ())
-    wanted = current_session() is not None
-    trace_record = TraceRecord(instruction_records(code) if wanted else (), (), inlined, (record,), (), steps)
+    records_trace = current_session() is not None
+    trace_record = TraceRecord(instruction_records(code) if records_trace else (), (), inlined, (record,), (), steps)
     return TracedFrame(None, guards, trace_record)

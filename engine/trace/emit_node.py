@@ -122,4 +122,4 @@ def find_returned_argument(
     if not isinstance(result, torch.Tensor):
         return None
     pairs = zip(operation.variables, arguments.all_fakes, strict=True)
-    return next((realize(tx, given) for given, fake in pairs if fake is result), None)
+    return next((realize(tx, argument) for argument, fake in pairs if fake is result), None)

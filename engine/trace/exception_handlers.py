@@ -22,9 +22,9 @@ def set_exception_context(tx: Tracer, error: Variable) -> None:
     if before is None or before is error:
         return
     link: Variable | None = before
-    seen: set[int] = set()
-    while isinstance(link, ExceptionVariable) and id(link) not in seen:
-        seen.add(id(link))
+    visited: set[int] = set()
+    while isinstance(link, ExceptionVariable) and id(link) not in visited:
+        visited.add(id(link))
         if link.attributes.get("__context__") is error:
             del link.attributes["__context__"]
             break

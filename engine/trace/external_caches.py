@@ -47,14 +47,14 @@ class ExternallyCached(NamedTuple):
     created_at: int
     """Number of the root frame's instruction that called the cache."""
 
-    def graph_break(self, how: str) -> Unsupported:
+    def graph_break(self, description: str) -> Unsupported:
         """Return the reason for a graph break at the cached call.
 
         The code uses the object in a way that later calls can observe. Therefore the cache becomes opaque.
         """
         mark_cache_opaque(self.cache)
         reason = Unsupported(
-            "function-cache", f"{self.variable.describe()}, which a cache also returns to later calls, {how}"
+            "function-cache", f"{self.variable.describe()}, which a cache also returns to later calls, {description}"
         )
         reason.created_at = self.created_at
         return reason

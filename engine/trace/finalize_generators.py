@@ -26,11 +26,11 @@ def close_unreachable_generators(
         if generator.frame.is_finished:
             tx.call_stack.open_generators.remove(generator)
         elif not generator.is_running and _may_be_unreachable(tx, generator, frame):
-            if any(found is generator for found in _reachable_variables(tx, frame, live, is_over=is_over)):
+            if any(reachable is generator for reachable in _reachable_variables(tx, frame, live, is_over=is_over)):
                 generator.innermost_user_frame = frame
             else:
                 tx.call_stack.open_generators.remove(generator)
-                if not any(found is generator for found in reachable_variables(generator.child_variables())):
+                if not any(reachable is generator for reachable in reachable_variables(generator.child_variables())):
                     _close_silently(
                         tx, generator
                     )  # a generator in a reference cycle lives until the garbage collector runs

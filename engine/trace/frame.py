@@ -63,8 +63,8 @@ class Frame:
     @property
     def builtins(self) -> dict[str, Any]:
         """Builtins that names of this frame reach."""
-        found = self.globals.values.get("__builtins__", builtins)
-        return found if isinstance(found, dict) else vars(found)
+        namespace = self.globals.values.get("__builtins__", builtins)
+        return namespace if isinstance(namespace, dict) else vars(namespace)
 
     def cell_contents(self) -> list[Variable]:
         """Return the contents of the cells that are not empty."""
@@ -87,9 +87,9 @@ class Frame:
         """Pop ``count`` variables, bottom first."""
         if not count:
             return []
-        taken = self.stack[-count:]
+        popped = self.stack[-count:]
         del self.stack[-count:]
-        return taken
+        return popped
 
     def user_stack(self) -> tuple[Span, ...]:
         """Return the user's call stack at the frame's current instruction, outermost first."""

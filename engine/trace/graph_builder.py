@@ -56,9 +56,9 @@ class GraphBuilder:
 
     def placeholder(self, source: Source, fake: Any, real: Any) -> torch.fx.Node:
         """Return the placeholder of ``source``; create it at the first call."""
-        known = self._placeholders.get(source)
-        if known is not None:
-            return known
+        placeholder = self._placeholders.get(source)
+        if placeholder is not None:
+            return placeholder
         name = self._placeholder_name(source)
         with self.graph.inserting_before(self._first_op) if self._first_op is not None else contextlib.nullcontext():
             node = self.graph.placeholder(name)
@@ -115,7 +115,7 @@ class GraphBuilder:
 
     def add_subgraph(self, name: str, module: torch.fx.GraphModule, source: NodeProvenance) -> torch.fx.Node:
         """Add a subgraph and return the ``get_attr`` node that reads it."""
-        number = sum(known.startswith(f"{name}_") for known in self.submodules)
+        number = sum(submodule.startswith(f"{name}_") for submodule in self.submodules)
         self.submodules[f"{name}_{number}"] = module
         node = self.create_node("get_attr", f"{name}_{number}", (), {}, source)
         node.meta["example_value"] = module

@@ -65,12 +65,12 @@ def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
         return
     caller = frame.caller_stack[-1] if frame.caller_stack else None
     key = (code.co_filename, code.co_firstlineno, caller)
-    known = tx.call_stack.inlined_calls
-    if key in known:
+    inlined_calls = tx.call_stack.inlined_calls
+    if key in inlined_calls:
         return
-    is_first = not any(k[:2] == key[:2] for k in known)
+    is_first = not any(k[:2] == key[:2] for k in inlined_calls)
     instructions = instruction_records(code) if is_first and current_session() is not None else ()
-    known[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno, instructions)
+    inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno, instructions)
 
 
 def bind_arguments(
@@ -82,12 +82,12 @@ def bind_arguments(
     names = code.co_varnames
     positional, keyword_only = names[:count], names[count : count + only]
     bound: dict[str, Variable] = dict(zip(positional, args, strict=False))
-    left = dict(kwargs)
+    keywords_left = dict(kwargs)
     for name in (*positional[code.co_posonlyargcount :], *keyword_only):
-        if name in left:
+        if name in keywords_left:
             if name in bound:
                 _raise_binding_error(tx, function, f"got multiple values for argument '{name}'")
-            bound[name] = left.pop(name)
+            bound[name] = keywords_left.pop(name)
     _fill_defaults(tx, function, positional, keyword_only, bound)
     next_name = count + only
     if code.co_flags & inspect.CO_VARARGS:
@@ -98,9 +98,9 @@ def bind_arguments(
             tx, function, f"takes {count} positional argument{'s' * (count != 1)} but {len(args)} were given"
         )
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        bound[names[next_name]] = DictVariable.from_str_keys(left)
-    elif left:
-        _raise_binding_error(tx, function, f"got an unexpected keyword argument '{next(iter(left))}'")
+        bound[names[next_name]] = DictVariable.from_str_keys(keywords_left)
+    elif keywords_left:
+        _raise_binding_error(tx, function, f"got an unexpected keyword argument '{next(iter(keywords_left))}'")
     if missing := [repr(n) for n in (*positional, *keyword_only) if n not in bound]:
         plural = "s" if len(missing) > 1 else ""
         _raise_binding_error(tx, function, f"missing {len(missing)} required argument{plural}: {', '.join(missing)}")

@@ -67,11 +67,11 @@ def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
     """
     if not issubclass(error.exception.python_type(), StopIteration):
         return error
-    made = tx.make_user_exception(RuntimeError("generator raised StopIteration"))
+    runtime_error = tx.make_user_exception(RuntimeError("generator raised StopIteration"))
     for name in ("__cause__", "__context__"):
-        made.exception.set_attr(tx, name, error.exception)
-    made.exception.set_attr(tx, "__suppress_context__", ConstantVariable(True))
-    return made
+        runtime_error.exception.set_attr(tx, name, error.exception)
+    runtime_error.exception.set_attr(tx, "__suppress_context__", ConstantVariable(True))
+    return runtime_error
 
 
 def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Variable]) -> Variable:
@@ -120,13 +120,18 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
 
 def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
     """Return the exception to throw: an instance or class, or an instance of class and value."""
-    kind, given = realize(tx, args[0]), [] if len(args) < 2 or is_none(realize(tx, args[1])) else [realize(tx, args[1])]
+    kind, arguments = (
+        realize(tx, args[0]),
+        [] if len(args) < 2 or is_none(realize(tx, args[1])) else [realize(tx, args[1])],
+    )
     real = kind.as_class()
-    if not given or real is None or not issubclass(real, BaseException):
-        return kind if not given or real is None else given[0]
-    if issubclass(given[0].python_type(), real):
-        return given[0]
-    return realize(tx, kind.call(tx, tx.unpack_iterable(given[0]) if given[0].python_type() is tuple else given, {}))
+    if not arguments or real is None or not issubclass(real, BaseException):
+        return kind if not arguments or real is None else arguments[0]
+    if issubclass(arguments[0].python_type(), real):
+        return arguments[0]
+    return realize(
+        tx, kind.call(tx, tx.unpack_iterable(arguments[0]) if arguments[0].python_type() is tuple else arguments, {})
+    )
 
 
 def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Variable | None, Variable | None]:

@@ -106,9 +106,9 @@ class StepRecorder:
             self._nodes &= {n.name for n in nodes}
         # Most new nodes are at the end; placeholders are inserted before the others.
         unseen = (n.name for n in reversed(nodes) if n.name not in self._nodes)
-        found = list(islice(unseen, max(0, count - len(self._nodes))))[::-1]
-        self._nodes.update(found)
-        return found
+        new_nodes = list(islice(unseen, max(0, count - len(self._nodes))))[::-1]
+        self._nodes.update(new_nodes)
+        return new_nodes
 
     def _new_guards(self) -> Iterator[str]:
         guards = self._tx.guards
@@ -121,9 +121,9 @@ class StepRecorder:
         if self._tx.side_effects.mutation_count == self._changes:
             return []
         self._changes = self._tx.side_effects.mutation_count
-        found = [e for e in dict.fromkeys(self._pending_side_effects()) if e not in self._effects]
-        self._effects.update(found)
-        return found
+        new_effects = [e for e in dict.fromkeys(self._pending_side_effects()) if e not in self._effects]
+        self._effects.update(new_effects)
+        return new_effects
 
     def _pending_side_effects(self) -> Iterator[str]:
         """Yield descriptions of the pending side effects."""
@@ -151,7 +151,7 @@ class StepRecorder:
         self._steps[index] = dataclasses.replace(
             self._steps[index],
             stack=tuple(v.describe() for v in frame.stack),
-            locals_changed={name: words for name, (_, words, _) in changed.items()} | gone,
+            locals_changed={name: description for name, (_, description, _) in changed.items()} | gone,
             event=event,
             stack_nodes=tuple(map(_node_name, frame.stack)),
             locals_nodes={name: node for name, (_, _, node) in changed.items() if node} or None,

@@ -78,10 +78,10 @@ class Tracer:
 
     def state_of(self, kind: type[_State]) -> _State:
         """Return this trace's instance of ``kind``, a class of state that only one module uses."""
-        found: _State | None = self._module_states.get(kind)
-        if found is None:
-            found = self._module_states[kind] = kind()
-        return found
+        state: _State | None = self._module_states.get(kind)
+        if state is None:
+            state = self._module_states[kind] = kind()
+        return state
 
     # Release and current position.
 
@@ -146,15 +146,15 @@ class Tracer:
 
         There is one variable per object.
         """
-        known = self.objects.variables_by_id.get(id(real))
-        if known is None:
+        variable = self.objects.variables_by_id.get(id(real))
+        if variable is None:
             value = build_variable(self, real, source)
             if value.is_mutable:
                 self.objects.variables_by_id[id(real)] = (value, real)
             elif not value.is_constant and value.as_python_object() is NotImplemented:
                 self.objects.real_by_variable_id[id(value)] = (value, real)
             return value
-        value = known[0]
+        value = variable[0]
         if value.source is not None and value.source != source:
             why = "both expressions gave the same object, so a mutation through one is visible through the other"
             self.guards.add(SameObject(source, value.source, True, cause=self.guard_cause(why)))
@@ -230,14 +230,18 @@ class Tracer:
     def get_constant_attr(self, value: ConstantVariable, name: str) -> Variable:
         """Return an attribute of a constant: a method to fold, or a plain variable."""
         with UserErrors(self, AttributeError):
-            found = getattr(value.value, name)
-        if isinstance(value.value, enum.Enum) and isinstance(found, MethodType) and found.__self__ is value.value:
-            return BoundMethodVariable(value, self.wrap_static(found.__func__))
+            attribute = getattr(value.value, name)
+        if (
+            isinstance(value.value, enum.Enum)
+            and isinstance(attribute, MethodType)
+            and attribute.__self__ is value.value
+        ):
+            return BoundMethodVariable(value, self.wrap_static(attribute.__func__))
         if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded
-            return self.wrap_static(found)
-        if callable(found) and not isinstance(found, type):
+            return self.wrap_static(attribute)
+        if callable(attribute) and not isinstance(attribute, type):
             return ConstantMethodVariable(value, name)
-        return self.from_python(found)
+        return self.from_python(attribute)
 
     def run_frame(self, frame: Frame) -> Any:
         """Run a frame until it returns or yields; return ``RETURN`` or ``YIELD``."""
@@ -267,9 +271,9 @@ class Tracer:
         """
         raised = self.make_user_exception(kind(text))
         if not is_exact:
-            made = ExceptionVariable(kind, [ConstantVariable(text)])
-            made.has_unknown_text = True
-            raised = UserException(made)
+            exception = ExceptionVariable(kind, [ConstantVariable(text)])
+            exception.has_unknown_text = True
+            raised = UserException(exception)
         raise raised
 
     def raise_key_error(self, key: Variable) -> NoReturn:

@@ -95,39 +95,39 @@ MIN_SHARED = 1 << 15
 
 def _adds_rows(name: str, node: torch.fx.Node) -> bool:
     """Return True if a node adds rows of adjacent elements at indices of the other dimensions."""
-    made = next(iter(tensors_in(node.meta.get("val"))), None)
-    if made is None or made.dtype not in (torch.float32, torch.float64) or made.dim() < 2:
+    result = next(iter(tensors_in(node.meta.get("val"))), None)
+    if result is None or result.dtype not in (torch.float32, torch.float64) or result.dim() < 2:
         return False
-    width = static_size(made.shape[-1])
+    width = static_size(result.shape[-1])
     if width is not None and width < MIN_ROW:
         return False
     arguments: list[Any] = list(node.args)
     if name == "aten::embedding_dense_backward":
         return True
     if name == "aten::index_put":
-        return arguments[3:] == [True] and len(arguments[1]) < made.dim()
+        return arguments[3:] == [True] and len(arguments[1]) < result.dim()
     index = next(iter(tensors_in(arguments[2].meta.get("val"))), None)
-    is_row = index is not None and (index.dim() == 1 or (index.dim() == made.dim() and index.stride(-1) == 0))
-    return is_row and arguments[1] % made.dim() != made.dim() - 1
+    is_row = index is not None and (index.dim() == 1 or (index.dim() == result.dim() and index.stride(-1) == 0))
+    return is_row and arguments[1] % result.dim() != result.dim() - 1
 
 
 def _scans_rows(node: torch.fx.Node) -> bool:
     """Return True if a node scans along adjacent elements."""
-    given, dim = tensor_meta(node.args[0]), cast("int", node.args[1])
-    return given is not None and given.dim() > 0 and static_size(given.stride(dim)) == 1
+    operand, dim = tensor_meta(node.args[0]), cast("int", node.args[1])
+    return operand is not None and operand.dim() > 0 and static_size(operand.stride(dim)) == 1
 
 
 def _has_symbolic_channel(node: torch.fx.Node) -> bool:
     """Return True if a node pools an image of symbolic size with one channel."""
-    made = next(iter(tensors_in(node.meta.get("val"))), None)
-    sizes = [] if made is None else [static_size(n) for n in made.shape]
+    result = next(iter(tensors_in(node.meta.get("val"))), None)
+    sizes = [] if result is None else [static_size(n) for n in result.shape]
     return None in sizes and 1 in sizes
 
 
 def _scatters_few(node: torch.fx.Node) -> bool:
     """Return True if a node writes so few elements that ATen uses one thread too."""
-    given = [t for argument in node.all_input_nodes[1:] for t in tensors_in(argument.meta.get("val"))]
-    counts = [static_size(t.numel()) for t in given]
+    operands = [t for argument in node.all_input_nodes[1:] for t in tensors_in(argument.meta.get("val"))]
+    counts = [static_size(t.numel()) for t in operands]
     return None not in counts and max(cast("list[int]", counts), default=MIN_SHARED + 1) <= MIN_SHARED
 
 

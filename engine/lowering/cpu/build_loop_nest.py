@@ -44,10 +44,10 @@ def build_loop_nest(group: FusionGroup, id: str, walk: GraphLowering, buffers: M
 
 def _all_indices(group: FusionGroup) -> list[IndexExpr]:
     """Return the index of every memory access, and every index used as a value."""
-    found = [op.index for op in group.builder.ops if op.index is not None]
-    for made, index in group.stores.items():
-        found += index if made.kind == "scatter" else [flatten(index, made.stride)]
-    return list(dict.fromkeys(found))
+    indices = [op.index for op in group.builder.ops if op.index is not None]
+    for stored, index in group.stores.items():
+        indices += index if stored.kind == "scatter" else [flatten(index, stored.stride)]
+    return list(dict.fromkeys(indices))
 
 
 def _split(
@@ -55,10 +55,10 @@ def _split(
 ) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
     """Split variables that an index divides, where the sizes are multiples."""
     for _ in range(MAX_SPLITS):
-        found = _first_division(indices, values, (*outer, *inner))
-        if found is None:
+        division = _first_division(indices, values, (*outer, *inner))
+        if division is None:
             break
-        var, high, low = found
+        var, high, low = division
         by = {var: variable(high) * low.size + variable(low)}
         for old, index in values.items():
             values[old] = index.replace(by)

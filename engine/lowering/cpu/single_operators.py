@@ -66,17 +66,17 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
     for kernel in program.kernels:
         for node in kernel.nodes:
             kernels_of.setdefault(node, []).append(kernel)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for node, computed_by in kernels_of.items():
         called = schemas.get(node.rpartition(":")[2])
         if called is None or any(len(k.nodes) > 1 or _mutates_input(k, program) for k in computed_by):
             continue
         moved = [static_size(k.bytes_moved) for k in computed_by]
         if all(count is not None and count < MIN_BYTES for count in moved):
-            found[node] = SMALL
+            reasons[node] = SMALL
         elif called._schema.name not in FASTER_IN_KERNELS and not any(k.loads_tiles for k in computed_by):
-            found[node] = SAME_BYTES
-    return found
+            reasons[node] = SAME_BYTES
+    return reasons
 
 
 def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:

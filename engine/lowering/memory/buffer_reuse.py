@@ -38,36 +38,36 @@ def plan_buffer_reuse(
     pinned |= {r.buffer for r in buffer_refs(list(outputs))}
     pinned |= {name for name, buffer in buffers.items() if buffer.kind == "input"}
     free: set[str] = set()
-    made: set[str] = set()
-    found: dict[str, BufferReuse] = {}
+    allocated: set[str] = set()
+    reuses: dict[str, BufferReuse] = {}
     for number, step in enumerate(steps):
         for call in step.calls:
-            made.update(r for r in call.result_buffers if r is not None)
+            allocated.update(r for r in call.result_buffers if r is not None)
             free.clear()
         dying = {
             n
             for launch in step.launches
             for n in launch.touched_buffers()
-            if last[n] == number and n in made and n not in pinned
+            if last[n] == number and n in allocated and n not in pinned
         }
-        for launch, name in _allocated_buffers(step, made, buffers):
+        for launch, name in _allocated_buffers(step, allocated, buffers):
             if buffers[name].reuses:  # it is an input's new value
                 continue
-            taken = _find_reusable_buffer(name, launch, loops.get(number), buffers, free, dying)
+            reused = _find_reusable_buffer(name, launch, loops.get(number), buffers, free, dying)
             size = bytes_of(buffers[name])
-            if taken is None or size is None:
+            if reused is None or size is None:
                 if size is None or size >= MIN_REUSE_BYTES:
                     free.clear()
                 continue
-            free.discard(taken)
-            dying.discard(taken)
-            is_update = any(a.buffer == name and a.copied_buffer == taken for a in launch.kernel.args)
+            free.discard(reused)
+            dying.discard(reused)
+            is_update = any(a.buffer == name and a.copied_buffer == reused for a in launch.kernel.args)
             in_place = UPDATE_REASON if is_update else IN_PLACE_REASON
-            reason = in_place if last[taken] == number else LAST_USE_REASON
-            found[name] = BufferReuse(name, taken, size, reason)
+            reason = in_place if last[reused] == number else LAST_USE_REASON
+            reuses[name] = BufferReuse(name, reused, size, reason)
         free |= dying
-    planned = {n: replace(b, reuses=found[n].reused) if n in found else b for n, b in buffers.items()}
-    return planned, tuple(found.values())
+    planned = {n: replace(b, reuses=reuses[n].reused) if n in reuses else b for n, b in buffers.items()}
+    return planned, tuple(reuses.values())
 
 
 def returns_fresh_memory(step: AtenCall) -> bool:
@@ -81,13 +81,18 @@ def returns_fresh_memory(step: AtenCall) -> bool:
 
 
 def _allocated_buffers(
-    step: ProgramStep, made: set[str], buffers: Mapping[str, Buffer]
+    step: ProgramStep, allocated: set[str], buffers: Mapping[str, Buffer]
 ) -> Iterator[tuple[Launch, str]]:
     """Yield the launches of a step, each with a buffer that it needs memory for."""
     for launch, argument in ((x, a) for x in step.launches for a in x.kernel.args):
         name = argument.buffer
-        if argument.kind == "pointer" and argument.is_written and name not in made and buffers[name].kind != "input":
-            made.add(name)
+        if (
+            argument.kind == "pointer"
+            and argument.is_written
+            and name not in allocated
+            and buffers[name].kind != "input"
+        ):
+            allocated.add(name)
             yield launch, name
 
 
@@ -152,11 +157,11 @@ def can_update_in_place(kernel: LoopKernel, written: str, start: str) -> bool:
 
 def _transitive_inputs(store: LoopIROp) -> set[int]:
     """Return the numbers of the ops that a store depends on."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = list(store.args)
     while stack:
         op = stack.pop()
-        if op.number not in seen:
-            seen.add(op.number)
+        if op.number not in visited:
+            visited.add(op.number)
             stack.extend(op.args)
-    return seen
+    return visited

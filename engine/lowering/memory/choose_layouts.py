@@ -119,8 +119,8 @@ def _actual_strides(node: torch.fx.Node, chosen: Mapping[torch.fx.Node, Order]) 
     shape, strides = base.meta["val"].shape, _actual_strides(base, chosen)
     if tuple(strides) == base.meta["val"].stride() or static_sizes((*shape, *strides)) is None:
         return value.stride()  # type: ignore[no-any-return]
-    seen = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
-    view: torch.Tensor = node.target(seen, *node.args[1:])
+    tensor = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+    view: torch.Tensor = node.target(tensor, *node.args[1:])
     return view.stride()
 
 

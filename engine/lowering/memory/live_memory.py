@@ -21,7 +21,7 @@ def live_memory(program: LoweredProgram, stage: str = "call", saved: Collection[
     reads, definitions = _last_uses(program), _definitions(program)
     returned = {ref.buffer for ref in buffer_refs(list(program.outputs))}
     end = len(program.steps) - 1
-    taken = {
+    last_uses = {
         b.reuses: definitions[b.name][0] - 1 for b in program.buffers.values() if b.reuses and b.name in definitions
     }
     blocks = []
@@ -30,7 +30,7 @@ def live_memory(program: LoweredProgram, stage: str = "call", saved: Collection[
             continue
         first, node = definitions.get(name, (0, ""))
         kind = _kind(name, buffer, saved, returned)
-        last = end if kind in ("input", "output") else min(reads.get(name, first), taken.get(name, end))
+        last = end if kind in ("input", "output") else min(reads.get(name, first), last_uses.get(name, end))
         size, unknown = _bytes_of(buffer, hints)
         blocks.append(MemoryBlock(name, size, kind, first, last, node, unknown))
     live = list(_live_bytes(blocks, len(program.steps)))
@@ -62,19 +62,19 @@ def _definitions(program: LoweredProgram) -> dict[str, tuple[int, str]]:
 
     A result that shares memory with an argument of its call allocates nothing.
     """
-    found: dict[str, tuple[int, str]] = {}
+    definitions: dict[str, tuple[int, str]] = {}
     for number, step in enumerate(program.steps):
         for call in step.calls:
             for name in call.result_buffers:
                 if name is not None and _allocates(call):
-                    found.setdefault(name, (number, call.node))
+                    definitions.setdefault(name, (number, call.node))
         for launch in step.launches:
             nodes = {node.rpartition(":")[2]: node for node in launch.kernel.nodes}
             some = next(reversed(nodes.values()), "")
             for arg in launch.kernel.args:
                 if arg.kind == "pointer" and arg.is_written and arg.buffer not in program.inputs:
-                    found.setdefault(arg.buffer, (number, nodes.get(arg.buffer, some)))
-    return found
+                    definitions.setdefault(arg.buffer, (number, nodes.get(arg.buffer, some)))
+    return definitions
 
 
 def _allocates(call: AtenCall) -> bool:
@@ -101,12 +101,12 @@ def size_hints(program: LoweredProgram) -> Mapping[str, int]:
     if program.reference_graph is None:
         return {}
     values = [node.meta.get("val") for node in program.reference_graph.graph.find_nodes(op="placeholder")]
-    found = {}
-    for symbol, (position, place) in program.symbol_sources.items():
-        size = read_place(values[position], place)
+    hints = {}
+    for symbol, (position, location) in program.symbol_sources.items():
+        size = read_place(values[position], location)
         if size.node.is_int() and size.node.has_hint():
-            found[symbol] = int(size.node.hint)
-    return found
+            hints[symbol] = int(size.node.hint)
+    return hints
 
 
 def _bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> tuple[int, str]:

@@ -51,24 +51,24 @@ def plan_mutations(
     ``mutated`` holds the position of each output that is a new value, and the name of its input. ``may_raise`` says
     if a kernel may raise an error about values: none may after an input is written.
     """
-    planned, found = dict(buffers), []
+    planned, planned_mutations = dict(buffers), []
     refs = [ref.buffer for ref in buffer_refs(list(outputs))]
-    for position, given in mutated:
+    for position, target in mutated:
         out = outputs[position]
         if not buffer_refs(out) or out != BufferRef(out.buffer) or refs.count(out.buffer) != 1:
             continue
-        if given in refs or not _is_replaceable(buffers.get(given), buffers.get(out.buffer)):
+        if target in refs or not _is_replaceable(buffers.get(target), buffers.get(out.buffer)):
             continue
         number = next((n for n, s in enumerate(steps) if out.buffer in s.touched_buffers()), None)
-        if number is None or number not in loops or not _can_store(steps, number, loops[number], given, out.buffer):
+        if number is None or number not in loops or not _can_store(steps, number, loops[number], target, out.buffer):
             continue
         if any(may_raise(kernel) for later, kernel in loops.items() if later >= number):
             continue
         if any(_call_may_raise(call, buffers) for step in steps[number + 1 :] for call in step.calls):
             continue
-        planned[out.buffer] = replace(buffers[out.buffer], reuses=given)
-        found.append(BufferReuse(out.buffer, given, bytes_of(buffers[out.buffer]) or 0, MUTATION_REASON))
-    return planned, tuple(found)
+        planned[out.buffer] = replace(buffers[out.buffer], reuses=target)
+        planned_mutations.append(BufferReuse(out.buffer, target, bytes_of(buffers[out.buffer]) or 0, MUTATION_REASON))
+    return planned, tuple(planned_mutations)
 
 
 def reduce_in_place(
@@ -101,8 +101,8 @@ def _overwritten_operand(step: ProgramStep, buffers: Mapping[str, Buffer]) -> st
         if called is None or called._schema.name != "_c10d_functional::all_reduce":
             continue
         (ref,) = buffer_refs(call.args)
-        made = buffers.get(ref.buffer)
-        if made is not None and not made.is_complex and _covers_contiguous(ref, made):
+        operand = buffers.get(ref.buffer)
+        if operand is not None and not operand.is_complex and _covers_contiguous(ref, operand):
             return ref.buffer
     return ""
 
@@ -128,34 +128,34 @@ def _call_may_raise(call: AtenCall, buffers: Mapping[str, Buffer]) -> bool:
     called = called_overload(call.target)
     if called is None:
         return True
-    made = [buffers[name] for name in call.result_buffers if name is not None and name in buffers]
-    if facts_of_overload(called).is_pointwise and made and all(b.dtype.is_floating_point for b in made):
+    results = [buffers[name] for name in call.result_buffers if name is not None and name in buffers]
+    if facts_of_overload(called).is_pointwise and results and all(b.dtype.is_floating_point for b in results):
         return False
     return called._schema.name.partition("::")[2] not in CALLS_WITHOUT_VALUE_ERRORS
 
 
-def _is_replaceable(given: Buffer | None, made: Buffer | None) -> bool:
+def _is_replaceable(target: Buffer | None, result: Buffer | None) -> bool:
     """Return True if an input has the layout of its new value, without overlapping elements."""
-    if given is None or made is None or given.kind != "input" or made.kind == "input" or given.is_complex:
+    if target is None or result is None or target.kind != "input" or result.kind == "input" or target.is_complex:
         return False
-    return has_same_layout(given, made) and is_non_overlapping(given.shape, given.stride)
+    return has_same_layout(target, result) and is_non_overlapping(target.shape, target.stride)
 
 
-def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, given: str, made: str) -> bool:
+def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, target: str, result: str) -> bool:
     """Return True if step ``number`` can write ``made`` into ``given``.
 
     No other step may see a wrong value.
     """
-    if any(given in step.touched_buffers() for step in steps[number + 1 :]):
+    if any(target in step.touched_buffers() for step in steps[number + 1 :]):
         return False
-    if any(given in s.touched_buffers() and not all(map(returns_fresh_memory, s.calls)) for s in steps):
+    if any(target in s.touched_buffers() and not all(map(returns_fresh_memory, s.calls)) for s in steps):
         return False
-    if can_update_in_place(kernel, made, given):
+    if can_update_in_place(kernel, result, target):
         return True
     if kernel.r is None:
-        return can_run_in_place(kernel, made, given)
-    stores = [op for op in kernel.ops if op.name != "load" and op.buffer == made]
-    loads = [op for op in kernel.ops if op.name == "load" and op.buffer == given]
+        return can_run_in_place(kernel, result, target)
+    stores = [op for op in kernel.ops if op.name != "load" and op.buffer == result]
+    loads = [op for op in kernel.ops if op.name == "load" and op.buffer == target]
     if len(stores) != 1 or stores[0].name != "store" or kernel.initial_values or kernel.matmul is not None:
         return False
     return all(R not in op.loops and op.mask is None for op in (*stores, *loads)) and all(

@@ -21,17 +21,17 @@ def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
     ATen would build the same bias in each attention call.
     """
-    made: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
+    biases: dict[tuple[torch.fx.Node, torch.dtype], torch.fx.Node] = {}
     for node in list(module.graph.nodes):
         mask = _bool_mask_of(node)
         if mask is None:
             continue
         key = (mask, node.args[0].meta["val"].dtype)
-        if key not in made and (numbers := _make_bias(module.graph, node, *key)) is not None:
-            made[key] = numbers
-        if key in made:
-            node.update_arg(MASK_POSITION, made[key])
-    if made:
+        if key not in biases and (numbers := _make_bias(module.graph, node, *key)) is not None:
+            biases[key] = numbers
+        if key in biases:
+            node.update_arg(MASK_POSITION, biases[key])
+    if biases:
         module.recompile()
     return module
 
@@ -53,14 +53,16 @@ def _make_bias(
         return None
     device = mask.meta["val"].device
     with graph.inserting_before(node), mode:
-        seen, hidden = (
+        visible, hidden = (
             graph.call_function(aten.full.default, ([], number), {"dtype": dtype, "device": device})
             for number in (0.0, float("-inf"))
         )
-        chosen = graph.create_node("call_function", aten.where.self, (mask, seen, hidden), name=f"{mask.name}_numbers")
-        for constant in (seen, hidden):
+        chosen = graph.create_node(
+            "call_function", aten.where.self, (mask, visible, hidden), name=f"{mask.name}_numbers"
+        )
+        for constant in (visible, hidden):
             constant.meta["val"] = torch.empty((), dtype=dtype, device=device)
         chosen.meta["val"] = torch.empty_like(mask.meta["val"], dtype=dtype)
-    for new in (seen, hidden, chosen):
+    for new in (visible, hidden, chosen):
         set_provenance(new, provenance_of(mask))
     return chosen

@@ -76,42 +76,44 @@ def decompose(
     draws = RandomDecomposer(old) if fused_random else None
     root = torch.nn.Module()
     new = torch.fx.Graph()
-    made: dict[torch.fx.Node, Any] = {}
+    copies: dict[torch.fx.Node, Any] = {}
     inputs = iter(graph.inputs)
     for node in old.graph.nodes:
         deliver_interrupts()
         if node.op == "placeholder":
             node.meta.setdefault("val", next(inputs, None))
         origin = provenance_of(node)
-        here = NodeProvenance(
+        provenance = NodeProvenance(
             (node_id(graph.node_id_prefix, graph.compilation_id, node),), origin.span, origin.stack, origin.module
         )
         if node.op == "get_attr":
             setattr(root, node.target.replace(".", "_"), _get_attribute(old, node.target))
-            made[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)
-            made[node].meta = dict(node.meta)
-        elif node.target is operator.getitem and isinstance(made[node.args[0]], (tuple, list)):
-            made[node] = made[node.args[0]][node.args[1]]
+            copies[node] = new.create_node("get_attr", node.target.replace(".", "_"), name=node.name)
+            copies[node].meta = dict(node.meta)
+        elif node.target is operator.getitem and isinstance(copies[node.args[0]], (tuple, list)):
+            copies[node] = copies[node.args[0]][node.args[1]]
             continue
         elif is_with_effects(node):
-            made[node] = _call_without_token(new, node, made.__getitem__, here)
+            copies[node] = _call_without_token(new, node, copies.__getitem__, provenance)
             continue
         elif draws is not None and (drawn := draws.decompose(node)) is not None:
             seeds = draws.seeds_node(new, node)
-            set_provenance(seeds, here)
-            made[node] = _splice(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
+            set_provenance(seeds, provenance)
+            copies[node] = _splice(
+                new, root, node, drawn, [seeds, *(copies[n] for n in node.all_input_nodes)], provenance
+            )
             continue
-        elif (parts := _decomposition_of(node, here, left_whole, known_parts, is_cpu)) is not None:
-            made[node] = _splice(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
+        elif (parts := _decomposition_of(node, provenance, left_whole, known_parts, is_cpu)) is not None:
+            copies[node] = _splice(new, root, node, parts, [copies[n] for n in node.all_input_nodes], provenance)
             continue
         elif node.op == "output":
-            new.output(torch.fx.map_arg(node.args[0], made.__getitem__))
+            new.output(torch.fx.map_arg(node.args[0], copies.__getitem__))
             continue
         else:
-            copied = new.node_copy(node, made.__getitem__)
+            copied = new.node_copy(node, copies.__getitem__)
             copied.meta = dict(node.meta)
-            made[node] = copied
-        set_provenance(made[node], here)
+            copies[node] = copied
+        set_provenance(copies[node], provenance)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
     new.eliminate_dead_code(_has_effect)
@@ -147,10 +149,10 @@ def _call_without_token(
 
 
 def _get_attribute(module: torch.nn.Module, path: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _can_decompose(target: Any) -> bool:
@@ -161,14 +163,18 @@ def _can_decompose(target: Any) -> bool:
 
 
 def _decomposition_of(
-    node: torch.fx.Node, here: NodeProvenance, left_whole: Collection[str], known: KnownDecompositions, is_cpu: bool
+    node: torch.fx.Node,
+    provenance: NodeProvenance,
+    left_whole: Collection[str],
+    decompositions: KnownDecompositions,
+    is_cpu: bool,
 ) -> torch.fx.GraphModule | None:
     """Return the decomposition of a node; None if it has none or ATen runs it as a whole."""
-    if node.op != "call_function" or here.nodes[0] in left_whole:
+    if node.op != "call_function" or provenance.nodes[0] in left_whole:
         return None
-    if node not in known:
-        known[node] = _trace_decomposition(node, is_cpu)
-    return known[node]
+    if node not in decompositions:
+        decompositions[node] = _trace_decomposition(node, is_cpu)
+    return decompositions[node]
 
 
 def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphModule | None:
@@ -183,8 +189,8 @@ def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphMod
         return None
 
     def call(*inputs: Any) -> Any:
-        given = dict(zip(sources, inputs, strict=True))
-        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+        values = dict(zip(sources, inputs, strict=True))
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         if is_cpu and (check := VALUE_CHECKS.get(node.target)) is not None:
             check(*args, **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -219,10 +225,10 @@ def _matches_metadata(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool
     )
 
 
-def _has_metadata(found: torch.Tensor | None, expected: torch.Tensor) -> bool:
-    if found is None or found.dtype != expected.dtype or len(found.shape) != len(expected.shape):
+def _has_metadata(value: torch.Tensor | None, expected: torch.Tensor) -> bool:
+    if value is None or value.dtype != expected.dtype or len(value.shape) != len(expected.shape):
         return False
-    pairs = [static_sizes(pair) for pair in zip(found.shape, expected.shape, strict=True)]
+    pairs = [static_sizes(pair) for pair in zip(value.shape, expected.shape, strict=True)]
     return all(known is None or known[0] == known[1] for known in pairs)
 
 
@@ -231,11 +237,11 @@ def _splice(
     root: torch.nn.Module,
     node: torch.fx.Node,
     parts: torch.fx.GraphModule,
-    given: Sequence[Any],
-    here: NodeProvenance,
+    inputs: Sequence[Any],
+    provenance: NodeProvenance,
 ) -> Any:
     """Copy a decomposition into the new graph; return its result: a node or a tuple of nodes."""
-    sources = iter(given)
+    sources = iter(inputs)
     inner: dict[torch.fx.Node, Any] = {}
     result: Any = None
     output = next(n for n in parts.graph.nodes if n.op == "output").args[0]
@@ -249,15 +255,15 @@ def _splice(
             setattr(root, name, _get_attribute(parts, part.target))
             inner[part] = new.create_node("get_attr", name, name=name)
             inner[part].meta = {"val": part.meta.get("val", getattr(root, name))}
-            set_provenance(inner[part], here)
+            set_provenance(inner[part], provenance)
         else:
             args, kwargs = torch.fx.map_arg((part.args, dict(part.kwargs)), inner.__getitem__)
             name = node.name if part is output else f"{node.name}_{part.name}"
             copied = new.create_node(part.op, part.target, args, kwargs, name=name)
             copied.meta = {"val": part.meta.get("val")}
-            set_provenance(copied, here)
+            set_provenance(copied, provenance)
             inner[part] = copied
     for position, value in tensors_by_position(results_of(node.meta.get("val"))).items():
-        if (made := results_of(result)[position]) not in given:
-            made.meta["val"] = value  # The strides of a result are eager's, not the decomposition's.
+        if (new_result := results_of(result)[position]) not in inputs:
+            new_result.meta["val"] = value  # The strides of a result are eager's, not the decomposition's.
     return tuple(result) if isinstance(result, list) else result

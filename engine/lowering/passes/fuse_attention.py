@@ -126,18 +126,18 @@ class _AttentionFuser:
 
         It is the tensor that the operand is a view of, or else a new view of the operand.
         """
-        found = operand
-        while found.target in COPY_OPS or preserves_element_order(found):
-            inner = as_node(found.args[0])
-            if not keeps_last_two_dims(inner, found):
+        view = operand
+        while view.target in COPY_OPS or preserves_element_order(view):
+            inner = as_node(view.args[0])
+            if not keeps_last_two_dims(inner, view):
                 break
-            if found.meta["val"].dim() == 4 and (
-                preserves_element_order(found) or not have_same_shape(*shapes_of(inner, found))
+            if view.meta["val"].dim() == 4 and (
+                preserves_element_order(view) or not have_same_shape(*shapes_of(inner, view))
             ):
                 break
-            found = inner
-        if found.meta["val"].dim() == 4:
-            return found
+            view = inner
+        if view.meta["val"].dim() == 4:
+            return view
         shape = (*heads, *operand.meta["val"].shape[-2:])
         if static_sizes(shape) is None:
             return operand
@@ -150,8 +150,8 @@ class _AttentionFuser:
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
         if dtype not in ATTENTION_DTYPES:
             return f"No library has an attention kernel for {str(dtype).removeprefix('torch.')}."
-        known = static_sizes(widths) or (0,)
-        if not all(0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in known):
+        sizes = static_sizes(widths) or (0,)
+        if not all(0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in sizes):
             named = " and ".join(dict.fromkeys(map(str, widths)))
             return f"No library has an attention kernel for head dimension {named}."
         if not 0 < scores.scale < math.inf:
@@ -168,29 +168,29 @@ class _AttentionFuser:
         return ""
 
     def _insert_attention(
-        self, last: torch.fx.Node, given: tuple[torch.fx.Node, ...], mask: torch.fx.Node | None, scale: float
+        self, last: torch.fx.Node, operands: tuple[torch.fx.Node, ...], mask: torch.fx.Node | None, scale: float
     ) -> None:
         with self.graph.inserting_before(last), _fake_mode_of(last):
-            query, keys, value = given
-            given = (query, self._call_op(last, aten.transpose.int, (keys, -2, -1)), value)
+            query, keys, value = operands
+            operands = (query, self._call_op(last, aten.transpose.int, (keys, -2, -1)), value)
             by_heads = query.meta["val"].dim() == 4
             if not by_heads:  # Add a batch dimension of size 1.
-                given = tuple(self._call_op(last, aten.unsqueeze.default, (t, 0)) for t in given)
-            found = self._call_op(last, composite_op("attention"), (*given, mask), {"scale": scale})
+                operands = tuple(self._call_op(last, aten.unsqueeze.default, (t, 0)) for t in operands)
+            fused = self._call_op(last, composite_op("attention"), (*operands, mask), {"scale": scale})
             # Libraries store (batch, row, head, column). Readers of the view get the strides of eager's result.
-            found.meta["val"] = found.meta["val"].transpose(1, 2).contiguous().transpose(1, 2)
-            as_it_is = (aten.permute.default, (found, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (found, 0))
-            seen = self._call_op(last, *as_it_is)
-        seen.meta["val"] = last.meta["val"]
-        last.replace_all_uses_with(seen)
+            fused.meta["val"] = fused.meta["val"].transpose(1, 2).contiguous().transpose(1, 2)
+            as_it_is = (aten.permute.default, (fused, [0, 1, 2, 3])) if by_heads else (aten.squeeze.dim, (fused, 0))
+            view = self._call_op(last, *as_it_is)
+        view.meta["val"] = last.meta["val"]
+        last.replace_all_uses_with(view)
         self.graph.erase_node(last)
         if by_heads:
-            found.name = last.name  # Keep the name: recorded values are compared by it.
-            self._remove_head_copies(seen)
+            fused.name = last.name  # Keep the name: recorded values are compared by it.
+            self._remove_head_copies(view)
 
-    def _remove_head_copies(self, seen: torch.fx.Node) -> None:
+    def _remove_head_copies(self, view: torch.fx.Node) -> None:
         """Remove copies to (batch, row, head, column) order: the memory already has this order."""
-        for turned in list(seen.users):
+        for turned in list(view.users):
             if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
                 continue
             (copy,) = turned.users
@@ -212,34 +212,34 @@ class _AttentionFuser:
     def _build_mask(
         self, changes: Sequence[AddTerm | MaskedFillTerm], dtype: torch.dtype, at: torch.fx.Node
     ) -> torch.fx.Node:
-        made: torch.fx.Node | None = None
+        mask: torch.fx.Node | None = None
         lowest = 0.0
         for change in changes:
             if isinstance(change, AddTerm):
-                made = self._add_bias(made, change, dtype, at)
+                mask = self._add_bias(mask, change, dtype, at)
                 lowest += min(bound * change.factor for bound in self.value_ranges.range_of(change.node))
             else:
-                rest = made if made is not None else self._full_scalar(at, 0.0, dtype)
+                other_scores = mask if mask is not None else self._full_scalar(at, 0.0, dtype)
                 # The lowest finite number: a row that sees no key then weighs all keys equally, whatever its scores.
                 fill = NEG_INF if change.fill == NEG_INF else torch.finfo(dtype).min
                 number = self._full_scalar(at, fill, dtype)
-                chosen = (number, rest) if change.fills_where else (rest, number)
-                made = self._call_op(at, aten.where.self, (change.node, *chosen))
+                chosen = (number, other_scores) if change.fills_where else (other_scores, number)
+                mask = self._call_op(at, aten.where.self, (change.node, *chosen))
                 lowest = min(lowest, fill)
-        assert made is not None
+        assert mask is not None
         if not lowest >= torch.finfo(dtype).min:
-            made = self._nan_for_masked_rows(made, dtype, at)
-        return made if made.meta["val"].dim() > 1 else self._call_op(at, aten.unsqueeze.default, (made, 0))
+            mask = self._nan_for_masked_rows(mask, dtype, at)
+        return mask if mask.meta["val"].dim() > 1 else self._call_op(at, aten.unsqueeze.default, (mask, 0))
 
     def _add_bias(
-        self, made: torch.fx.Node | None, change: AddTerm, dtype: torch.dtype, at: torch.fx.Node
+        self, mask: torch.fx.Node | None, change: AddTerm, dtype: torch.dtype, at: torch.fx.Node
     ) -> torch.fx.Node:
         part = change.node
         if change.factor != 1.0:
             part = self._call_op(at, aten.mul.Tensor, (part, change.factor))
         if part.meta["val"].dtype != dtype:
             part = self._call_op(at, aten._to_copy.default, (part,), {"dtype": dtype})
-        return part if made is None else self._call_op(at, aten.add.Tensor, (made, part))
+        return part if mask is None else self._call_op(at, aten.add.Tensor, (mask, part))
 
     def _nan_for_masked_rows(self, mask: torch.fx.Node, dtype: torch.dtype, at: torch.fx.Node) -> torch.fx.Node:
         """Set mask rows that see no key to NaN, as their softmax is; libraries differ there."""
@@ -253,11 +253,11 @@ class _AttentionFuser:
     def _call_op(
         self, origin: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> torch.fx.Node:
-        made = self.graph.create_node("call_function", target, args, kwargs or {})
+        new_node = self.graph.create_node("call_function", target, args, kwargs or {})
         values, named = torch.fx.map_arg((args, dict(kwargs or {})), lambda n: n.meta["val"])
-        made.meta["val"] = target(*values, **named)
-        set_provenance(made, provenance_of(origin))
-        return made
+        new_node.meta["val"] = target(*values, **named)
+        set_provenance(new_node, provenance_of(origin))
+        return new_node
 
 
 def _swaps_heads(turned: torch.fx.Node) -> bool:
@@ -277,11 +277,11 @@ def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _redirect_size_reads(
-    node: torch.fx.Node, scores: torch.fx.Node, given: tuple[torch.fx.Node, torch.fx.Node]
+    node: torch.fx.Node, scores: torch.fx.Node, read_nodes: tuple[torch.fx.Node, torch.fx.Node]
 ) -> None:
     """Redirect size queries on a removed node to the operands of the matmul."""
     rank = node.meta["val"].dim()
-    rows, columns = given if rank == 4 else (as_node(a) for a in scores.args[-2:])
+    rows, columns = read_nodes if rank == 4 else (as_node(a) for a in scores.args[-2:])
     for user in [u for u in node.users if u.target in SIZE_OPS]:
         dim = int(user.args[1]) % rank  # type: ignore[arg-type]
         user.args = (columns if dim == rank - 1 else rows, dim)
@@ -289,15 +289,15 @@ def _redirect_size_reads(
 
 def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node | None:
     """Return the only view of a matmul result with heads in a separate dimension."""
-    found = weighted
+    head_view = weighted
     while (
-        len(users := _readers(found)) == 1
+        len(users := _readers(head_view)) == 1
         and preserves_element_order(users[0])
-        and keeps_last_two_dims(found, users[0])
+        and keeps_last_two_dims(head_view, users[0])
     ):
-        found = users[0]
-        if have_same_shape(found.meta["val"].shape, shape):
-            return found
+        head_view = users[0]
+        if have_same_shape(head_view.meta["val"].shape, shape):
+            return head_view
     return None
 
 
@@ -305,8 +305,8 @@ def _why_in_memory(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> str
     """Return why a tensor that fusion removes must be in memory; empty if none must."""
     for position, node in enumerate(path):
         if len(_readers(node)) > 1:
-            word = "weights" if position >= list(path).index(softmax) else "scores"
+            noun = "weights" if position >= list(path).index(softmax) else "scores"
             is_kept = any(user.op == "output" for user in _readers(node))
-            why = "returned, or saved for the backward" if is_kept else "read by another operator"
-            return f"Its {word} are {why}, so they must be in memory."
+            reason = "returned, or saved for the backward" if is_kept else "read by another operator"
+            return f"Its {noun} are {reason}, so they must be in memory."
     return ""

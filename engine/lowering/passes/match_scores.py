@@ -89,12 +89,12 @@ class _ScoreMatcher:
 
     def match(self, node: torch.fx.Node) -> ScoreExpr | None:
         """Return the formula of a node, None without a match."""
-        found = None if node in self._unmatched else self._match(node)
-        if found is None:
+        scores = None if node in self._unmatched else self._match(node)
+        if scores is None:
             self._unmatched.add(node)
         else:
-            found.path_nodes.append(node)
-        return found
+            scores.path_nodes.append(node)
+        return scores
 
     def _match(self, node: torch.fx.Node) -> ScoreExpr | None:
         target = node.target
@@ -104,8 +104,8 @@ class _ScoreMatcher:
             beta, alpha = (_constant_value(node.kwargs.get(name, 1)) for name in ("beta", "alpha"))
             if not alpha or beta is None:
                 return None
-            found = ScoreExpr(node, [], alpha)
-            return found.with_term(AddTerm(as_node(node.args[0]), beta), node) if beta else found
+            scores = ScoreExpr(node, [], alpha)
+            return scores.with_term(AddTerm(as_node(node.args[0]), beta), node) if beta else scores
         if target in COPY_OPS or _is_float_cast(node) or preserves_element_order(node):
             first = as_node(node.args[0])
             return self.match(first) if keeps_last_two_dims(first, node) else None
@@ -121,8 +121,8 @@ class _ScoreMatcher:
         is_divided = node.target in (aten.div.Tensor, aten.div.Scalar)
         for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
             factor = _constant_value(other)
-            if factor and (found := self._match_operand(inner, node)) is not None:
-                return found.scaled_by(1 / factor if is_divided else factor)
+            if factor and (scores := self._match_operand(inner, node)) is not None:
+                return scores.scaled_by(1 / factor if is_divided else factor)
             if is_divided:
                 break
         return None
@@ -132,8 +132,8 @@ class _ScoreMatcher:
             return None
         sign = -1.0 if node.target is aten.sub.Tensor else 1.0
         for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-            if tensor_meta(other) is not None and (found := self._match_operand(inner, node)) is not None:
-                return found.with_term(AddTerm(as_node(other), sign), node)
+            if tensor_meta(other) is not None and (scores := self._match_operand(inner, node)) is not None:
+                return scores.with_term(AddTerm(as_node(other), sign), node)
             if sign < 0:
                 break
         return None
@@ -145,14 +145,14 @@ class _ScoreMatcher:
             otherwise, condition, then = node.args
         for inner, fill, holds in ((otherwise, then, True), (then, otherwise, False)):
             number = _constant_value(fill)
-            if number is not None and (found := self._match_operand(inner, node)) is not None:
-                return found.with_term(MaskedFillTerm(as_node(condition), holds, number), node)
+            if number is not None and (scores := self._match_operand(inner, node)) is not None:
+                return scores.with_term(MaskedFillTerm(as_node(condition), holds, number), node)
         return None
 
     def _match_operand(self, inner: Any, node: torch.fx.Node) -> ScoreExpr | None:
         """Match the operand of an elementwise op that changes scores without broadcasting them."""
-        seen = tensor_meta(inner)
-        return self.match(inner) if seen is not None and have_same_shape(seen.shape, node.meta["val"].shape) else None
+        meta = tensor_meta(inner)
+        return self.match(inner) if meta is not None and have_same_shape(meta.shape, node.meta["val"].shape) else None
 
 
 def _constant_value(value: Any) -> float | None:
@@ -165,8 +165,8 @@ def _constant_value(value: Any) -> float | None:
         elif value.target in (aten.lift_fresh_copy.default, aten._to_copy.default, aten.clone.default):
             return _constant_value(value.args[0])
         elif value.op == "get_attr" and value.graph.owning_module is not None:
-            held = getattr(value.graph.owning_module, str(value.target), None)
-            value = None if held is None or held.dim() else constant_number(held)
+            constant = getattr(value.graph.owning_module, str(value.target), None)
+            value = None if constant is None or constant.dim() else constant_number(constant)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
@@ -174,8 +174,8 @@ def _is_float_cast(node: torch.fx.Node) -> bool:
     """Return True if the node only changes the floating-point precision."""
     if node.target is not aten._to_copy.default:
         return False
-    given, made = as_node(node.args[0]).meta["val"], node.meta["val"]
-    return bool(given.dtype.is_floating_point and made.dtype.is_floating_point and given.device == made.device)
+    operand, result = as_node(node.args[0]).meta["val"], node.meta["val"]
+    return bool(operand.dtype.is_floating_point and result.dtype.is_floating_point and operand.device == result.device)
 
 
 def have_same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -196,16 +196,16 @@ def preserves_element_order(node: torch.fx.Node) -> bool:
     """Return True if the node is a view with the elements of its argument in order."""
     if node.target not in DIM_MOVING_OPS:
         return node.target in RESHAPE_OPS
-    given = as_node(node.args[0]).meta["val"]
+    operand = as_node(node.args[0]).meta["val"]
     if node.target not in (aten.permute.default, aten.transpose.int):
         return True
-    order = list(range(given.dim()))
+    order = list(range(operand.dim()))
     if node.target is aten.transpose.int:
-        a, b = (int(d) % given.dim() for d in node.args[1:])  # type: ignore[arg-type]
+        a, b = (int(d) % operand.dim() for d in node.args[1:])  # type: ignore[arg-type]
         order[a], order[b] = b, a
     else:
-        order = [int(d) % given.dim() for d in node.args[1]]  # type: ignore[union-attr,arg-type]
-    wide = [d for d in order if not sizes_equal(as_size(given.shape[d]), 1)]
+        order = [int(d) % operand.dim() for d in node.args[1]]  # type: ignore[union-attr,arg-type]
+    wide = [d for d in order if not sizes_equal(as_size(operand.shape[d]), 1)]
     return wide == sorted(wide)
 
 
@@ -231,12 +231,12 @@ def path_to_value_matmul(softmax: torch.fx.Node) -> list[torch.fx.Node]:
     """
     ways = [[softmax]]
     while ways:
-        way = ways.pop()
-        for user in way[-1].users:
-            if user.target is aten.bmm.default and user.args[0] is way[-1] is not user.args[1]:
-                return [*way[1:], user]
+        path = ways.pop()
+        for user in path[-1].users:
+            if user.target is aten.bmm.default and user.args[0] is path[-1] is not user.args[1]:
+                return [*path[1:], user]
             if (
                 user.target in COPY_OPS or _is_float_cast(user) or preserves_element_order(user)
             ) and keeps_last_two_dims(softmax, user):
-                ways.append([*way, user])
+                ways.append([*path, user])
     return []

@@ -76,16 +76,16 @@ class _MatmulPadder:
             return
         with self.graph.inserting_before(node), mode:
             left, right = self._pad_operand(node, a, more_m, more_k), self._pad_operand(node, b, more_k, more_n)
-            rest = [self._pad_bias(node, x, more_m, more_n) for x in node.args[:-2]]
-            found = self._call_op(
-                node, node.target, (*rest, left, right), dict(node.kwargs), name=f"{node.name}_padded"
+            bias = [self._pad_bias(node, x, more_m, more_n) for x in node.args[:-2]]
+            padded = self._call_op(
+                node, node.target, (*bias, left, right), dict(node.kwargs), name=f"{node.name}_padded"
             )
             for dim, (more, size) in enumerate(((more_m, m), (more_n, n))):
                 if more:
-                    found = self._call_op(node, aten.slice.Tensor, (found, dim, 0, size))
+                    padded = self._call_op(node, aten.slice.Tensor, (padded, dim, 0, size))
         # Readers expect eager's strides. A copy restores them.
-        found.meta["val"] = value
-        node.replace_all_uses_with(found)
+        padded.meta["val"] = value
+        node.replace_all_uses_with(padded)
         self.graph.erase_node(node)
         self.is_changed = True
 
@@ -142,11 +142,11 @@ class _MatmulPadder:
     def _call_op(
         self, origin: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: Any = None, name: str | None = None
     ) -> torch.fx.Node:
-        made = self.graph.create_node("call_function", target, args, kwargs or {}, name)
+        new_node = self.graph.create_node("call_function", target, args, kwargs or {}, name)
         values, named = torch.fx.map_arg((args, dict(kwargs or {})), lambda n: n.meta["val"])
-        made.meta["val"] = target(*values, **named)
-        set_provenance(made, provenance_of(origin))
-        return made
+        new_node.meta["val"] = target(*values, **named)
+        set_provenance(new_node, provenance_of(origin))
+        return new_node
 
 
 def _pad_amount(size: int, per_line: int) -> int:

@@ -62,16 +62,16 @@ def _separate_gradient(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
     used = [user for user in node.users if user.target is operator.getitem and user.args[1] == BIAS_POSITION]
     if mode is None or not computed[BIAS_POSITION] or not used:
         return False
-    (wanted,) = used
-    if wanted.meta["val"].dtype != gradient.meta["val"].dtype:
+    (used_result,) = used
+    if used_result.meta["val"].dtype != gradient.meta["val"].dtype:
         return False
     dims = [d for d in range(gradient.meta["val"].dim()) if d != 1]
     with graph.inserting_after(node):
         summed = graph.create_node("call_function", aten.sum.dim_IntList, (gradient, dims), name=f"{node.name}_bias")
-    summed.meta["val"] = wanted.meta["val"]
+    summed.meta["val"] = used_result.meta["val"]
     set_provenance(summed, provenance_of(node))
-    wanted.replace_all_uses_with(summed)
-    graph.erase_node(wanted)
+    used_result.replace_all_uses_with(summed)
+    graph.erase_node(used_result)
     computed[BIAS_POSITION] = False
     node.update_arg(MASK_POSITION, computed)
     node.meta["val"] = (*node.meta["val"][:BIAS_POSITION], None)

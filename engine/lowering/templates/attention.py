@@ -105,35 +105,35 @@ OPERAND_ROLES = ("query", "key", "value", "mask", "grad", "out", "logsumexp")
 def match_attention(extern: ExternNode) -> AttentionCall | None:
     """Match the attention of a call; None for other calls and where unsupported."""
     target = called_overload(extern.target)
-    made = None if target is None else RESULT_ROLES.get(target._schema.name.partition("::")[2])
-    if target is None or made is None:
+    roles = None if target is None else RESULT_ROLES.get(target._schema.name.partition("::")[2])
+    if target is None or roles is None:
         return None
     names = [a.name for a in target._schema.arguments]
     named = {ARGUMENT_ROLES.get(k, k): v for k, v in (*zip(names, extern.args, strict=False), *extern.kwargs.items())}
     is_partial = not all(named.get("grad_input_mask", [True])[:3])
     if named.get("dropout_p") or named.get("return_debug_mask") or is_partial:
         return None
-    given = {role: named[role] for role in OPERAND_ROLES if named.get(role) is not None}
-    if not all(not t.is_complex and _is_addressable_in_32_bits(t) for t in given.values()):
+    operands = {role: named[role] for role in OPERAND_ROLES if named.get(role) is not None}
+    if not all(not t.is_complex and _is_addressable_in_32_bits(t) for t in operands.values()):
         return None
-    results = {r: d for r, d in zip(made, extern.results, strict=False) if d is not None and d.shape}
-    rest = [r for r in extern.results[len(made) :] if r is not None]
-    if "grad_mask" in results and not _has_score_shape(results["grad_mask"], given):
-        rest.append(results.pop("grad_mask"))
-    width, scale = static_size(given["query"].shape[-1]), named.get("scale")
+    results = {r: d for r, d in zip(roles, extern.results, strict=False) if d is not None and d.shape}
+    unused = [r for r in extern.results[len(roles) :] if r is not None]
+    if "grad_mask" in results and not _has_score_shape(results["grad_mask"], operands):
+        unused.append(results.pop("grad_mask"))
+    width, scale = static_size(operands["query"].shape[-1]), named.get("scale")
     if scale is None and width:
         scale = width**-0.5
     if not isinstance(scale, float):
         return None
-    found = AttentionCall(extern, given, results, bool(named.get("is_causal")), scale, tuple(rest))
-    return found if _supports_sizes(found, bool(named.get("enable_gqa"))) and _supports_dtypes(found) else None
+    call = AttentionCall(extern, operands, results, bool(named.get("is_causal")), scale, tuple(unused))
+    return call if _supports_sizes(call, bool(named.get("enable_gqa"))) and _supports_dtypes(call) else None
 
 
-def _has_score_shape(made: TensorDef, given: Mapping[str, LoweredTensor]) -> bool:
+def _has_score_shape(tensor_def: TensorDef, operands: Mapping[str, LoweredTensor]) -> bool:
     """Return True if the gradient of a mask has one element for each score."""
-    query, key, mask = given["query"], given["key"], given.get("mask")
+    query, key, mask = operands["query"], operands["key"], operands.get("mask")
     scores = (*query.shape[:3], key.shape[2]) if len(query.shape) == 4 else ()
-    return mask is not None and made.shape == scores and made.dtype == mask.dtype
+    return mask is not None and tensor_def.shape == scores and tensor_def.dtype == mask.dtype
 
 
 def _is_addressable_in_32_bits(value: LoweredTensor) -> bool:
@@ -150,8 +150,8 @@ def static_strides_of(value: LoweredTensor) -> tuple[tuple[int, ...], int] | Non
     variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(value.shape))
     index = tuple(variable(v) for v in variables)
     flat = flatten(value.index_map(index) if value.index_map else index, value.definition.stride)
-    known = static_sizes((flat.const, *(flat.terms.get(v, 0) for v in variables)))
-    return (known[1:], known[0]) if known is not None and flat.terms.keys() <= set(variables) else None
+    numbers = static_sizes((flat.const, *(flat.terms.get(v, 0) for v in variables)))
+    return (numbers[1:], numbers[0]) if numbers is not None and flat.terms.keys() <= set(variables) else None
 
 
 def _supports_sizes(call: AttentionCall, shares_keys: bool) -> bool:
@@ -166,8 +166,8 @@ def _supports_sizes(call: AttentionCall, shares_keys: bool) -> bool:
         return False
     if call.is_causal and query[2] != key[2] and call.extern.target.namespace != "engine":
         return False  # Libraries differ in the corner at which the causal diagonal starts.
-    made = (*call.results.values(), *call.unused_results)
-    return static_sizes(n for d in made for n in (*d.shape, *d.stride)) is not None
+    results = (*call.results.values(), *call.unused_results)
+    return static_sizes(n for d in results for n in (*d.shape, *d.stride)) is not None
 
 
 def _supports_dtypes(call: AttentionCall) -> bool:
@@ -188,7 +188,7 @@ def attention_kernel(step: AttentionTemplate, kind: str) -> tuple[AttentionKerne
     call = step.call
     query, key, value = (call.operands[r] for r in ("query", "key", "value"))
     batch, heads, rows, width = (int(n) for n in query.shape)
-    wanted = {
+    roles = {
         FORWARD_KERNEL: ("query", "key", "value", "mask"),
         DELTA_KERNEL: ("out", "grad"),
         GRAD_KEY_VALUE_KERNEL: ("query", "key", "value", "mask", "grad", "logsumexp"),
@@ -201,20 +201,20 @@ def attention_kernel(step: AttentionTemplate, kind: str) -> tuple[AttentionKerne
         GRAD_QUERY_KERNEL: ("grad_query", "grad_mask"),
     }[kind]
     tensors, buffers = [], {}
-    for role in wanted:
+    for role in roles:
         if role in call.operands:
             tensors.append(_operand(role, call.operands[role], (batch, heads, rows, int(key.shape[2]))))
             buffers[role] = call.operands[role].definition.name
     for role in written:
         if role in call.results:
-            made = call.results[role]
-            tensors.append(_operand(role, LoweredTensor(made.shape, made), (), written=True))
-            buffers[role] = made.name
+            result = call.results[role]
+            tensors.append(_operand(role, LoweredTensor(result.shape, result), (), written=True))
+            buffers[role] = result.name
     if step.delta is not None:
         tensors.append(_operand("sums", LoweredTensor(step.delta.shape, step.delta), (), written=kind == DELTA_KERNEL))
         buffers["sums"] = step.delta.name
     bases = [
-        *(call.operands[r].definition for r in wanted if r in call.operands),
+        *(call.operands[r].definition for r in roles if r in call.operands),
         *(call.results[r] for r in written if r in call.results),
     ]
     is_wide = any(last_offset(d.shape, d.stride) >= INT32_LIMIT for d in bases)

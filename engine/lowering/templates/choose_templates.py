@@ -91,42 +91,46 @@ class _TemplateChooser:
         self,
         steps: list[ScheduleStep],
         decisions: list[FusionDecision],
-        kept: set[TensorDef],
+        returned: set[TensorDef],
         chooser: TemplateChooser,
         alone: MakeSubprogram,
         sizes: Mapping[str, int],
     ) -> None:
-        self.steps, self.decisions, self.returned = steps, decisions, kept
+        self.steps, self.decisions, self.returned = steps, decisions, returned
         self.chooser, self.make_subprogram, self.size_hints = chooser, alone, sizes
         self.choices: list[AutotuneChoice] = []
 
     def try_matmul(self, call: MatmulCall) -> None:
         """Let the chooser decide if the template computes a matmul, with or without prologues."""
-        whole = self._fuse_around(call)
-        forms = [whole]
-        if whole.prologues:
+        fully_fused = self._fuse_around(call)
+        forms = [fully_fused]
+        if fully_fused.prologues:
             forms.append(self._fuse_around(call, takes_before=False))
-        named = [Candidate("vendor", functools.partial(self.make_subprogram, self._steps_replaced_by(whole)))]
+        named = [Candidate("vendor", functools.partial(self.make_subprogram, self._steps_replaced_by(fully_fused)))]
         candidates: list[MatmulTemplate] = []
         for fused in forms:
-            rest = [
-                s for s in self._steps_replaced_by(whole) if s is not call.extern and s not in _replaced_parts(fused)
+            replaced = [
+                s
+                for s in self._steps_replaced_by(fully_fused)
+                if s is not call.extern and s not in _replaced_parts(fused)
             ]
             dtype = call.left.dtype
-            found = candidate_tilings(
+            tilings = candidate_tilings(
                 *self._hinted_sizes(call),
                 dtype.itemsize,
                 without_tensor_cores=matmul_precision(dtype) == IEEE_PRECISION,
             )
-            for tiling in found[: MAX_PROLOGUE_CANDIDATES if fused.prologues else None]:
+            for tiling in tilings[: MAX_PROLOGUE_CANDIDATES if fused.prologues else None]:
                 tiled = MatmulTemplate(fused, tiling)
                 candidates.append(tiled)
-                named.append(Candidate(_template_label(tiled), functools.partial(self.make_subprogram, (*rest, tiled))))
+                named.append(
+                    Candidate(_template_label(tiled), functools.partial(self.make_subprogram, (*replaced, tiled)))
+                )
         answer = self.chooser.choose(
             ChoiceRequest(
                 next(iter(call.extern.origins), ""),
                 tuple(named),
-                unaligned_rows=_rows_if_padding_needed(whole),
+                unaligned_rows=_rows_if_padding_needed(fully_fused),
                 size_hints=self.size_hints,
             )
         )
@@ -144,11 +148,11 @@ class _TemplateChooser:
 
     def try_attention(self, call: AttentionCall) -> None:
         """Let the chooser decide if the template computes an attention call."""
-        seen = tuple(d for d in call.unused_results if self._is_used(d))
-        if any(d.dtype.is_floating_point for d in seen):
+        used = tuple(d for d in call.unused_results if self._is_used(d))
+        if any(d.dtype.is_floating_point for d in used):
             return  # The template does not compute this gradient.
         results = {r: d for r, d in call.results.items() if r != "grad_mask" or self._is_used(d)}
-        call = replace(call, unused_results=seen, results=results)
+        call = replace(call, unused_results=used, results=results)
         extern, candidates = call.extern, template_candidates(call)
         named = [Candidate("vendor", functools.partial(self.make_subprogram, (extern,)))]
         named += [Candidate(f"template {c.blocks}", functools.partial(self.make_subprogram, (c,))) for c in candidates]
@@ -160,9 +164,9 @@ class _TemplateChooser:
         else:
             self.steps[self.steps.index(extern)] = candidates[answer.chosen - 1]
 
-    def _is_used(self, made: TensorDef) -> bool:
+    def _is_used(self, tensor_def: TensorDef) -> bool:
         """Return True if a result is returned or read."""
-        return made in self.returned or bool(self._readers(made))
+        return tensor_def in self.returned or bool(self._readers(tensor_def))
 
     def _keep_library_call(self, extern: ExternNode, answer: ChoiceResult) -> None:
         if answer.reason:
@@ -174,14 +178,14 @@ class _TemplateChooser:
         gone = _replaced_parts(fused)
         self.steps = [tiled if s is last else s for s in self.steps if s is last or s not in gone]
         for group in (*fused.prologues, *([] if fused.epilogue is None else [fused.epilogue])):
-            made = next(iter(group.stores))
+            stored = next(iter(group.stores))
             nodes = tuple(
                 dict.fromkeys(o for m in sorted(group.members, key=lambda d: d.program_order) for o in m.node_ids)
             )
             when = "when it loads its tiles" if group in fused.prologues else "before it stores its tiles"
             reason = f"The template computes it {when}, so it is never written to memory. {answer.reason}"
             self.decisions.append(
-                FusionDecision(fused.matmul.extern.origins, nodes, True, reason.strip(), bytes_saved(made))
+                FusionDecision(fused.matmul.extern.origins, nodes, True, reason.strip(), bytes_saved(stored))
             )
 
     def _steps_replaced_by(self, fused: FusedMatmul) -> tuple[ScheduleStep, ...]:
@@ -193,9 +197,9 @@ class _TemplateChooser:
         after = next((r for r in readers if isinstance(r, FusionGroup) and can_fuse_epilogue(r, call)), None)
         if after is not None and not self._can_run_at_epilogue(call, after, readers):
             after = None
-        others = [r for r in readers if r is not after]
+        other_readers = [r for r in readers if r is not after]
         before = tuple(self._find_prologues(call)) if takes_before else ()
-        is_seen = call.result in self.returned or bool(others)
+        is_seen = call.result in self.returned or bool(other_readers)
         return FusedMatmul(call, before, after, stores_result=after is None or is_seen)
 
     def _can_run_at_epilogue(self, call: MatmulCall, after: FusionGroup, readers: list[ScheduleStep]) -> bool:
@@ -204,22 +208,22 @@ class _TemplateChooser:
         return all(self.steps.index(r) >= at for r in readers)
 
     def _find_prologues(self, call: MatmulCall) -> list[FusionGroup]:
-        found = []
+        prologues = []
         for operand in (call.left, call.right):
-            made = operand.definition
-            group = next((s for s in self.steps if isinstance(s, FusionGroup) and made in s.stores), None)
-            if group is None or made in self.returned or self._readers(made) != [call.extern]:
+            definition = operand.definition
+            group = next((s for s in self.steps if isinstance(s, FusionGroup) and definition in s.stores), None)
+            if group is None or definition in self.returned or self._readers(definition) != [call.extern]:
                 continue
-            if can_fuse_prologue(group, operand) and group not in found and not _reads_def(call.bias, made):
-                found.append(group)
-        return found
+            if can_fuse_prologue(group, operand) and group not in prologues and not _reads_def(call.bias, definition):
+                prologues.append(group)
+        return prologues
 
-    def _readers(self, made: TensorDef) -> list[ScheduleStep]:
-        return [s for s in self.steps if made in s.input_defs()]
+    def _readers(self, tensor_def: TensorDef) -> list[ScheduleStep]:
+        return [s for s in self.steps if tensor_def in s.input_defs()]
 
 
-def _reads_def(value: LoweredTensor | None, made: TensorDef) -> bool:
-    return value is not None and value.definition is made
+def _reads_def(value: LoweredTensor | None, tensor_def: TensorDef) -> bool:
+    return value is not None and value.definition is tensor_def
 
 
 def _replaced_parts(fused: FusedMatmul) -> list[ScheduleStep]:
@@ -227,14 +231,14 @@ def _replaced_parts(fused: FusedMatmul) -> list[ScheduleStep]:
     return [*fused.prologues, fused.matmul.extern, *([] if fused.epilogue is None else [fused.epilogue])]
 
 
-def _rows_if_padding_needed(whole: FusedMatmul) -> int | None:
+def _rows_if_padding_needed(fused: FusedMatmul) -> int | None:
     """Return the rows of a 16-bit matmul whose operand a library needs as a padded copy.
 
     None for other matmuls.
     """
-    matrices, rows, _, _ = whole.matmul.batch_m_n_k
-    pads = any(d.is_masked for group in whole.prologues for demands in group.reads.values() for d in demands)
-    return static_size(rows) if pads and matrices == 1 and whole.matmul.left.dtype.itemsize == 2 else None
+    matrices, rows, _, _ = fused.matmul.batch_m_n_k
+    pads = any(d.is_masked for group in fused.prologues for demands in group.reads.values() for d in demands)
+    return static_size(rows) if pads and matrices == 1 and fused.matmul.left.dtype.itemsize == 2 else None
 
 
 def _hinted_size(size: Size, sizes: Mapping[str, int]) -> int:
@@ -247,12 +251,12 @@ def _template_label(tiled: MatmulTemplate) -> str:
 
 
 def _choice_record(extern: ExternNode, named: list[Candidate], answer: ChoiceResult) -> AutotuneChoice:
-    taken = answer.seconds or (None,) * len(named)
+    seconds_taken = answer.seconds or (None,) * len(named)
     return AutotuneChoice(
         extern.origins,
         named[answer.chosen].label,
         answer.reason,
-        tuple((way.label, seconds) for way, seconds in zip(named, taken, strict=True)),
+        tuple((candidate.label, seconds) for candidate, seconds in zip(named, seconds_taken, strict=True)),
         answer.device,
         answer.from_disk_cache,
     )

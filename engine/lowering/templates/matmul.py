@@ -70,8 +70,8 @@ def match_matmul(extern: ExternNode) -> MatmulCall | None:
     else:
         return None
     (result,) = extern.results
-    given = [t for t in (left, right, added) if t is not None]
-    if result is None or any(t.is_complex for t in given):
+    operands = [t for t in (left, right, added) if t is not None]
+    if result is None or any(t.is_complex for t in operands):
         return None
     if 0 in map(static_size, (*left.shape, *right.shape)) or left.dtype not in MATMUL_DTYPES:
         return None
@@ -95,17 +95,17 @@ def matmul_precision(dtype: torch.dtype) -> str:
 
 
 def solve_loop_vars(
-    index: Coordinates, shape: tuple[Size, ...], variables: Sequence[LoopVar], wanted: Coordinates
+    index: Coordinates, shape: tuple[Size, ...], variables: Sequence[LoopVar], coordinates: Coordinates
 ) -> dict[LoopVar, IndexExpr] | None:
     """Solve ``index == wanted`` for the loop variables, None if that is impossible.
 
     Each variable must be a mixed-radix digit of exactly one coordinate, and all variables must be covered.
     """
     values: dict[LoopVar, IndexExpr] = {v: IndexExpr() for v in variables if v.size == 1}
-    for place, size, target in zip(index, shape, wanted, strict=True):
-        if place.const != 0:
+    for position, size, target in zip(index, shape, coordinates, strict=True):
+        if position.const != 0:
             return None
-        order = _mixed_radix_vars(place)
+        order = _mixed_radix_vars(position)
         if order is None or any(v in values for v in order):
             return None
         sizes = tuple(v.size for v in order)
@@ -115,16 +115,16 @@ def solve_loop_vars(
     return values if values.keys() == set(variables) else None
 
 
-def _mixed_radix_vars(place: IndexExpr) -> list[LoopVar] | None:
+def _mixed_radix_vars(position: IndexExpr) -> list[LoopVar] | None:
     """Return the variables of a mixed-radix index, the slowest first; None for other indices."""
-    left, order = dict(place.terms), list[LoopVar]()
+    terms_left, order = dict(position.terms), list[LoopVar]()
     reach: Size = 1
-    while left:
-        atom = next((a for a, c in left.items() if c == reach), None)
+    while terms_left:
+        atom = next((a for a, c in terms_left.items() if c == reach), None)
         var = None if atom is None else atom.as_variable()
         if var is None:
             return None
-        del left[var]
+        del terms_left[var]
         order.insert(0, var)
         reach = product((reach, var.size))
     return order
@@ -146,8 +146,8 @@ class FusedMatmul:
     @property
     def output_defs(self) -> dict[TensorDef, None]:
         """Definitions that the kernel writes."""
-        made = {} if self.epilogue is None else dict.fromkeys(self.epilogue.stores)
-        return {**made, self.matmul.result: None} if self.stores_result or self.epilogue is None else made
+        outputs = {} if self.epilogue is None else dict.fromkeys(self.epilogue.stores)
+        return {**outputs, self.matmul.result: None} if self.stores_result or self.epilogue is None else outputs
 
     @property
     def members(self) -> frozenset[TensorDef]:
@@ -158,13 +158,13 @@ class FusedMatmul:
     @property
     def origins(self) -> tuple[str, ...]:
         """Ids of the nodes in the kernel, those of the matmul first."""
-        made = sorted(self.members, key=lambda d: d.program_order)
-        return tuple(dict.fromkeys((*self.matmul.extern.origins, *(o for m in made for o in m.node_ids))))
+        ordered = sorted(self.members, key=lambda d: d.program_order)
+        return tuple(dict.fromkeys((*self.matmul.extern.origins, *(o for m in ordered for o in m.node_ids))))
 
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the kernel reads from memory."""
-        given = [t for t in (self.matmul.left, self.matmul.right, self.matmul.bias) if t is not None]
-        read = {t.definition for t in given}
+        operands = [t for t in (self.matmul.left, self.matmul.right, self.matmul.bias) if t is not None]
+        read = {t.definition for t in operands}
         for group in (*self.prologues, *([] if self.epilogue is None else [self.epilogue])):
             read |= group.input_defs()
         return read - self.members - {self.matmul.result}
@@ -172,7 +172,11 @@ class FusedMatmul:
 
 def can_fuse_epilogue(group: FusionGroup, call: MatmulCall) -> bool:
     """Return True if a kernel loops over exactly the result of a matmul, so that it can fuse."""
-    if group.reduction_vars is not None or group.has_scan or any(made.kind != "pointwise" for made in group.members):
+    if (
+        group.reduction_vars is not None
+        or group.has_scan
+        or any(member.kind != "pointwise" for member in group.members)
+    ):
         return False
     demands = group.reads_of(call.result)
     if not demands or len({d.index for d in demands}) != 1 or demands[0].is_masked:
@@ -184,10 +188,10 @@ def can_fuse_prologue(group: FusionGroup, operand: LoweredTensor) -> bool:
     """Return True if a kernel computes only an operand, and is cheap enough to run per tile."""
     if group.reduction_vars is not None or group.has_scan or set(group.stores) != {operand.definition}:
         return False
-    if any(made.kind != "pointwise" for made in group.members):
+    if any(member.kind != "pointwise" for member in group.members):
         return False
     return (
-        sum(op.cost for made in group.members for op in build_unfused(made).ops) <= MAX_RECOMPUTE_COST
+        sum(op.cost for member in group.members for op in build_unfused(member).ops) <= MAX_RECOMPUTE_COST
         and len(group.input_defs()) <= 2
     )
 
@@ -198,15 +202,15 @@ def _result_index(call: MatmulCall) -> tuple[Coordinates, tuple[LoopVar, LoopVar
     The variables are matrix, row, column, inner index of the left operand, and inner index of the right operand.
     """
     matrices, rows, cols, inner = call.batch_m_n_k
-    made = (
+    result = (
         LoopVar("matrix", matrices),
         LoopVar("row", rows),
         LoopVar("col", cols),
         LoopVar("inner", inner),
         LoopVar("inner_down", inner),
     )
-    lead = [variable(made[0])] if len(call.result.shape) == 3 else []
-    return (*lead, variable(made[1]), variable(made[2])), made
+    lead = [variable(result[0])] if len(call.result.shape) == 3 else []
+    return (*lead, variable(result[1]), variable(result[2])), result
 
 
 class _MatmulBuilder(LoopBuilder):
@@ -247,10 +251,10 @@ class _MatmulBuilder(LoopBuilder):
 
     def _load_operand(self, operand: LoweredTensor, index: Coordinates) -> LoopIROp:
         """Load an operand in its own dtype; a plain load from memory is not cast."""
-        made = operand.load(self, index)
-        if made.name == "to" and made.args[0].name == "load" and made.args[0].dtype == operand.dtype:
-            return made.args[0]
-        return made if made.dtype == operand.dtype else self._emit("to", (made,), operand.dtype, value=operand.dtype)
+        value = operand.load(self, index)
+        if value.name == "to" and value.args[0].name == "load" and value.args[0].dtype == operand.dtype:
+            return value.args[0]
+        return value if value.dtype == operand.dtype else self._emit("to", (value,), operand.dtype, value=operand.dtype)
 
 
 def matmul_kernel(
@@ -263,8 +267,8 @@ def matmul_kernel(
 ) -> LoopKernel:
     """Build the kernel of a matmul and its fused kernels, over rows and columns of the result."""
     call = fused.matmul
-    held = [buffers[d.name] for d in (*fused.input_defs(), *fused.output_defs)]
-    is_wide = any(last_offset(b.shape, b.stride) >= INT32_LIMIT for b in held)
+    parameters = [buffers[d.name] for d in (*fused.input_defs(), *fused.output_defs)]
+    is_wide = any(last_offset(b.shape, b.stride) >= INT32_LIMIT for b in parameters)
     builder = _MatmulBuilder(fused, fused.members, is_wide)
     matrix, row, col, across, down = builder.loop_vars
     stored: list[tuple[TensorDef, Coordinates]] = []
@@ -272,11 +276,14 @@ def matmul_kernel(
         (index,) = {d.index for d in fused.epilogue.reads_of(call.result)}
         values = solve_loop_vars(index, call.result.shape, fused.epilogue.loop_vars, builder.result_index)
         assert values is not None
-        stored = [(made, tuple(i.replace(values) for i in place)) for made, place in fused.epilogue.stores.items()]
+        stored = [
+            (stored_def, tuple(i.replace(values) for i in position))
+            for stored_def, position in fused.epilogue.stores.items()
+        ]
     if call.result in fused.output_defs:
         stored.append((call.result, builder.result_index))
-    for made, place in sorted(stored, key=lambda item: item[0].program_order):
-        builder.store(made, place, builder.load(made, place))
+    for stored_def, position in sorted(stored, key=lambda item: item[0].program_order):
+        builder.store(stored_def, position, builder.load(stored_def, position))
     ops = tuple(builder.ops)
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}

@@ -45,12 +45,12 @@ def candidate_tilings(
     ``width``: bytes of an operand's element. ``without_tensor_cores``: tensor cores do not support the precision.
     """
     smallest = min(rows, cols)
-    known: tuple[MatmulConfig, ...] = _SKINNY_TILINGS + _SQUARE_TILINGS if smallest < 128 else _SQUARE_TILINGS
+    tilings: tuple[MatmulConfig, ...] = _SKINNY_TILINGS + _SQUARE_TILINGS if smallest < 128 else _SQUARE_TILINGS
     if without_tensor_cores:
-        known = tuple(t for t in known if t.block_m * t.block_n <= MAX_TILE_WITHOUT_TENSOR_CORES)
-    found = {_fit_to_sizes(t, rows, cols, inner, width): None for t in known}
+        tilings = tuple(t for t in tilings if t.block_m * t.block_n <= MAX_TILE_WITHOUT_TENSOR_CORES)
+    fitted = {_fit_to_sizes(t, rows, cols, inner, width): None for t in tilings}
     return tuple(
-        sorted(found, key=lambda t: estimate_seconds(t, matrices, rows, cols, inner, width))[
+        sorted(fitted, key=lambda t: estimate_seconds(t, matrices, rows, cols, inner, width))[
             : MAX_CANDIDATES_WITHOUT_TENSOR_CORES if without_tensor_cores else MAX_CANDIDATES
         ]
     )
@@ -70,8 +70,10 @@ def estimate_seconds(tiling: MatmulConfig, matrices: int, rows: int, cols: int, 
         width * (tiling.block_m + tiling.block_n) * tiling.block_k * slices / (2 * BYTES_PER_SECOND / MULTIPROCESSORS)
     )
     busy = min(tiles, MULTIPROCESSORS) / MULTIPROCESSORS
-    whole = width * matrices * (rows * inner + inner * cols + rows * cols) / (BYTES_PER_SECOND * max(busy, 0.25))
-    return float(max(waves * max(work, read), whole) + TILE_START_SECONDS + slices * 2e-7)
+    memory_seconds = (
+        width * matrices * (rows * inner + inner * cols + rows * cols) / (BYTES_PER_SECOND * max(busy, 0.25))
+    )
+    return float(max(waves * max(work, read), memory_seconds) + TILE_START_SECONDS + slices * 2e-7)
 
 
 def _fit_to_sizes(tiling: MatmulConfig, rows: int, cols: int, inner: int, width: int) -> MatmulConfig:

@@ -50,19 +50,19 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     kwargs: dict[str, Variable] = {}
     mapping = frame.stack.pop() if RULES.mapping_is_optional or op.arg & 1 else NULL
     if mapping is not NULL:
-        words = realize(tx, mapping)
-        if words.lacks_methods("keys"):
-            kind = words.python_type().__name__
+        keywords = realize(tx, mapping)
+        if keywords.lacks_methods("keys"):
+            kind = keywords.python_type().__name__
             tx.raise_error(TypeError, f"argument after ** must be a mapping, not {kind}", is_exact=False)
-        for key, value in mapping_entries(tx, words):
+        for key, value in mapping_entries(tx, keywords):
             if not issubclass(realize(tx, key).python_type(), str):
                 tx.raise_type_error("keywords must be strings")
             kwargs[realize(tx, key).as_python_constant(tx)] = value
-    given = realize(tx, frame.stack.pop())
-    if given.lacks_methods("__iter__", "__getitem__"):
-        kind = given.python_type().__name__
+    positional = realize(tx, frame.stack.pop())
+    if positional.lacks_methods("__iter__", "__getitem__"):
+        kind = positional.python_type().__name__
         tx.raise_error(TypeError, f"argument after * must be an iterable, not {kind}", is_exact=False)
-    args = list(sequence_items(tx, given))
+    args = list(sequence_items(tx, positional))
     above, below = frame.stack.pop(), frame.stack.pop()
     fn = below if RULES.null_above_callable else above
     tx.call_stack.direct_callee = callee = realize(tx, fn)
@@ -77,23 +77,23 @@ def _load_build_class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("MAKE_FUNCTION")
 def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     code = realize(tx, frame.stack.pop()).as_python_constant(tx)
-    made = NestedUserFunctionVariable(code, frame.globals, code.co_name)
+    function = NestedUserFunctionVariable(code, frame.globals, code.co_name)
     if not RULES.attributes_after_function:
         for flag in (8, 4, 2, 1):
             if op.arg & flag:
-                _apply_function_flag(tx, made, flag, realize(tx, frame.stack.pop()))
-    frame.push(made)
+                _apply_function_flag(tx, function, flag, realize(tx, frame.stack.pop()))
+    frame.push(function)
 
 
 @handles("SET_FUNCTION_ATTRIBUTE")
 def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    made = cast("NestedUserFunctionVariable", realize(tx, frame.stack.pop()))
+    function = cast("NestedUserFunctionVariable", realize(tx, frame.stack.pop()))
     value = realize(tx, frame.stack.pop())
-    _apply_function_flag(tx, made, op.arg, value)
-    frame.push(made)
+    _apply_function_flag(tx, function, op.arg, value)
+    frame.push(function)
 
 
-def _apply_function_flag(tx: Tracer, made: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
+def _apply_function_flag(tx: Tracer, function: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
     """Set an attribute by MAKE_FUNCTION's flag.
 
     1: defaults, 2: keyword defaults, 4: annotations, 8: closure, 16: the function that returns the annotations.
@@ -101,14 +101,14 @@ def _apply_function_flag(tx: Tracer, made: NestedUserFunctionVariable, flag: int
     match flag:
         case 4:
             parts = list(sequence_items(tx, value))
-            made.annotations = {
+            function.annotations = {
                 str(realize(tx, n).as_python_constant(tx)): v for n, v in zip(parts[::2], parts[1::2], strict=True)
             }
         case 1:
-            made.default_values = list(sequence_items(tx, value))
+            function.default_values = list(sequence_items(tx, value))
         case 2:
-            made.keyword_default_values = tx.unpack_string_mapping(value)
+            function.keyword_default_values = tx.unpack_string_mapping(value)
         case 8:
-            made.cell_values = cast("list[CellVariable]", tx.unpack_iterable(value))
+            function.cell_values = cast("list[CellVariable]", tx.unpack_iterable(value))
         case 16:
-            made.annotate = value
+            function.annotate = value

@@ -30,19 +30,19 @@ def _set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("BUILD_MAP")
 def _map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     parts = frame.popn(2 * op.arg)
-    made = DictVariable({})
+    mapping = DictVariable({})
     for key, value in zip(parts[::2], parts[1::2], strict=True):
-        made.set_item(tx, realize(tx, key), value)
-    frame.push(made)
+        mapping.set_item(tx, realize(tx, key), value)
+    frame.push(mapping)
 
 
 @handles("BUILD_CONST_KEY_MAP")
 def _const_key_map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     keys = tx.unpack_iterable(frame.stack.pop())
-    made = DictVariable({})
+    mapping = DictVariable({})
     for key, value in zip(keys, frame.popn(op.arg), strict=True):
-        made.set_item(tx, realize(tx, key), value)
-    frame.push(made)
+        mapping.set_item(tx, realize(tx, key), value)
+    frame.push(mapping)
 
 
 @handles("BUILD_SLICE")
@@ -59,10 +59,10 @@ def _append(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("LIST_EXTEND")
 def _extend(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    given = realize(tx, frame.stack[-1])
-    if given.lacks_methods("__iter__", "__getitem__"):
-        tx.raise_type_error(f"Value after * must be an iterable, not {given.python_type().__name__}")
-    items = list(sequence_items(tx, given))
+    iterable = realize(tx, frame.stack[-1])
+    if iterable.lacks_methods("__iter__", "__getitem__"):
+        tx.raise_type_error(f"Value after * must be an iterable, not {iterable.python_type().__name__}")
+    items = list(sequence_items(tx, iterable))
     target = cast("ListVariable", realize(tx, frame.stack[-op.arg - 1]))
     frame.stack.pop()
     tx.side_effects.record_mutation(target)
@@ -109,8 +109,8 @@ def _merge(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     for key, value in mapping_entries(tx, other):
         forced = realize(tx, key)
         if forced.hash_key(tx) in target.entries:
-            word = forced.as_python_constant(tx)
-            tx.raise_error(TypeError, f"got multiple values for keyword argument '{word}'", is_exact=False)
+            keyword = forced.as_python_constant(tx)
+            tx.raise_error(TypeError, f"got multiple values for keyword argument '{keyword}'", is_exact=False)
         target.set_item(tx, forced, value)
 
 

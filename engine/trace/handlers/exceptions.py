@@ -66,11 +66,11 @@ def _pop_except(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _check_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     what = "an except clause whose class is not known while tracing"
     with BreakGraph("exception-handling", what, NotPythonConstant):
-        wanted = realize(tx, frame.stack.pop()).as_python_constant(tx)
-    every = wanted if isinstance(wanted, tuple) else (wanted,)
+        caught_class = realize(tx, frame.stack.pop()).as_python_constant(tx)
+    every = caught_class if isinstance(caught_class, tuple) else (caught_class,)
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
         tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
-    frame.push(ConstantVariable(issubclass(realize(tx, frame.stack[-1]).python_type(), wanted)))
+    frame.push(ConstantVariable(issubclass(realize(tx, frame.stack[-1]).python_type(), caught_class)))
 
 
 @handles("BEFORE_WITH")

@@ -37,9 +37,9 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
         return StringFormatVariable([(value, (conversion, spec))])
     if not spec and (parts := _parts_of_numbers(tx, value)) is not None:
         return StringFormatVariable(parts)
-    made = None if conversion else value.call_user_method(tx, "__format__", [ConstantVariable(spec)])
-    if made is not None:
-        return made
+    formatted = None if conversion else value.call_user_method(tx, "__format__", [ConstantVariable(spec)])
+    if formatted is not None:
+        return formatted
     if conversion or not value.is_constant:
         fn = (str, str, repr, ascii)[conversion]
         if spec and not conversion and tx.is_python_constant(value):

@@ -170,10 +170,10 @@ def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 def _cell(frame: Frame, name: str) -> CellVariable:
-    found = frame.cells.get(name)
-    if found is None:
+    cell = frame.cells.get(name)
+    if cell is None:
         raise Unsupported("closure-variable", f"the closure variable {name!r} is read before it is set")
-    return found
+    return cell
 
 
 @handles("LOAD_CLOSURE")
@@ -187,8 +187,8 @@ def read_cell(tx: Tracer, frame: Frame, name: str) -> Variable:
     content = cell.content
     if content is None:
         cell.guard_empty(tx)
-        known = resume_info(frame.code)
-        own = frame.code if known is None else known.base_code()
+        info = resume_info(frame.code)
+        own = frame.code if info is None else info.base_code()
         if own is not None and name in own.co_cellvars:
             raise _unbound(tx, name)
         tx.raise_error(

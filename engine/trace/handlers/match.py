@@ -30,19 +30,19 @@ def _sequence(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("MATCH_KEYS")
 def _keys(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     of, keys = realize(tx, frame.stack[-2]), sequence_items(tx, frame.stack[-1])
-    found: list[Variable] = []
-    seen: list[Variable] = []
+    values: list[Variable] = []
+    keys_read: list[Variable] = []
     for key in keys:
-        if any(identical_or_equal(tx, realize(tx, key), other) for other in seen):
+        if any(identical_or_equal(tx, realize(tx, key), other) for other in keys_read):
             tx.raise_error(
                 ValueError, f"mapping pattern checks duplicate key ({realize(tx, key).as_python_constant(tx)!r})"
             )
-        seen.append(realize(tx, key))
+        keys_read.append(realize(tx, key))
         if not of.contains(tx, realize(tx, key)):
             frame.push(NONE)
             return
-        found.append(of.get_item(tx, realize(tx, key)))
-    frame.push(TupleVariable(found))
+        values.append(of.get_item(tx, realize(tx, key)))
+    frame.push(TupleVariable(values))
 
 
 @handles("MATCH_CLASS")
@@ -53,21 +53,23 @@ def _class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         frame.push(NONE)
         return
     positional = _positional_names(tx, cls, op.arg)
-    found: list[Variable] = [of] if positional is None else []
+    matched: list[Variable] = [of] if positional is None else []
     result: set[str] = set()
     for name in (*(positional or ()), *names):
-        word = str(realize(tx, name).as_python_constant(tx))
-        if word in result:
-            tx.raise_type_error(f"{cls.as_python_object().__name__}() got multiple sub-patterns for attribute {word!r}")
-        result.add(word)
+        attribute = str(realize(tx, name).as_python_constant(tx))
+        if attribute in result:
+            tx.raise_type_error(
+                f"{cls.as_python_object().__name__}() got multiple sub-patterns for attribute {attribute!r}"
+            )
+        result.add(attribute)
         try:
-            found.append(of.get_attr(tx, word))
+            matched.append(of.get_attr(tx, attribute))
         except UserException as error:
             if not issubclass(error.exception.python_type(), AttributeError):
                 raise
             frame.push(NONE)
             return
-    frame.push(TupleVariable(found))
+    frame.push(TupleVariable(matched))
 
 
 def _positional_names(tx: Tracer, cls: Variable, count: int) -> list[Variable] | None:
@@ -80,9 +82,11 @@ def _positional_names(tx: Tracer, cls: Variable, count: int) -> list[Variable] |
         return []
     try:
         names = sequence_items(tx, cls.get_attr(tx, "__match_args__"))
-        given = realize(tx, cls.get_attr(tx, "__match_args__"))
-        if not issubclass(given.python_type(), tuple):
-            tx.raise_type_error(f"{real.__name__}.__match_args__ must be a tuple (got {given.python_type().__name__})")
+        match_args = realize(tx, cls.get_attr(tx, "__match_args__"))
+        if not issubclass(match_args.python_type(), tuple):
+            tx.raise_type_error(
+                f"{real.__name__}.__match_args__ must be a tuple (got {match_args.python_type().__name__})"
+            )
     except UserException as error:
         if not issubclass(error.exception.python_type(), AttributeError):
             raise

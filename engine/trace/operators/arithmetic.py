@@ -81,8 +81,8 @@ def compare_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Vari
     left, right = realize(tx, left), realize(tx, right)
     op = COMPARE[symbol]
     calls = [(left, op, right), (right, op.swapped, left)]
-    for of, method, other in reversed(calls) if _is_strict_subclass(right, left) else calls:
-        result: Variable = of.compare(tx, method, other)
+    for of, method, argument in reversed(calls) if _is_strict_subclass(right, left) else calls:
+        result: Variable = of.compare(tx, method, argument)
         if result is not NotImplemented:
             return result
     by_identity = left.equals_by_identity and right.equals_by_identity
@@ -131,8 +131,8 @@ def fold_constant_call(
     what = what or f"{getattr(fn, '__name__', fn)}() of {', '.join(realize(tx, a).describe() for a in args)}"
     with BreakGraph("non-constant-arguments", what, NotPythonConstant):
         values = tx.as_python_constants(args)
-        words = tx.as_python_keywords(kwargs)
-    return tx.fold_constant(fn, *values, **words)
+        keywords = tx.as_python_keywords(kwargs)
+    return tx.fold_constant(fn, *values, **keywords)
 
 
 _FOLDED_METHODS = frozenset(("__repr__", "__str__", "__format__", "__hash__", "__reduce__"))

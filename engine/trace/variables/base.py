@@ -69,12 +69,12 @@ class MutatedObject:
 
     def emit_mutation(self: Any, cg: PyCodegen) -> str:
         """Emit code that mutates the object after the graph; return a description, or ""."""
-        words = self.describe_mutation()
-        if not words:
+        description = self.describe_mutation()
+        if not description:
             return ""
         cg.load(self)
         self.fill(cg)
-        return f"{self.describe() if self.source is None else self.source.expr}: {words}"
+        return f"{self.describe() if self.source is None else self.source.expr}: {description}"
 
     def before_mutation(self) -> None:
         """Read what depends on the object's contents before it is mutated."""
@@ -118,8 +118,8 @@ class ObjectFacts:
     @property
     def resolved(self: Any) -> Variable:
         """The variable that a lazy variable was realized to; else itself. Adds no guards."""
-        found: Variable = self
-        return found
+        variable: Variable = self
+        return variable
 
     @property
     def constant(self) -> Any:
@@ -189,7 +189,7 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         if self.lacks_methods(name, *instead):
             raise_missing_method(tx, self.python_type(), name)
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, texts: dict[int, Any]) -> Any:
         """Return a builtin container of format proxies, or None if the type is not supported.
 
         A container enters ``known`` before its items: a recursive container gets a recursive proxy.
@@ -440,7 +440,10 @@ class StringFormatVariable(Variable):
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the values in it."""
         if self.realized is None:
-            shown = (format_value(realize(tx, value).as_python_constant(tx), *how) for value, how in self.parts)
+            shown = (
+                format_value(realize(tx, value).as_python_constant(tx), *part_format)
+                for value, part_format in self.parts
+            )
             self.realized = ConstantVariable("".join(shown))
         return self.realized
 
@@ -451,7 +454,7 @@ class StringFormatVariable(Variable):
         return [value for value, _ in self.parts]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call(join_f_string, tuple(how for _, how in self.parts), *self.child_variables())
+        cg.call(join_f_string, tuple(part_format for _, part_format in self.parts), *self.child_variables())
 
 
 _TYPES_FORMATTED_LATER = frozenset((str, int, float, bool, type(None)))
@@ -470,12 +473,12 @@ def realize(tx: Tracer, value: Variable) -> Variable:
 
 def reachable_variables(values: Iterable[Variable]) -> Iterator[Variable]:
     """Yield each variable reachable from these, once. Unrealized lazy variables are skipped."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     todo = list(values)
     while todo:
         value = todo.pop().resolved
-        if id(value) not in seen and not value.is_lazy:
-            seen.add(id(value))
+        if id(value) not in visited and not value.is_lazy:
+            visited.add(id(value))
             yield value
             todo += value.child_variables()
 

@@ -79,9 +79,9 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
     return register
 
 
-def register_rule_by_name(*places: tuple[str, str]) -> Callable[[CallRule], CallRule]:
+def register_rule_by_name(*locations: tuple[str, str]) -> Callable[[CallRule], CallRule]:
     """Register the tracing rule of functions in modules that may not be loaded."""
-    return register_once(RULES_BY_NAME, places, "a rule")
+    return register_once(RULES_BY_NAME, locations, "a rule")
 
 
 def register_bound_rule(*callables: Any) -> Callable[[Callable[..., Variable]], Callable[..., Variable]]:
@@ -97,8 +97,8 @@ def register_bound_rule(*callables: Any) -> Callable[[Callable[..., Variable]], 
             try:
                 signature.bind(tx, *args, **kwargs)
             except TypeError as error:
-                what = getattr(callables[0], "__qualname__", callables[0])
-                raise Unsupported("builtin-arguments", f"{what} is called: {error}") from None
+                callable_name = getattr(callables[0], "__qualname__", callables[0])
+                raise Unsupported("builtin-arguments", f"{callable_name} is called: {error}") from None
             return rule(tx, *(realize(tx, a) for a in args), **{k: realize(tx, v) for k, v in kwargs.items()})
 
         register_rule(*callables)(bind)
@@ -114,9 +114,9 @@ def find_rule(fn: Any) -> CallRule | None:
     substitute = substitute_of(fn)
     if substitute is not None:
         return lambda tx, args, kwargs: tx.wrap_static(substitute).call(tx, args, kwargs)
-    known = RULES_BY_ID.get(id(fn))
-    if known is not None and known[0] is fn:
-        return known[1]
+    rule = RULES_BY_ID.get(id(fn))
+    if rule is not None and rule[0] is fn:
+        return rule[1]
     cls = class_of_classmethod(fn)
     if cls is not None:  # such a method is a new object at each access
         return RULES_BY_NAME.get((cls.__name__, fn.__name__)) or _rule_of_class_method(fn)

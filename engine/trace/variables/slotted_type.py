@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 def state(value: T, *, init: Literal[False] = False) -> T:
     """Return a field that begins with ``value`` and is no constructor parameter."""
-    found: T = field(default=value, init=init)
-    return found
+    declared: T = field(default=value, init=init)
+    return declared
 
 
 def fresh(make: Callable[[], T], *, init: Literal[False] = False) -> T:
     """Return a field that begins with a new ``make()`` and is no constructor parameter."""
-    found: T = field(default_factory=make, init=init)
-    return found
+    declared: T = field(default_factory=make, init=init)
+    return declared
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field, state, fresh))
@@ -38,17 +38,17 @@ class SlottedType(type):
         namespace["__field_defaults__"] = fields
         if own and not namespace.keys() & {"__init__", "__slots__"}:
             namespace["__init__"] = _constructor(name, bases, namespace, fields)
-        taken = {n for base in bases for parent in base.__mro__ for n in vars(parent).get("__slots__", ())}
-        namespace.setdefault("__slots__", tuple(n for n in fields if n not in taken))
+        inherited = {n for base in bases for parent in base.__mro__ for n in vars(parent).get("__slots__", ())}
+        namespace.setdefault("__slots__", tuple(n for n in fields if n not in inherited))
         return super().__new__(cls, name, bases, namespace)
 
 
 def _constructor(name: str, bases: tuple[type, ...], namespace: Any, fields: dict[str, tuple[str, Any]]) -> Any:
     """Return the ``__init__`` of a dataclass with these fields."""
-    given = {n: default for n, (_, default) in fields.items() if default is not ...}
+    defaults = {n: default for n, (_, default) in fields.items() if default is not ...}
     annotations = {"__annotations__": {n: kind for n, (kind, _) in fields.items()}}
     finish = namespace.get("__post_init__") or next(filter(None, (getattr(b, "__post_init__", None) for b in bases)), 0)
     hooks = {"__post_init__": finish} if finish else {}
     about = {"__doc__": name, "__module__": namespace["__module__"]}
     plain = dataclass(eq=False, repr=False, match_args=False, slots=True)
-    return vars(plain(type(name, (), {**given, **annotations, **hooks, **about})))["__init__"]
+    return vars(plain(type(name, (), {**defaults, **annotations, **hooks, **about})))["__init__"]
