@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.records.session import Session
-from tests.browser.test_explorer import CONTRAST, Show, open_view, press, said
+from tests.browser.test_explorer import Show, open_view, press, said
 from tests.notebook_ext.views.test_backward import recorded
 
 pytestmark = pytest.mark.browser
@@ -91,15 +91,6 @@ def test_backwards_that_ran_lead_to_their_captures(explorer: Show, session: Sess
     name = session.backwards[1].id
     page.locator(".lm .runs button", has_text=name).click()
     assert page.locator(".lm .backward").get_by_label("Capture", exact=True).input_value() == name
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_contrast_of_backwards(explorer: Show, session: Session, theme: str) -> None:
-    """All text has a contrast of at least 4.5:1, including lit rows."""
-    page = explorer(session, theme)
-    open_view(page, "backward")
-    press(page, "ArrowDown ArrowDown ArrowRight")
-    assert page.evaluate(CONTRAST) == []
 
 
 def test_narrow_windows_show_three_panes(explorer: Show, session: Session) -> None:

@@ -305,7 +305,7 @@ def test_a_reopened_notebook_shows_its_snapshot_alone(lab: Lab, tab: Callable[..
     assert summary.get_by_text("Without it:").first.is_visible()  # Breaks and kernels are unfolded.
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
     """A cell shows autotuning progress, and Cancel ends it without losing the result.
 
@@ -418,6 +418,7 @@ def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[...,
     assert errors_in(page) == []
 
 
+@pytest.mark.slow  # it runs the tour once more
 def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]) -> None:
     """All cells of the tour run, and its first explorer links source lines to PTX.
 
