@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.markers import thorough_items
+from tests.markers import left_out_combinations, thorough_items
 
 EXPECTED = pathlib.Path(__file__).parent / "expected"
 OWN_PROCESS = "TEST_IN_OWN_PROCESS"
@@ -33,8 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # markers decide what -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the gpu ring where there is no GPU, and mark what ``make quick`` leaves out."""
-    for item in thorough_items(items):
+    """Leave out the gpu ring where there is no GPU, and mark what ``make test`` and ``make quick`` leave out."""
+    for item in left_out_combinations(items):
+        item.add_marker(pytest.mark.slow)
+    for item in thorough_items(item for item in items if item.get_closest_marker("slow") is None):
         item.add_marker(pytest.mark.thorough)
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         for item in items:

@@ -32,6 +32,27 @@ def slow_except_sample(name: str, share: int) -> tuple[pytest.MarkDecorator, ...
     return (pytest.mark.slow,) if zlib.crc32(name.encode()) % share else ()
 
 
+def left_out_combinations(items: Iterable[pytest.Item]) -> Iterator[pytest.Function]:
+    """Yield the cases marked ``combinations`` without a value that no chosen case has.
+
+    Each value of each argument is in a chosen case. The choice depends on nothing but names.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("combinations"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for group in cases.values():
+        left = {
+            item: {(name, id(value)) for name, value in item.callspec.params.items()}
+            for item in sorted(group, key=lambda item: zlib.crc32(item.nodeid.encode()))
+        }
+        seen: set[tuple[str, int]] = set()
+        while new := max((values - seen for values in left.values()), key=len, default=set()):
+            seen |= new
+            del left[next(item for item, values in left.items() if new <= values)]
+        yield from left
+
+
 def thorough_items(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield most cases of tests that have many; which ones depends on nothing but their names."""
     cases = defaultdict(list)

@@ -367,22 +367,21 @@ def test_the_top_level_stays_small() -> None:
 def test_make_quick_leaves_out_repetition_only(tmp_path: Path) -> None:
     """Every test function keeps a case, few cases stay complete, and names alone decide.
 
-    The full run, whose selection does not name the marker, keeps all cases.
+    The full run, whose selection does not name the marker, keeps all cases. Without the slow ring, cases of
+    combined arguments have each value at least once.
     """
-    (tmp_path / "conftest.py").write_text(
-        "import pytest\nfrom tests.markers import thorough_items\n"
-        "@pytest.hookimpl(tryfirst=True)\n"
-        "def pytest_collection_modifyitems(items):\n"
-        "    for item in thorough_items(items): item.add_marker(pytest.mark.thorough)\n",
-        encoding="utf-8",
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_collection_modifyitems\n")
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\nmarkers =\n  thorough\n  slow\n  combinations\npythonpath = {ROOT}", encoding="utf-8"
     )
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = thorough\npythonpath = " + str(ROOT), encoding="utf-8")
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
         "@pytest.mark.parametrize('n', range(400))\ndef test_many(n): pass\n"
         "@pytest.mark.parametrize('n', range(9))\ndef test_more_than_few(n): pass\n"
         "@pytest.mark.parametrize('n', range(3))\ndef test_few(n): pass\n"
-        "def test_one(): pass\n",
+        "def test_one(): pass\n"
+        "@pytest.mark.combinations\n@pytest.mark.parametrize('n', 'ab')\n@pytest.mark.parametrize('m', 'cdefg')\n"
+        "def test_both(n, m): pass\n",
         encoding="utf-8",
     )
 
@@ -390,9 +389,12 @@ def test_make_quick_leaves_out_repetition_only(tmp_path: Path) -> None:
         ran = check("pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments, cwd=tmp_path)
         return Counter(re.findall(r"::(\w+)", ran.stdout))
 
-    assert collected() == {"test_many": 400, "test_more_than_few": 9, "test_few": 3, "test_one": 1}
-    quick = collected("-m", "not thorough")
+    counts = {"test_many": 400, "test_more_than_few": 9, "test_few": 3, "test_one": 1, "test_both": 10}
+    assert collected() == counts
+    assert collected("-m", "not slow") == counts | {"test_both": 5}
+    quick = collected("-m", "not slow and not thorough")
+    assert quick["test_both"] >= 1
     assert (quick["test_few"], quick["test_one"]) == (3, 1)
     assert 6 <= quick["test_many"] <= 22
     assert 1 <= quick["test_more_than_few"] <= 3
-    assert quick == collected("-m", "not thorough")
+    assert quick == collected("-m", "not slow and not thorough")

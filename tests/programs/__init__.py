@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import pathlib
 import sys
@@ -104,7 +105,13 @@ def program_of(value: Any) -> Program | None:
     return found if isinstance(found, Program) and found.target is value else None
 
 
+@functools.cache
+def all_programs() -> Mapping[str, Program]:
+    """All programs by ``file.program``; each file is executed once for it in a process."""
+    stems = sorted(path.stem for path in PROGRAMS_FOLDER.glob("*/*.py"))
+    return {f"{stem}.{name}": found for stem in stems for name, found in programs_of(load_copy(stem, "listing"))}
+
+
 def program_names() -> list[str]:
     """All programs as ``file.program``."""
-    stems = sorted(path.stem for path in PROGRAMS_FOLDER.glob("*/*.py"))
-    return [f"{stem}.{name}" for stem in stems for name, _ in programs_of(load_copy(stem, "listing"))]
+    return list(all_programs())

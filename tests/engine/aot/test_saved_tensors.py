@@ -154,6 +154,7 @@ STEPS: tuple[Callable[..., None], ...] = (
 )
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__.strip("_"))
 def test_parts_of_a_call_are_differentiated_as_in_eager(step: Callable[..., None], backend: str) -> None:

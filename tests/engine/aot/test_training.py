@@ -221,6 +221,7 @@ def test_second_derivatives_where_inputs_depend_on_each_other() -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.combinations
 @pytest.mark.thorough
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
@@ -419,6 +420,7 @@ def losses(model: nn.Module, run: Any, optimizer: str, *, autocast: bool) -> lis
     return found
 
 
+@pytest.mark.combinations
 @pytest.mark.thorough
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
@@ -523,6 +525,7 @@ def error_of(step: Callable[[Run], object], run: Run) -> str:
     return ""
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -646,6 +649,7 @@ def test_items_are_assigned_from_other_items() -> None:
     torch.testing.assert_close(torch.autograd.grad(found.sin().sum(), a)[0], expected)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}], ids=str)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])

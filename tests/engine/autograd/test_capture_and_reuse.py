@@ -434,6 +434,7 @@ class Several(nn.Module):
         return h.sum(), h.relu(), h[0], h.exp().log()
 
 
+@pytest.mark.combinations
 @pytest.mark.thorough
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("uses", [(1,), (0, 1, 2), (2,), (1, 3), (0, 1, 2, 3)])

@@ -13,11 +13,17 @@ import torch
 import engine
 from tests.engine.autograd.programs import PROGRAMS
 from tests.engine.autograd.random_programs import random_program
+from tests.markers import slow_except_sample
 
 BACKENDS = ("eager", "aot_eager")
-GENERATED = 150
+GENERATED, IN_DEFAULT_RING = 150, 51
 COMPILED = 3
 """One in so many of the generated ones is compiled as well."""
+UNCOMPILED_SHARE = 4
+"""One program in so many has its captured backward run by backend "eager" outside the slow ring.
+
+Backend "aot_eager" runs the same capture and more.
+"""
 
 
 def outcome(run: Callable[[list[Any]], Any], backend: str | None) -> tuple[Any, list[Any]]:
@@ -46,8 +52,14 @@ def is_same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(name, backend, marks=slow_except_sample(name, UNCOMPILED_SHARE) if backend == "eager" else ())
+        for name in PROGRAMS
+        for backend in BACKENDS
+    ],
+)
 def test_programs(name: str, backend: str) -> None:
     """A program gives the same result when its backwards are captured and when they hit."""
     expected = outcome(PROGRAMS[name], None)
@@ -58,7 +70,11 @@ def test_programs(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "backend"),
-    [(s, "eager") for s in range(GENERATED)] + [(s, "aot_eager") for s in range(0, GENERATED, COMPILED)],
+    [
+        pytest.param(seed, backend, marks=[] if seed < IN_DEFAULT_RING else [pytest.mark.slow])
+        for backend, step in (("eager", 1), ("aot_eager", COMPILED))
+        for seed in range(0, GENERATED, step)
+    ],
 )
 def test_generated(seed: int, backend: str) -> None:
     """So does each of many programs made at random."""

@@ -9,6 +9,7 @@ import pytest
 
 import engine
 from tests.differential import Comparison, observe, prepare
+from tests.markers import slow_except_sample
 from tests.programs import program_names
 
 NAMES = program_names()
@@ -29,6 +30,8 @@ DIFFERENTIATING = {
     "model_zoo": 12,
 }
 """How many programs of some files have backwards that are captured, at the least."""
+SHARE = 4
+"""One other file of programs in so many outside the slow ring."""
 
 
 def captured(name: str) -> bool:
@@ -49,7 +52,9 @@ def captured(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize(
+    "stem", [pytest.param(s, marks=() if s in DIFFERENTIATING else slow_except_sample(s, SHARE)) for s in STEMS]
+)
 def test_programs_differentiate_as_ever(stem: str) -> None:
     """Gradients, side effects, output and exceptions equal those of torch's engine, bitwise.
 

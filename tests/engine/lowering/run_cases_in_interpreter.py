@@ -61,6 +61,9 @@ def mismatches(
     wanted = with_flat_results(case.function)(*args)
     graph = trace_to_aten(case.function, args, is_dynamic=is_dynamic)
     program = lower(graph, "cuda:90", print_triton, chooser=chooser, candidate_blockings=cuts)
+    uneven = [k.name for k in program.kernels if len(k.line_ops) != len(k.text.splitlines())]
+    if uneven:
+        return [f"{name} has not one list of ops per line" for name in uneven]
     found = program_executor(program, interpreter_launcher)(*case.args())
     limits = TOLERANCES if chooser is LIBRARY_CHOOSER else SUM_TOLERANCES
     return [

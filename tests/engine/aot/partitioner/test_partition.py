@@ -107,6 +107,7 @@ def _run(fn: Callable[..., Any], seed: int, tensors: int, parameters: int, writt
     return [*(() if written == "results" else [r.detach() for r in results]), *found]
 
 
+@pytest.mark.combinations
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", ["min-cut", "default"])
 @pytest.mark.parametrize("first", range(0, 40, 8))

@@ -129,6 +129,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize("trains", [False, True], ids=["infers", "trains"])
 @pytest.mark.thorough

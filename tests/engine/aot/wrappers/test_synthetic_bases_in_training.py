@@ -98,6 +98,7 @@ def _check(fn: Callable[..., Any], run: Callable[..., Any], make: Make, **option
             assert found[name] == value, name
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS.keys())
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_views_of_one_tensor_train(fn: Callable[..., Any], make: Make) -> None:

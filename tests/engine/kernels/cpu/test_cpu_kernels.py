@@ -25,6 +25,7 @@ from engine.runtime.program_executor import program_executor
 from engine.torch_private.pytree import tree_leaves
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import slow_except_sample
 
 F = nn.functional
 TOLERANCES = {torch.float32: 1e-5, torch.complex64: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -62,10 +63,22 @@ def assert_same(found: Any, expected: Any) -> None:
             assert a.stride() == b.stride()
 
 
+SYMBOLIC_SHARE = 4
+"""One case in so many runs with symbolic sizes too, outside the slow ring.
+
+Triton's interpreter runs all of them: lowering is the same.
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "is_dynamic"),
     [
-        pytest.param(name, is_dynamic, id=f"{name}-{'dynamic' if is_dynamic else 'static'}")
+        pytest.param(
+            name,
+            is_dynamic,
+            id=f"{name}-{'dynamic' if is_dynamic else 'static'}",
+            marks=slow_except_sample(name, SYMBOLIC_SHARE) if is_dynamic else (),
+        )
         for name, case in CASES.items()
         for is_dynamic in (False, True)
         if case.can_be_dynamic or not is_dynamic
@@ -379,7 +392,7 @@ def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("cpu_kernels")
-@pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((6, 5), True), ((9, 8), False)])
+@pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((3, 4), True), ((9, 8), False)])
 def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kernel: bool) -> None:
     """A kernel pools small windows, with NaN, infinities and indices as in eager."""
     x = torch.randn(4, 6, 35, 41)

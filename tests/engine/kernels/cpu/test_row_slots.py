@@ -23,6 +23,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
 @pytest.mark.parametrize("shape", [(3, 37), (70, 130)], ids=str)
 @pytest.mark.thorough

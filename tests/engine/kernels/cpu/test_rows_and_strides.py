@@ -78,6 +78,7 @@ def test_alternating_results_are_stored_as_whole_vectors(count: int) -> None:
     assert any(f"store <{count * unit.lanes(4)} x float>" in kernel.text for kernel in program.kernels)
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
 @pytest.mark.parametrize("width", [8, 37, 300])
 @pytest.mark.parametrize("name", ADDED)
@@ -164,6 +165,7 @@ SHORT_ROWS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
 @pytest.mark.parametrize("length", [4, 7, 16, 24])
 @pytest.mark.parametrize("name", SHORT_ROWS)

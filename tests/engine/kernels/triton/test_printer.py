@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -45,16 +44,6 @@ def test_compiles(name: str, target: str) -> None:
     case = CASES[name]
     for kernel in kernels_of(case.function, *case.args()):
         assert compile_kernel(kernel, target).error == ""
-
-
-@pytest.mark.parametrize("name", list(CASES))
-def test_text_is_a_module(name: str) -> None:
-    """Each kernel's text is Python that defines its function, with one list of ops per line."""
-    case = CASES[name]
-    for kernel in kernels_of(case.function, *case.args()):
-        functions = [n.name for n in ast.parse(kernel.text).body if isinstance(n, ast.FunctionDef)]
-        assert functions[-1] == kernel.name
-        assert len(kernel.line_ops) == len(kernel.text.splitlines())
 
 
 def test_no_bounds_where_blocks_fit() -> None:
