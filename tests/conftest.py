@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # markers decide what -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the gpu ring where there is no GPU, and mark what ``make test`` and ``make quick`` leave out."""
+    """Mark what ``make test`` and ``make quick`` leave out; skip the gpu ring without a GPU."""
     for item in left_out_combinations(items):
         item.add_marker(pytest.mark.slow)
     for item in thorough_items(item for item in items if item.get_closest_marker("slow") is None):

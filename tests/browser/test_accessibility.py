@@ -39,7 +39,7 @@ def faults(page: Any, axe: str) -> list[str]:
 
 
 def test_no_view_has_a_fault(explorer: Show, axe: str) -> None:
-    """All views of a session with every kind of record, with lit lines, beside another session."""
+    """All views of a session with every kind of record, lit lines, and another session."""
     page = explorer(verified_session(), others={"the run before": changed_session()}, name="this run")
     found = {}
     for view in VIEWS:

@@ -563,7 +563,7 @@ CONTRAST = """() => {
 
 
 def low_contrast(page: Any) -> list[str]:
-    """Return text with low contrast in the light and the dark theme; the theme stays as it was."""
+    """Return text with low contrast in each theme; the theme stays as it was."""
     found = []
     for _ in range(2):
         found += [f"low contrast: {text}" for text in page.evaluate(CONTRAST)]

@@ -20,7 +20,7 @@ GENERATED, IN_DEFAULT_RING = 150, 51
 COMPILED = 3
 """One in so many of the generated ones is compiled as well."""
 UNCOMPILED_SHARE = 4
-"""One program in so many has its captured backward run by backend "eager" outside the slow ring.
+"""One program in so many uses backend "eager" too, outside the slow ring.
 
 Backend "aot_eager" runs the same capture and more.
 """

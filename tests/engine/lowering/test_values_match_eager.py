@@ -18,5 +18,5 @@ pytestmark = needs_triton
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_eager(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Every result of the case agrees with eager; each kernel knows the ops of each line of its text."""
+    """Every result of the case agrees with eager; kernels know the ops of each line."""
     assert run_in_batches(request, tmp_path_factory)[name] == []
