@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.storage_geometry import size_hint
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.ir.aot.aot_metadata import IntOrSymInt, is_same_layout, is_same_size
 from engine.ir.introspection.symbols import symbolic_numbers_in
@@ -25,7 +26,7 @@ def specialize_to_defined_tangents(
 ) -> torch.fx.GraphModule | None:
     """Return ``module`` without undefined tangents; gradients that need only those are None.
 
-    None if zeros must be filled in instead, because a size of them is not known.
+    None if zeros must be filled in instead, because a size or the layout of them is not known.
     """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -66,7 +67,7 @@ def _copy_with_zeros(
 ) -> bool:
     """Copy a node that reads undefined values, with zeros for them, unless it is undefined.
 
-    Return False if a size of the zeros is not known.
+    Return False if a size or the layout of the zeros is not known.
     This holds for operators that are not linear too, since autograd runs none of them.
     """
     if all(n in gone or n not in late for n in node.all_input_nodes):
@@ -88,16 +89,26 @@ def _copy_with_zeros(
 
 
 def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node | None:
+    """Return zeros in the layout of an undefined value: what reads them was traced for its strides."""
     value = tensor_meta(node)
     if value is None:
         return None
-    sizes = [_size(graph, size, copies) if static_size(size) is None else size for size in value.shape]
-    if None in sizes:
-        return None
-    zeros = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
+    by_stride = sorted(range(value.dim()), key=lambda d: -(size_hint(value.stride(d)) or 0))
+    dense = [value.shape[d] for d in by_stride]
+    order = [by_stride.index(d) for d in range(value.dim())]
     with value.fake_mode:  # type: ignore[attr-defined]
-        zeros.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
-    return zeros
+        zeros = torch.zeros(dense, dtype=value.dtype, device=value.device)
+        permuted = zeros.permute(order)
+    sizes = [_size(graph, size, copies) if static_size(size) is None else size for size in dense]
+    if None in sizes or not is_same_layout(permuted, value):
+        return None
+    full = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
+    full.meta = {"val": zeros}
+    if order == sorted(order):
+        return full
+    result = graph.call_function(torch.ops.aten.permute.default, (full, order))
+    result.meta = {"val": permuted}
+    return result
 
 
 def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node | None:

@@ -426,10 +426,13 @@ class LazyBackward:
     def _fill_zeros(self, tangents: Sequence[Any], layouts: Sequence[TangentLayout]) -> list[Any]:
         fakes = {n.name: n.meta["val"] for n in self.graph.graph.nodes if n.name in self.metadata.tangent_names}
         filled = []
-        for name, tangent, (size, _) in zip(self.metadata.tangent_names, tangents, layouts, strict=True):
+        for name, tangent, (size, stride) in zip(self.metadata.tangent_names, tangents, layouts, strict=True):
             like = fakes[name]
-            zeros = tangent is None
-            filled.append(torch.zeros(size, dtype=like.dtype, device=like.device) if zeros else tangent)
+            filled.append(
+                torch.empty_strided(size, stride, dtype=like.dtype, device=like.device).zero_()
+                if tangent is None
+                else tangent
+            )
         return filled
 
 

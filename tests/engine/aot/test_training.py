@@ -316,6 +316,23 @@ def test_results_without_gradients() -> None:
     assert (size, nothing) == (4, None)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_undefined_tangents_have_the_layout_of_their_results(dynamic: bool) -> None:
+    """A backward views the gradient of a transposed result, although that result got no gradient."""
+
+    def fn(x: torch.Tensor) -> Any:
+        y = x.view(2, 3, -1).transpose(0, 1) * 2
+        return y, y[:1].sin()
+
+    def use(results: Any) -> torch.Tensor:
+        return results[1].sum()  # type: ignore[no-any-return]
+
+    inputs = [leaf(24)]
+    assert torch.equal(
+        *(gradients(run, inputs, use)[0] for run in (fn, compiled(fn, dynamic=dynamic)))  # type: ignore[arg-type]
+    )
+
+
 def test_hooks_on_results_run() -> None:
     """A hook on a result sees its gradient, and may change it."""
     x = leaf(3)
