@@ -89,7 +89,7 @@ def _copy_with_zeros(
 
 
 def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node | None:
-    """Return zeros in the layout of an undefined value: what reads them was traced for its strides."""
+    """Return zeros in the traced layout of an undefined value, or None if it has none."""
     value = tensor_meta(node)
     if value is None:
         return None

@@ -318,7 +318,7 @@ def test_results_without_gradients() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_undefined_tangents_have_the_layout_of_their_results(dynamic: bool) -> None:
-    """A backward views the gradient of a transposed result, although that result got no gradient."""
+    """A backward views the gradient of a transposed result which got no gradient itself."""
 
     def fn(x: torch.Tensor) -> Any:
         y = x.view(2, 3, -1).transpose(0, 1) * 2
