@@ -48,7 +48,7 @@ from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_
 from engine.ir.introspection.operator_facts import draws_random, facts_of, facts_of_node
 from engine.ir.introspection.symbols import symbol_of, symbolic_numbers_in, symbols_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
-from engine.ir.kernels.symbol_places import NUMBER, OFFSET, stride_place
+from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.node_values import (
     called_overload,
@@ -222,7 +222,7 @@ def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
         sizes = enumerate(fake.shape) if n in tensors else [(NUMBER, fake)]
         locations += [(size, n, dim) for dim, size in sizes]
     for n, tensor in tensors.items():  # symbols that occur in no size: the input may be a slice
-        locations += [(stride, n, stride_place(dim)) for dim, stride in enumerate(tensor.stride())]
+        locations += [(stride, n, stride_location(dim)) for dim, stride in enumerate(tensor.stride())]
         locations.append((tensor.storage_offset(), n, OFFSET))
     for number, n, dim in locations:
         if (symbol := symbol_of(number)) is not None:

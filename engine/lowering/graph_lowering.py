@@ -16,7 +16,7 @@ from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import BufferRef, ConstantTensor
-from engine.ir.kernels.symbol_places import NUMBER, OFFSET, stride_place
+from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
 from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
@@ -141,7 +141,7 @@ class GraphLowering:
             if value.layout == torch.strided:
                 sizes_and_strides = enumerate(zip(value.shape, value.stride(), strict=True))
                 layouts += [
-                    (stride, position, stride_place(dim))
+                    (stride, position, stride_location(dim))
                     for dim, (size, stride) in sizes_and_strides
                     if as_size(size) != 1  # the expression: a data-dependent size cannot be guarded
                 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, LoweredProgram
-from engine.ir.kernels.symbol_places import place_expr
+from engine.ir.kernels.symbol_locations import symbol_expr
 from engine.ir.node_values import called_overload
 
 
@@ -19,7 +19,7 @@ def wrapper_text(program: LoweredProgram) -> str:
     """Return the whole program as readable Python."""
     lines = [f"def run({', '.join(program.inputs)}):"]
     for symbol, (position, location) in program.symbol_sources.items():
-        lines.append(f"    {symbol} = {place_expr(program.inputs[position], location)}")
+        lines.append(f"    {symbol} = {symbol_expr(program.inputs[position], location)}")
     last_use = _last_uses(program)
     defined: set[str] = set(program.inputs)
     for number, step in enumerate(program.steps):

@@ -29,7 +29,7 @@ from engine.ir.kernels.lowered_program import (
     LoweredProgram,
     buffer_refs,
 )
-from engine.ir.kernels.symbol_places import place_expr
+from engine.ir.kernels.symbol_locations import symbol_expr
 from engine.ir.loop_ir.index_expr import product
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of, tensors_by_position, tensors_in
@@ -328,7 +328,7 @@ class _ProgramWriter:
 
     def _symbol_lines(self) -> Iterator[str]:
         for symbol, (index, location) in self.program.symbol_sources.items():
-            yield f"{self._symbols[symbol]} = {place_expr(self._names[self.program.inputs[index]], location)}"
+            yield f"{self._symbols[symbol]} = {symbol_expr(self._names[self.program.inputs[index]], location)}"
 
     def _input_lines(self, checks: bool) -> Iterator[str]:
         read = {a.buffer for k in self.program.kernels for a in k.args if a.kind == "pointer"}

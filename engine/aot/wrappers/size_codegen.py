@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
 from engine.ir.introspection.symbols import symbols_in
-from engine.ir.kernels.symbol_places import place_expr
+from engine.ir.kernels.symbol_locations import symbol_expr
 from engine.ir.static_sizes import static_size
 from engine.torch_private.sympy_functions import PythonPrinter
 
@@ -30,7 +30,7 @@ def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, 
     """Return statements that read the symbols in these sizes, before the call changes layouts."""
     needed = symbol_names(sizes)
     return tuple(
-        f"{name} = {place_expr(f'i{at}', location)}" for name, at, location in plan.symbol_sources if name in needed
+        f"{name} = {symbol_expr(f'i{at}', location)}" for name, at, location in plan.symbol_sources if name in needed
     )
 
 

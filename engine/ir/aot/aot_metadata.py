@@ -125,7 +125,7 @@ class AotMetadata:
 
     ``num_results`` counts its results.
 
-    ``symbol_sources`` locates each size symbol at run time: name, input, place (``engine.ir.kernels.symbol_places``).
+    ``symbol_sources`` locates each size symbol at run time: name, input, location (``engine.ir.kernels.symbol_locations``).
     """
 
     inputs: tuple[InputAliasInfo, ...]

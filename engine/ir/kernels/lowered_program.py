@@ -176,7 +176,7 @@ class LoweredProgram:
 
     ``inputs`` names the graph's placeholders in order: buffers, or symbols for sizes. ``outputs`` holds
     ``BufferRef`` objects or constants. ``symbol_sources`` maps each sympy symbol's name to (input index,
-    place). ``reference_graph`` is the decomposed ATen graph that was lowered,
+    location). ``reference_graph`` is the decomposed ATen graph that was lowered,
     with the placeholders of ``inputs``. A buffer that has a node carries the node's name, so that verification
     can run each kernel on ATen's values and compare its results. Other buffers are scratch. None: there is
     nothing to compare with.

@@ -20,45 +20,47 @@ _LEGACY = {f"{c}l": f"{c}x" for c in "abcd"}
 
 
 def lines_by_use(
-    places: Sequence[InstructionLocation], weak_lines: frozenset[int], *, destination_first: bool
+    locations: Sequence[InstructionLocation], weak_lines: frozenset[int], *, destination_first: bool
 ) -> list[InstructionLocation]:
     """Return the instructions; one without a line has that of the next use of its result.
 
     ``weak_lines``: lines of the kernel's text that hold control flow; only branches really come from them.
     """
     next_use: dict[str, InlineChain] = {}
-    found: list[InstructionLocation] = []
-    for place in reversed(places):
-        name, _, operands = place.text.partition("\t")
+    results: list[InstructionLocation] = []
+    for location in reversed(locations):
+        name, _, operands = location.text.partition("\t")
         parts = _SPLIT.split(operands) if operands else []
         target = parts.pop(0 if destination_first else -1) if parts else ""
         has_no_result = name.startswith(_NO_RESULT)
         written = set() if has_no_result else _storage(target)
-        if not has_no_result and (not place.chain or not place.chain[-1].line or place.chain[-1].line in weak_lines):
+        if not has_no_result and (
+            not location.chain or not location.chain[-1].line or location.chain[-1].line in weak_lines
+        ):
             chain = next((next_use[w] for w in written if w in next_use), ())
-            place = place._replace(chain=chain or place.chain)
-        found.append(place)
+            location = location._replace(chain=chain or location.chain)
+        results.append(location)
         for register in written:
             next_use.pop(register, None)
-        if place.chain and place.chain[-1].line:
+        if location.chain and location.chain[-1].line:
             address = _storage(target) if has_no_result or _reads_target(name, target) else set()
             for register in address.union(*map(_storage, parts)):
-                next_use[register] = place.chain
-    return found[::-1]
+                next_use[register] = location.chain
+    return results[::-1]
 
 
-def values_by_use(places: Iterable[InstructionLocation]) -> list[InstructionLocation]:
+def values_by_use(locations: Iterable[InstructionLocation]) -> list[InstructionLocation]:
     """Return LLVM instructions; one without a line has that of the next use of its result."""
     next_use: dict[str, InlineChain] = {}
-    found: list[InstructionLocation] = []
-    for place in reversed(list(places)):
-        value, is_value, operation = place.text.partition(" = ")
-        if is_value and not (place.chain and place.chain[-1].line):
-            place = place._replace(chain=next_use.get(value, place.chain))
-        found.append(place)
-        if place.chain and place.chain[-1].line:
-            next_use |= dict.fromkeys(_VALUE.findall(operation or value), place.chain)
-    return found[::-1]
+    results: list[InstructionLocation] = []
+    for location in reversed(list(locations)):
+        value, is_value, operation = location.text.partition(" = ")
+        if is_value and not (location.chain and location.chain[-1].line):
+            location = location._replace(chain=next_use.get(value, location.chain))
+        results.append(location)
+        if location.chain and location.chain[-1].line:
+            next_use |= dict.fromkeys(_VALUE.findall(operation or value), location.chain)
+    return results[::-1]
 
 
 def _reads_target(name: str, target: str) -> bool:

@@ -53,8 +53,8 @@ class IrWriter:
     def call(self, hint: str, function: str, result: str, arguments: list[tuple[str, str]], flags: str = "") -> str:
         """Write a call with ``(type, value)`` arguments; return the name of its result."""
         self.declare(function, result, ", ".join(t for t, _ in arguments))
-        given = ", ".join(f"{t} {v}" for t, v in arguments)
-        return self.assign(hint, f"call {flags}{result} @{function}({given})")
+        arguments_text = ", ".join(f"{t} {v}" for t, v in arguments)
+        return self.assign(hint, f"call {flags}{result} @{function}({arguments_text})")
 
     @contextlib.contextmanager
     def loop(self, hint: str, start: str, stop: str, step: str | int = 1, *, before: str) -> Iterator[str]:

@@ -24,6 +24,6 @@ def value_at(op: LoopIROp, var: LoopVar, position: int) -> Any:
     if op.name == "index" and op.index is not None:
         index = op.index.replace({var: constant(position)})
         return None if index.terms else static_size(index.const)
-    known = [value_at(arg, var, position) for arg in op.args]
+    arguments = [value_at(arg, var, position) for arg in op.args]
     evaluate = _OPERATORS.get(op.name)
-    return None if evaluate is None or None in known else evaluate(*known)
+    return None if evaluate is None or None in arguments else evaluate(*arguments)

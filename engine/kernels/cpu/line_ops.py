@@ -22,21 +22,21 @@ def complete_line_ops(text: str, line_ops: Sequence[Ops]) -> tuple[Ops, ...]:
     ops that call it.
     """
     lines = text.split("\n")
-    found = [*line_ops, *([()] * (len(lines) - len(line_ops)))]
+    completed = [*line_ops, *([()] * (len(lines) - len(line_ops)))]
     functions = function_at_line(text)
     kernel = next(iter(functions.values()), "")
     own = [number - 1 for number, name in functions.items() if name == kernel and is_instruction(lines[number - 1])]
     for start, end in _loop_line_ranges(lines, own):
-        inside = _union(found[n] for n in own if start <= n <= end)
+        inside = _union(completed[n] for n in own if start <= n <= end)
         for n in own:
-            if start - 1 <= n <= end and not found[n]:
-                found[n] = inside
-    _add_users(lines, own, found)
-    for name, ops in _callers(lines, functions, found).items():
+            if start - 1 <= n <= end and not completed[n]:
+                completed[n] = inside
+    _add_users(lines, own, completed)
+    for name, ops in _callers(lines, functions, completed).items():
         for number, function in functions.items():
             if function == name and is_instruction(lines[number - 1]):
-                found[number - 1] = ops
-    return tuple(found)
+                completed[number - 1] = ops
+    return tuple(completed)
 
 
 def _union(parts: Iterator[Ops]) -> Ops:
@@ -46,29 +46,29 @@ def _union(parts: Iterator[Ops]) -> Ops:
 def _loop_line_ranges(lines: Sequence[str], own: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last line of each loop, the inner loops first."""
     ends = {line[: -len(".exit:")]: n for n, line in enumerate(lines) if line.endswith(".exit:")}
-    heads = [(n, found[1]) for n, line in enumerate(lines[: own[-1]] if own else ()) if (found := _HEAD.match(line))]
+    heads = [(n, match[1]) for n, line in enumerate(lines[: own[-1]] if own else ()) if (match := _HEAD.match(line))]
     return ((n, ends[name]) for n, name in reversed(heads) if name in ends)
 
 
-def _add_users(lines: Sequence[str], own: Sequence[int], found: list[Ops]) -> None:
+def _add_users(lines: Sequence[str], own: Sequence[int], completed: list[Ops]) -> None:
     """Give a line without ops those of the lines that use its result."""
     used: dict[str, dict[str, None]] = {}
     for n in reversed(own):
-        made = _DEFINED.match(lines[n])
-        if made and not found[n]:
-            found[n] = tuple(used.get(made[1], ()))
-        for name in _NAME.findall(lines[n], made.end() if made else 0):
-            used.setdefault(name, {}).update(dict.fromkeys(found[n]))
+        definition = _DEFINED.match(lines[n])
+        if definition and not completed[n]:
+            completed[n] = tuple(used.get(definition[1], ()))
+        for name in _NAME.findall(lines[n], definition.end() if definition else 0):
+            used.setdefault(name, {}).update(dict.fromkeys(completed[n]))
 
 
-def _callers(lines: Sequence[str], functions: dict[int, str], found: Sequence[Ops]) -> dict[str, Ops]:
+def _callers(lines: Sequence[str], functions: dict[int, str], completed: Sequence[Ops]) -> dict[str, Ops]:
     """Return the ops that call each function, also through another one."""
     defined = list(dict.fromkeys(functions.values()))[1:]
     calls: dict[str, dict[str, None]] = {name: {} for name in defined}
     inner: dict[str, set[str]] = {name: set() for name in defined}
     for number, function in functions.items():
         if (called := _CALL.search(lines[number - 1])) and called[1] in calls:
-            calls[called[1]].update(dict.fromkeys(found[number - 1]))
+            calls[called[1]].update(dict.fromkeys(completed[number - 1]))
             inner.setdefault(function, set()).add(called[1])
     for _ in defined:
         for name in defined:

@@ -29,17 +29,17 @@ def with_line_table(text: str, file: str) -> str:
     """Return LLVM IR in which each instruction has its line of ``text`` as debug location."""
     lines, nodes, scope = list[str](), list[str](), 0
     for number, line in enumerate(text.split("\n"), 1):
-        made = line
-        if found := _DEFINITION.match(line):
+        marked_line = line
+        if match := _DEFINITION.match(line):
             scope = _FIRST_ID + len(nodes)
-            nodes.append(_FUNCTION.format(id=scope, name=found[1], line=number))
-            made = f"{line.removesuffix('{')}!dbg !{scope} {{"
+            nodes.append(_FUNCTION.format(id=scope, name=match[1], line=number))
+            marked_line = f"{line.removesuffix('{')}!dbg !{scope} {{"
         elif line.startswith("}"):
             scope = 0
         elif scope and is_instruction(line):
-            made = f"{line}, !dbg !{_FIRST_ID + len(nodes)}"
+            marked_line = f"{line}, !dbg !{_FIRST_ID + len(nodes)}"
             nodes.append(f"!{_FIRST_ID + len(nodes)} = !DILocation(line: {number}, column: 1, scope: !{scope})")
-        lines.append(made)
+        lines.append(marked_line)
     return "\n".join([*lines, _HEAD.format(file=file) + "\n".join(nodes), ""])
 
 
@@ -57,8 +57,8 @@ def function_at_line(text: str) -> dict[int, str]:
 def _functions(text: str) -> Iterator[tuple[int, str]]:
     name = ""
     for number, line in enumerate(text.split("\n"), 1):
-        if found := _DEFINITION.match(line):
-            name = found[1]
+        if match := _DEFINITION.match(line):
+            name = match[1]
         if name:
             yield number, name
         if line.startswith("}"):

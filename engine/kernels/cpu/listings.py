@@ -47,9 +47,9 @@ class CpuMachine:
 
     def code_generator(self) -> Any:
         """Return LLVM's code generator, with comments in the assembly on spills and loops."""
-        made = llvm.Target.from_triple(self.triple).create_target_machine(self.cpu, self.features, opt=3, jit=True)
-        made.set_asm_verbosity(True)
-        return made
+        generator = llvm.Target.from_triple(self.triple).create_target_machine(self.cpu, self.features, opt=3, jit=True)
+        generator.set_asm_verbosity(True)
+        return generator
 
 
 @functools.cache
@@ -77,12 +77,12 @@ def compile_for_cpu(name: str, text: str, machine: CpuMachine | None = None) -> 
     functions = function_at_line(text)
     read = aarch64_locations if machine.architecture == "AArch64" else x86_locations
     weak = frozenset(n for n, line in enumerate(text.split("\n"), 1) if line.lstrip().startswith(("br ", "define ")))
-    places = lines_by_use(list(read(assembly)), weak, destination_first=machine.architecture == "AArch64")
+    locations = lines_by_use(list(read(assembly)), weak, destination_first=machine.architecture == "AArch64")
     listings = (
         _listing("llopt", module, values_by_use(llvm_locations(module)), functions),
-        _listing("asm", assembly, places, functions),
+        _listing("asm", assembly, locations, functions),
     )
-    return TargetRecord(CPU, listings, _resources(text, assembly, places, machine), seconds)
+    return TargetRecord(CPU, listings, _resources(text, assembly, locations, machine), seconds)
 
 
 def _compile(text: str, machine: CpuMachine) -> tuple[str, str]:
@@ -103,7 +103,7 @@ _DEBUG_SUFFIX = re.compile(r",? !dbg !\d+")
 _DEBUG_SECTION = re.compile(r'\s*\.section\s+"?\.(debug|note)')
 
 
-def _listing(stage: str, text: str, places: Iterable[InstructionLocation], functions: Mapping[int, str]) -> Listing:
+def _listing(stage: str, text: str, locations: Iterable[InstructionLocation], functions: Mapping[int, str]) -> Listing:
     """Return a listing without debug information, each instruction linked or labeled."""
     lines, numbers = [], dict[int, int]()
     for number, line in enumerate(text.split("\n"), 1):
@@ -112,20 +112,20 @@ def _listing(stage: str, text: str, places: Iterable[InstructionLocation], funct
         if not _DEBUG_LINE.match(line):
             lines.append(_DEBUG_SUFFIX.sub("", line))
             numbers[number] = len(lines)
-    links = (_link(p._replace(line=numbers[p.line]), functions) for p in places if p.line in numbers)
+    links = (_link(p._replace(line=numbers[p.line]), functions) for p in locations if p.line in numbers)
     return listing_of_links(stage, "\n".join(lines) + "\n", links)
 
 
-def _link(place: InstructionLocation, functions: Mapping[int, str]) -> LineLink:
+def _link(location: InstructionLocation, functions: Mapping[int, str]) -> LineLink:
     """Link an instruction to the line of its outermost call.
 
     The inner functions are its library chain.
     """
-    lines = [frame.line for frame in place.chain]
+    lines = [frame.line for frame in location.chain]
     if not lines or not lines[-1]:
-        return LineLink(place.line, label=_label(place.text, is_moved=bool(lines)))
+        return LineLink(location.line, label=_label(location.text, is_moved=bool(lines)))
     library = tuple(functions.get(line, "") for line in reversed(lines[:-1]) if line)
-    return LineLink(place.line, lines[-1], library)
+    return LineLink(location.line, lines[-1], library)
 
 
 _LABELS = (
@@ -146,12 +146,12 @@ _SPILL = re.compile(r"(#|//|;) .*\b(Spill|Reload)\b")
 _WIDTHS = (("zmm", 512), ("ymm", 256))
 
 
-def _resources(text: str, assembly: str, places: list[InstructionLocation], machine: CpuMachine) -> KernelResources:
-    spills = Counter(found[2] for line in assembly.splitlines() if (found := _SPILL.search(line)))
+def _resources(text: str, assembly: str, locations: list[InstructionLocation], machine: CpuMachine) -> KernelResources:
+    spills = Counter(match[2] for line in assembly.splitlines() if (match := _SPILL.search(line)))
     lanes = re.match(r"; .*: (\d+) lanes", text)
     is_arm = machine.architecture == "AArch64"
-    mix = Counter((_arm_kind if is_arm else _x86_kind)(place.text) for place in places)
-    code = "\n".join(place.text for place in places)
+    mix = Counter((_arm_kind if is_arm else _x86_kind)(location.text) for location in locations)
+    code = "\n".join(location.text for location in locations)
     bits = next((width for name, width in _WIDTHS if name in code), 128 if _uses_vectors(mix) else 0)
     return KernelResources(
         spills=spills["Spill"],

@@ -120,13 +120,13 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
 
 def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> Mapping[int, frozenset[LoopVar]]:
     """Return the loop variables along which each op varies."""
-    found: dict[int, frozenset[LoopVar]] = {}
+    loop_vars: dict[int, frozenset[LoopVar]] = {}
     inner = frozenset(nest.inner)
     for op in ops:
         own = frozenset() if op.index is None or op.name == "check" else op.index.variables()
-        own = own.union(*(found[a.number] for a in op_inputs(op, ops)))
-        found[op.number] = own - inner if op.name == "reduce" else own | inner if op.name == "scan" else own
-    return found
+        own = own.union(*(loop_vars[a.number] for a in op_inputs(op, ops)))
+        loop_vars[op.number] = own - inner if op.name == "reduce" else own | inner if op.name == "scan" else own
+    return loop_vars
 
 
 def lane_stride(index: IndexExpr, var: LoopVar) -> Size | None:

@@ -36,42 +36,42 @@ class Memory:
             return self._load_scalar(pointer, scalar, at.base, mask, hint)
         kind, size, write = wide(scalar, self._lanes), dtype.itemsize, self._writer
         if not at.lanes and at.stride == 1:
-            place = self._pointer_at(pointer, scalar, at.base)
+            address = self._pointer_at(pointer, scalar, at.base)
             if not mask:
-                return write.assign(hint, f"load {kind}, ptr {place}, align {size}")
+                return write.assign(hint, f"load {kind}, ptr {address}, align {size}")
             function = f"llvm.masked.load.{type_suffix(scalar, self._lanes)}.p0"
             write.declare(function, kind, f"ptr, <{self._lanes} x i1>, {kind}")
             masked = f"<{self._lanes} x i1> {mask}"
             return write.assign(
-                hint, f"call {kind} @{function}(ptr align {size} {place}, {masked}, {kind} zeroinitializer)"
+                hint, f"call {kind} @{function}(ptr align {size} {address}, {masked}, {kind} zeroinitializer)"
             )
         if not mask and not at.lanes and at.stride in SHORT_STRIDES:
             return self._load_every(int(at.stride), self._pointer_at(pointer, scalar, at.base), scalar, hint)
-        places = self._lane_pointers(pointer, scalar, at)
+        addresses = self._lane_pointers(pointer, scalar, at)
         function = f"llvm.masked.gather.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
         write.declare(function, kind, f"<{self._lanes} x ptr>, <{self._lanes} x i1>, {kind}")
         masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
         return write.assign(
             hint,
-            f"call {kind} @{function}(<{self._lanes} x ptr> align {size} {places}, {masked}, {kind} zeroinitializer)",
+            f"call {kind} @{function}(<{self._lanes} x ptr> align {size} {addresses}, {masked}, {kind} zeroinitializer)",
         )
 
-    def _load_every(self, stride: int, place: str, scalar: str, hint: str) -> str:
+    def _load_every(self, stride: int, address: str, scalar: str, hint: str) -> str:
         """Load elements at a short stride, from vectors that end where the elements end."""
         kind, lanes, write = wide(scalar, self._lanes), self._lanes, self._writer
-        size, found = MEMORY_BYTES[scalar], ""
+        size, loaded = MEMORY_BYTES[scalar], ""
         for part in range(stride):
-            at = self._pointer_at(place, scalar, str(part * (lanes - 1)))
+            at = self._pointer_at(address, scalar, str(part * (lanes - 1)))
             row = write.assign("part", f"load {kind}, ptr {at}, align {size}")
             starts = [min(stride - 1, lane * stride // (lanes - 1)) for lane in range(lanes)]
             picks = [
                 lanes + lane * stride - part * (lanes - 1) if starts[lane] == part else lane for lane in range(lanes)
             ]
             chosen = ", ".join(f"i32 {n}" for n in picks)
-            found = write.assign(
-                hint, f"shufflevector {kind} {found or 'poison'}, {kind} {row}, <{lanes} x i32> <{chosen}>"
+            loaded = write.assign(
+                hint, f"shufflevector {kind} {loaded or 'poison'}, {kind} {row}, <{lanes} x i32> <{chosen}>"
             )
-        return found
+        return loaded
 
     def tile_type(self, dtype: torch.dtype) -> str:
         """Return the type of a tile's elements: words for smaller ones.
@@ -85,31 +85,33 @@ class Memory:
         """Store a transposed tile in a stack slot; each vector read is contiguous in memory."""
         scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
         kind, step = wide(scalar, lanes), self._addresses.size_name(at.stride)
-        held = wide(self.tile_type(dtype), lanes)
+        tile_vector = wide(self.tile_type(dtype), lanes)
         bits = wide(f"i{8 * dtype.itemsize}", lanes)
-        rows, place = [], self._pointer_at(pointer, scalar, at.base)
+        rows, address = [], self._pointer_at(pointer, scalar, at.base)
         for lane in range(lanes):
-            row = write.assign("row", f"load {kind if held == kind else bits}, ptr {place}, align {dtype.itemsize}")
-            rows.append(row if held == kind else write.assign("row", f"zext {bits} {row} to {held}"))
+            row = write.assign(
+                "row", f"load {kind if tile_vector == kind else bits}, ptr {address}, align {dtype.itemsize}"
+            )
+            rows.append(row if tile_vector == kind else write.assign("row", f"zext {bits} {row} to {tile_vector}"))
             if lane + 1 < lanes:
-                place = self._pointer_at(place, scalar, step)
-        for number, row in enumerate(self._transpose(rows, held)):
-            place = self._pointer_at(slot, held, str(number))
-            write.line(f"store {held} {row}, ptr {place}")
+                address = self._pointer_at(address, scalar, step)
+        for number, row in enumerate(self._transpose(rows, tile_vector)):
+            address = self._pointer_at(slot, tile_vector, str(number))
+            write.line(f"store {tile_vector} {row}, ptr {address}")
 
     def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
         """Load one vector of a tile, narrowed from words."""
-        kind, held, write = (
+        kind, tile_vector, write = (
             wide(_memory_type(dtype), self._lanes),
             wide(self.tile_type(dtype), self._lanes),
             self._writer,
         )
-        found = write.assign(hint, f"load {held}, ptr {self._pointer_at(slot, held, number)}")
-        if held == kind:
-            return found
+        loaded = write.assign(hint, f"load {tile_vector}, ptr {self._pointer_at(slot, tile_vector, number)}")
+        if tile_vector == kind:
+            return loaded
         bits = wide(f"i{8 * dtype.itemsize}", self._lanes)
-        found = write.assign(hint, f"trunc {held} {found} to {bits}")
-        return found if bits == kind else write.assign(hint, f"bitcast {bits} {found} to {kind}")
+        loaded = write.assign(hint, f"trunc {tile_vector} {loaded} to {bits}")
+        return loaded if bits == kind else write.assign(hint, f"bitcast {bits} {loaded} to {kind}")
 
     def _transpose(self, rows: list[str], kind: str) -> list[str]:
         """Transpose a square of vectors: each step interleaves the two halves of the rows."""
@@ -130,29 +132,31 @@ class Memory:
         """Store one value, or one per lane, of a memory type. An empty ``mask`` stores all."""
         scalar, size, write = _memory_type(dtype), dtype.itemsize, self._writer
         if not is_vector:
-            place = self._pointer_at(pointer, scalar, at.base)
+            address = self._pointer_at(pointer, scalar, at.base)
             if mask:
-                place = self._masked_pointer(place, scalar, mask)
-            write.line(f"store {scalar} {value}, ptr {place}, align {size}")
+                address = self._masked_pointer(address, scalar, mask)
+            write.line(f"store {scalar} {value}, ptr {address}, align {size}")
             return
         kind = wide(scalar, self._lanes)
         if not at.lanes and at.stride == 1:
-            place = self._pointer_at(pointer, scalar, at.base)
+            address = self._pointer_at(pointer, scalar, at.base)
             if not mask:
-                write.line(f"store {kind} {value}, ptr {place}, align {size}")
+                write.line(f"store {kind} {value}, ptr {address}, align {size}")
                 return
             function = f"llvm.masked.store.{type_suffix(scalar, self._lanes)}.p0"
             write.declare(function, "void", f"{kind}, ptr, <{self._lanes} x i1>")
-            write.line(f"call void @{function}({kind} {value}, ptr align {size} {place}, <{self._lanes} x i1> {mask})")
+            write.line(
+                f"call void @{function}({kind} {value}, ptr align {size} {address}, <{self._lanes} x i1> {mask})"
+            )
             return
         if not mask and not at.lanes and at.stride in SHORT_STRIDES and size >= MIN_MASKED_BYTES:
             self._store_every(int(at.stride), self._pointer_at(pointer, scalar, at.base), scalar, value)
             return
-        places = self._lane_pointers(pointer, scalar, at)
+        addresses = self._lane_pointers(pointer, scalar, at)
         function = f"llvm.masked.scatter.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
         write.declare(function, "void", f"{kind}, <{self._lanes} x ptr>, <{self._lanes} x i1>")
         masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
-        write.line(f"call void @{function}({kind} {value}, <{self._lanes} x ptr> align {size} {places}, {masked})")
+        write.line(f"call void @{function}({kind} {value}, <{self._lanes} x ptr> align {size} {addresses}, {masked})")
 
     def store_interleaved(self, pointer: str, dtype: torch.dtype, at: Address, vectors: Sequence[str]) -> None:
         """Store two to four vectors whose elements alternate in memory.
@@ -165,21 +169,21 @@ class Memory:
         if count > 2:
             kind, joined = wide(scalar, 2 * lanes), iota(2 * lanes, "i32")
             pairs = [[self._shuffle_pair(pair, scalar, joined) for pair in pairs]]
-        places = ", ".join(f"i32 {n % count * lanes + n // count}" for n in range(count * lanes))
+        addresses = ", ".join(f"i32 {n % count * lanes + n // count}" for n in range(count * lanes))
         (first, second), length = pairs[0], count * lanes
-        row = write.assign("rows", f"shufflevector {kind} {first}, {kind} {second}, <{length} x i32> <{places}>")
-        place = self._pointer_at(self._pointer_at(pointer, scalar, at.base), scalar, str(1 - count))
-        write.line(f"store {long} {row}, ptr {place}, align {dtype.itemsize}")
+        row = write.assign("rows", f"shufflevector {kind} {first}, {kind} {second}, <{length} x i32> <{addresses}>")
+        address = self._pointer_at(self._pointer_at(pointer, scalar, at.base), scalar, str(1 - count))
+        write.line(f"store {long} {row}, ptr {address}, align {dtype.itemsize}")
 
-    def _shuffle_pair(self, pair: Sequence[str], scalar: str, places: str) -> str:
+    def _shuffle_pair(self, pair: Sequence[str], scalar: str, addresses: str) -> str:
         """Return one vector with the elements of one or two."""
         kind, second = wide(scalar, self._lanes), pair[1] if len(pair) > 1 else "poison"
         length = 2 * self._lanes
         return self._writer.assign(
-            "both", f"shufflevector {kind} {pair[0]}, {kind} {second}, <{length} x i32> {places}"
+            "both", f"shufflevector {kind} {pair[0]}, {kind} {second}, <{length} x i32> {addresses}"
         )
 
-    def _store_every(self, stride: int, place: str, scalar: str, value: str) -> None:
+    def _store_every(self, stride: int, address: str, scalar: str, value: str) -> None:
         """Store elements at a short stride, as long vectors with a mask."""
         lanes, write, count = self._lanes, self._writer, stride * self._lanes
         kind, long = wide(scalar, lanes), wide(scalar, count)
@@ -191,18 +195,18 @@ class Memory:
         function = f"llvm.masked.store.{type_suffix(scalar, count)}.p0"
         write.declare(function, "void", f"{long}, ptr, <{count} x i1>")
         size = MEMORY_BYTES[scalar]
-        write.line(f"call void @{function}({long} {spread_value}, ptr align {size} {place}, <{count} x i1> <{mask}>)")
+        write.line(f"call void @{function}({long} {spread_value}, ptr align {size} {address}, <{count} x i1> <{mask}>)")
 
     def _load_scalar(self, pointer: str, scalar: str, base: str, mask: str, hint: str) -> str:
-        place = self._pointer_at(pointer, scalar, base)
+        address = self._pointer_at(pointer, scalar, base)
         if mask:
-            place = self._masked_pointer(place, scalar, mask)
-        return self._writer.assign(hint, f"load {scalar}, ptr {place}")
+            address = self._masked_pointer(address, scalar, mask)
+        return self._writer.assign(hint, f"load {scalar}, ptr {address}")
 
-    def _masked_pointer(self, place: str, scalar: str, mask: str) -> str:
+    def _masked_pointer(self, address: str, scalar: str, mask: str) -> str:
         """Return the address where the mask is true, else the address of an unused stack slot."""
         slot = self._writer.entry("unused", f"alloca {scalar}")
-        return self._writer.assign("place", f"select i1 {mask}, ptr {place}, ptr {slot}")
+        return self._writer.assign("place", f"select i1 {mask}, ptr {address}, ptr {slot}")
 
     def _pointer_at(self, pointer: str, scalar: str, base: str) -> str:
         if base == "0":

@@ -74,10 +74,10 @@ class OpPrinter:
         """Return the value of a printed op; constants need no printing."""
         if op.name == "constant":
             return Value((literal(op.value, op.dtype),), 1, value_type(op.dtype))
-        found = self.values.find(op.number)
-        if found is None:
+        known_value = self.values.find(op.number)
+        if known_value is None:
             raise NotPrintable(f"op {op.number} ({op.name}) is used before it is known")
-        return found
+        return known_value
 
     def is_known(self, op: LoopIROp) -> bool:
         """Return True if the value of an op can be read here."""
@@ -96,11 +96,11 @@ class OpPrinter:
         """Return a scalar in all lanes; once per scope."""
         if not name.startswith("%"):
             return splat(scalar, name, self.plan.lanes)
-        found = self.values.find(("all", name))
-        if found is None:
-            found = Value((self.addresses.broadcast(scalar, name),), self.plan.lanes, scalar)
-            self.values.set(("all", name), found)
-        return found.names[0]
+        known_value = self.values.find(("all", name))
+        if known_value is None:
+            known_value = Value((self.addresses.broadcast(scalar, name),), self.plan.lanes, scalar)
+            self.values.set(("all", name), known_value)
+        return known_value.names[0]
 
     def print_op(self, op: LoopIROp) -> None:
         """Print one op in all copies."""
@@ -162,16 +162,16 @@ class OpPrinter:
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
         if op.number in self.tiles:
-            made = self.memory.load_from_tile(dtype, *self.tiles[op.number], self.hint(op))
-            return self.arithmetic.from_memory(made, dtype, lanes, self.hint(op))
+            names = self.memory.load_from_tile(dtype, *self.tiles[op.number], self.hint(op))
+            return self.arithmetic.from_memory(names, dtype, lanes, self.hint(op))
         if op.mask is not None and self._known_condition(op.mask) is False:
             kind = compute_dtype(dtype)
             return splat(value_type(kind), literal(0, kind), lanes)
         at = self.addresses.address(op.index, copy)
         is_vector = lanes > 1
         mask = self.mask(op, copy, is_vector=is_vector)
-        made = self.memory.load(pointer, dtype, at, mask, self.hint(op), is_vector=is_vector)
-        return self.arithmetic.from_memory(made, dtype, lanes, self.hint(op))
+        names = self.memory.load(pointer, dtype, at, mask, self.hint(op), is_vector=is_vector)
+        return self.arithmetic.from_memory(names, dtype, lanes, self.hint(op))
 
     def print_tile(self, op: LoopIROp) -> str:
         """Print the load of a transposed tile at the current positions; return its stack slot."""
@@ -193,10 +193,10 @@ class OpPrinter:
         lanes = self.plan.lanes if is_vector else 1
         is_free = op.mask is None or self._known_condition(op.mask) is True
         own = "" if is_free or op.mask is None else self.lane_name(op.mask, copy, lanes)
-        rest = self.lane_mask(copy) if is_vector else ""
-        if own and rest:
-            return self.writer.assign("mask", f"and {wide('i1', lanes)} {own}, {rest}")
-        return own or rest
+        lanes_left = self.lane_mask(copy) if is_vector else ""
+        if own and lanes_left:
+            return self.writer.assign("mask", f"and {wide('i1', lanes)} {own}, {lanes_left}")
+        return own or lanes_left
 
     def _known_condition(self, op: LoopIROp) -> object:
         """Return the value of a condition in this iteration of the unrolled loop.
@@ -237,8 +237,8 @@ class OpPrinter:
         at, mask = self.addresses.address(op.index, copy), self.mask(op, copy, is_vector=is_vector)
         if op.name == "atomic_add":
             before = self.memory.load(pointer, dtype, at, mask, "before", is_vector=is_vector)
-            held = self.arithmetic.from_memory(before, dtype, lanes, "before")
-            name = self.arithmetic.combine("sum", compute_dtype(dtype), lanes, held, name)
+            before_value = self.arithmetic.from_memory(before, dtype, lanes, "before")
+            name = self.arithmetic.combine("sum", compute_dtype(dtype), lanes, before_value, name)
         stored = self.arithmetic.to_memory(name, dtype, lanes, "stored")
         if self.plan.unrolled_var is not None and not mask:
             vectors = self._interleaved.setdefault((op.number, copy), [])
@@ -270,8 +270,8 @@ class OpPrinter:
         zero = splat(value_type(divisor.dtype), "0", lanes)
         bad = self.writer.assign("is_zero", f"icmp eq {kind} {self.lane_name(divisor, copy, lanes)}, {zero}")
         if lanes > 1:
-            if rest := self.lane_mask(copy):
-                bad = self.writer.assign("is_zero", f"and {test} {bad}, {rest}")
+            if lanes_left := self.lane_mask(copy):
+                bad = self.writer.assign("is_zero", f"and {test} {bad}, {lanes_left}")
             bad = self.writer.call("is_zero", f"llvm.vector.reduce.or.v{lanes}i1", "i1", [(test, bad)])
         if op not in self.checks:
             self.checks.append(op)

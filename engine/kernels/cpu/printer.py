@@ -115,10 +115,10 @@ class NestPrinter:
         ]
         lines = [SourceLine(text) for text in head]
         for number, argument in enumerate(args[:-2]):
-            place = f"getelementptr (ptr, ptr %arguments, i64 {number})"
+            address = f"getelementptr (ptr, ptr %arguments, i64 {number})"
             slot = f"%{argument.name}.slot.{number}"
             kind = "ptr" if argument.kind == "pointer" else "double" if argument.triton_type.startswith("fp") else "i64"
-            lines.append(SourceLine(f"  {slot} = {place.replace('(', '').replace(')', '')}"))
+            lines.append(SourceLine(f"  {slot} = {address.replace('(', '').replace(')', '')}"))
             if argument.triton_type == "fp32":
                 lines.append(SourceLine(f"  %{argument.name}.wide = load double, ptr {slot}"))
                 lines.append(SourceLine(f"  %{argument.name} = fptrunc double %{argument.name}.wide to float"))
@@ -152,37 +152,37 @@ class NestPrinter:
 
     def _bind_parallel(self, name: str) -> None:
         """Compute the variables of the merged outermost loops."""
-        rest = name
+        remainder = name
         for var in reversed(self.plan.parallel[1:]):
             size = self.printer.addresses.size_name(var.size)
-            self.printer.variables[var] = (self.writer.assign(var.name, f"urem i64 {rest}, {size}"),)
-            rest = self.writer.assign("rest", f"udiv i64 {rest}, {size}")
-        self.printer.variables[self.plan.parallel[0]] = (rest,)
+            self.printer.variables[var] = (self.writer.assign(var.name, f"urem i64 {remainder}, {size}"),)
+            remainder = self.writer.assign("rest", f"udiv i64 {remainder}, {size}")
+        self.printer.variables[self.plan.parallel[0]] = (remainder,)
 
     def _print_outer(self, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar]) -> None:
         """Print the remaining outer loops and their bodies."""
         if not loops:
             self._print_passes(opened)
             return
-        var, rest = loops[0], loops[1:]
+        var, inner_loops = loops[0], loops[1:]
         now = opened | {var}
         if var == self.plan.lane_var:
             start, stop = ("%begin", "%end") if self.plan.shares_lanes else ("0", None)
             for _ in self._lane_loops(var, start, stop):
                 self._print_ready(now)
-                self._print_outer(rest, now)
+                self._print_outer(inner_loops, now)
             return
         if var == self.plan.unrolled_var:
             self._print_unrolled(var, now)
             return
         size = self.printer.addresses.size_name(var.size)
         if var == self.plan.tile_var:
-            self._print_tile_loops(rest, opened, "0", size)
+            self._print_tile_loops(inner_loops, opened, "0", size)
             return
         with self._loop(var.name, "0", size) as name:
             self.printer.variables[var] = (name,)
             self._print_ready(now)
-            self._print_outer(rest, now)
+            self._print_outer(inner_loops, now)
 
     def _print_unrolled(self, var: LoopVar, opened: frozenset[LoopVar]) -> None:
         """Print the iterations of a short loop one after the other."""
@@ -252,34 +252,36 @@ class NestPrinter:
 
     def _print_passes(self, opened: frozenset[LoopVar]) -> None:
         """Print the passes over the inner loops, and what follows from each."""
-        for one in self.passes:
-            if not one.is_needed:
+        for reduction_pass in self.passes:
+            if not reduction_pass.is_needed:
                 continue
             self.printer.forget_comment()
-            one.print_initial_values()
-            self._print_inner(one, self.plan.inner, opened)
-            one.print_results()
+            reduction_pass.print_initial_values()
+            self._print_inner(reduction_pass, self.plan.inner, opened)
+            reduction_pass.print_results()
             self._print_ready(opened)
 
-    def _print_inner(self, one: ReductionPass, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar]) -> None:
+    def _print_inner(
+        self, reduction_pass: ReductionPass, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar]
+    ) -> None:
         """Print the inner loops of one pass, outermost first."""
         if not loops:
-            one.accumulate()
+            reduction_pass.accumulate()
             return
-        var, rest = loops[0], loops[1:]
+        var, inner_loops = loops[0], loops[1:]
         now = opened | {var}
         if var == self.plan.lane_var:
             for _ in self._lane_loops(var, "0", None):
-                self._print_pass_ops(one, now, is_innermost=not rest)
-                self._print_inner(one, rest, now)
+                self._print_pass_ops(reduction_pass, now, is_innermost=not inner_loops)
+                self._print_inner(reduction_pass, inner_loops, now)
             return
-        start = self._print_row_tiles(one, var, now) if var == self.plan.tile_var else "0"
+        start = self._print_row_tiles(reduction_pass, var, now) if var == self.plan.tile_var else "0"
         with self._loop(var.name, start, self.printer.addresses.size_name(var.size)) as name:
             self.printer.variables[var] = (name,)
-            self._print_pass_ops(one, now, is_innermost=not rest)
-            self._print_inner(one, rest, now)
+            self._print_pass_ops(reduction_pass, now, is_innermost=not inner_loops)
+            self._print_inner(reduction_pass, inner_loops, now)
 
-    def _print_row_tiles(self, one: ReductionPass, var: LoopVar, opened: frozenset[LoopVar]) -> str:
+    def _print_row_tiles(self, reduction_pass: ReductionPass, var: LoopVar, opened: frozenset[LoopVar]) -> str:
         """Print the steps of a pass over short rows that whole tiles cover; return where they end."""
         plan, p, size = self.plan, self.printer, static_size(var.size)
         assert size is not None
@@ -287,23 +289,23 @@ class NestPrinter:
         end = 0 if p.lane_masks else size - size % plan.lanes
         for first in range(0, end, plan.lanes):
             p.variables[var] = (str(first),)
-            loads = [op for op in one.ops if is_transposed(op, plan.lane_var, var)]
+            loads = [op for op in reduction_pass.ops if is_transposed(op, plan.lane_var, var)]
             slots = {op.number: p.print_tile(op) for op in loads}
             with self._loop("row", "0", str(plan.lanes)) as row:
                 p.variables[var] = (self.writer.assign(var.name, f"add i64 {first}, {row}"),)
                 p.tiles = {number: (slot, row) for number, slot in slots.items()}
-                self._print_pass_ops(one, opened, is_innermost=True)
-                self._print_inner(one, (), opened)
+                self._print_pass_ops(reduction_pass, opened, is_innermost=True)
+                self._print_inner(reduction_pass, (), opened)
                 p.tiles = {}
         return str(end)
 
-    def _print_pass_ops(self, one: ReductionPass, opened: frozenset[LoopVar], *, is_innermost: bool) -> None:
+    def _print_pass_ops(self, reduction_pass: ReductionPass, opened: frozenset[LoopVar], *, is_innermost: bool) -> None:
         """Print the ops of a pass whose variables are known; scans in the innermost loop."""
         p = self.printer
-        for op in one.ops:
+        for op in reduction_pass.ops:
             if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
                 continue
-            if self.shared_rows.load(op) or self.row_slots.load(one, op):
+            if self.shared_rows.load(op) or self.row_slots.load(reduction_pass, op):
                 p.values.set(("done", op.number), _DONE)
                 continue
             if op.name == "reduce" or not all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops)):
@@ -311,7 +313,7 @@ class NestPrinter:
             if op.name == "scan":
                 if not is_innermost:
                     continue
-                one.print_scan(op)
+                reduction_pass.print_scan(op)
             else:
                 p.print_op(op)
                 self.row_slots.store(op)

@@ -37,10 +37,10 @@ class ReductionPass:
         self.remove_inputs_of(())
         self._slots: dict[int, list[str]] = {}
 
-    def remove_inputs_of(self, known: Collection[int]) -> None:
+    def remove_inputs_of(self, stop_at: Collection[int]) -> None:
         """Remove the ops that the pass does not need, given the values of the ``known`` ops."""
         roots = [*(a for op in self.reductions for a in op.args), *self.stores, *self._checks]
-        needed = transitive_inputs(roots, self.printer.kernel.ops, in_one_loop=True, stop_at=known)
+        needed = transitive_inputs(roots, self.printer.kernel.ops, in_one_loop=True, stop_at=stop_at)
         self.ops = [op for op in self.ops if op.number in needed]
 
     @property
@@ -86,12 +86,12 @@ class ReductionPass:
             kind = wide(scalar, lanes)
             p.writer.ops = (op.number,)
             for copy in range(p.copies if lanes > 1 else 1):
-                slot, given = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
-                if (rest := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
+                slot, operand = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
+                if (lanes_left := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
                     identity = splat(scalar, _identity(str(op.value), dtype), lanes)
-                    given = p.arithmetic.select("given", rest, kind, lanes, given, identity)
+                    operand = p.arithmetic.select("given", lanes_left, kind, lanes, operand, identity)
                 before = p.writer.assign("before", f"load {kind}, ptr {slot}")
-                after = p.arithmetic.combine(str(op.value), dtype, lanes, before, given)
+                after = p.arithmetic.combine(str(op.value), dtype, lanes, before, operand)
                 p.writer.line(f"store {kind} {after}, ptr {slot}")
             p.writer.ops = ()
 
@@ -102,14 +102,14 @@ class ReductionPass:
         kind, names = wide(value_type(dtype), lanes), []
         p.writer.ops = (op.number,)
         for copy in range(p.copies if lanes > 1 else 1):
-            slot, given = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
+            slot, operand = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
             if dtype != result:
-                given = p.arithmetic.convert(given, result, dtype, lanes, "given")
+                operand = p.arithmetic.convert(operand, result, dtype, lanes, "given")
             before = p.writer.assign("carry", f"load {kind}, ptr {slot}")
             if op.value in ("max", "min"):
-                after = p.arithmetic.nan_aware_extreme(str(op.value), dtype, lanes, before, given)
+                after = p.arithmetic.nan_aware_extreme(str(op.value), dtype, lanes, before, operand)
             else:
-                after = p.arithmetic.combine(str(op.value), dtype, lanes, before, given)
+                after = p.arithmetic.combine(str(op.value), dtype, lanes, before, operand)
             p.writer.line(f"store {kind} {after}, ptr {slot}")
             if dtype != result:
                 after = p.arithmetic.convert(after, dtype, result, lanes, p.hint(op))
@@ -138,16 +138,16 @@ class ReductionPass:
     def _reduce_across_lanes(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
         """Reduce a vector's lanes to one value; float extremes by halves."""
         p, scalar = self.printer, value_type(dtype)
-        is_float, how = dtype.is_floating_point, str(op.value)
+        is_float, operation = dtype.is_floating_point, str(op.value)
         kind, suffix = wide(scalar, lanes), type_suffix(scalar, lanes)
-        if is_float and how in ("sum", "prod"):
-            function, start = ("fadd", -0.0) if how == "sum" else ("fmul", 1.0)
-            given = [(scalar, literal(start, dtype)), (kind, name)]
-            return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, given, "reassoc ")
+        if is_float and operation in ("sum", "prod"):
+            function, start = ("fadd", -0.0) if operation == "sum" else ("fmul", 1.0)
+            arguments = [(scalar, literal(start, dtype)), (kind, name)]
+            return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, arguments, "reassoc ")
         if is_float:
             return self._halve(op, name, lanes, dtype)
         unsigned = dtype in (torch.uint8, torch.bool)
-        function = {"sum": "add", "prod": "mul"}.get(how) or ("u" if unsigned else "s") + how
+        function = {"sum": "add", "prod": "mul"}.get(operation) or ("u" if unsigned else "s") + operation
         return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, [(kind, name)])
 
     def _halve(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
@@ -155,16 +155,16 @@ class ReductionPass:
 
         LLVM's own reduction to an extreme takes one step for each lane.
         """
-        p, scalar, how = self.printer, value_type(dtype), str(op.value)
+        p, scalar, operation = self.printer, value_type(dtype), str(op.value)
         while lanes > 2:
             kind, lanes = wide(scalar, lanes), lanes // 2
             halves = [
                 f"shufflevector {kind} {name}, {kind} poison, <{lanes} x i32> {iota(lanes, 'i32', start=start)}"
                 for start in (0, lanes)
             ]
-            name = p.arithmetic.combine(how, dtype, lanes, *(p.writer.assign("half", text) for text in halves))
+            name = p.arithmetic.combine(operation, dtype, lanes, *(p.writer.assign("half", text) for text in halves))
         last = [p.writer.assign("lane", f"extractelement {wide(scalar, 2)} {name}, i32 {n}") for n in range(2)]
-        return p.arithmetic.combine(how, dtype, 1, *last)
+        return p.arithmetic.combine(operation, dtype, 1, *last)
 
 
 def carry_dtype(op: LoopIROp) -> torch.dtype:
@@ -173,19 +173,19 @@ def carry_dtype(op: LoopIROp) -> torch.dtype:
     return torch.float64 if dtype == torch.float32 and op.value in ("sum", "prod") else dtype
 
 
-def _identity(how: str, dtype: torch.dtype) -> str:
+def _identity(operation: str, dtype: torch.dtype) -> str:
     """Return the identity of a reduction as a literal.
 
     Raises:
         NotPrintable: the kind of reduction has no code.
     """
-    if how in ("sum", "prod"):
-        return literal(0 if how == "sum" else 1, dtype)
-    if how not in ("max", "min"):
-        raise NotPrintable(f"a reduction by {how} has no code for the CPU")
+    if operation in ("sum", "prod"):
+        return literal(0 if operation == "sum" else 1, dtype)
+    if operation not in ("max", "min"):
+        raise NotPrintable(f"a reduction by {operation} has no code for the CPU")
     if dtype == torch.bool:
-        return literal(how == "min", dtype)
+        return literal(operation == "min", dtype)
     if dtype.is_floating_point:
-        return literal(-math.inf if how == "max" else math.inf, dtype)
+        return literal(-math.inf if operation == "max" else math.inf, dtype)
     limits = torch.iinfo(dtype)
-    return literal(limits.min if how == "max" else limits.max, dtype)
+    return literal(limits.min if operation == "max" else limits.max, dtype)

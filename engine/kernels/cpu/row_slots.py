@@ -30,18 +30,20 @@ class RowSlots:
         self._stored: set[int] = set()
         self._loaded: dict[int, frozenset[int]] = {}
         """Numbers of the ops that each pass reads from slots, by the pass's level."""
-        for number, one in enumerate(passes[1:], 1):
-            self._choose(one, passes[:number])
+        for number, reduction_pass in enumerate(passes[1:], 1):
+            self._choose(reduction_pass, passes[:number])
 
-    def _choose(self, one: ReductionPass, earlier: Sequence[ReductionPass]) -> None:
+    def _choose(self, reduction_pass: ReductionPass, earlier: Sequence[ReductionPass]) -> None:
         """Choose the values that a pass reads, and remove the ops that compute them from it."""
         computed = {op.number for other in earlier for op in other.ops}
         computed -= self._shared
-        repeated = {op.number for op in one.ops if op.number in computed and op.name not in WRITE_OPS}
-        ends = {op.number for op in one.reductions} | {op.number for op in one.ops if op.number not in repeated}
+        repeated = {op.number for op in reduction_pass.ops if op.number in computed and op.name not in WRITE_OPS}
+        ends = {op.number for op in reduction_pass.reductions} | {
+            op.number for op in reduction_pass.ops if op.number not in repeated
+        }
         needed = {
             a.number: a
-            for op in (*one.reductions, *one.ops)
+            for op in (*reduction_pass.reductions, *reduction_pass.ops)
             if op.number in ends
             for a in op_inputs(op, self._printer.kernel.ops)
             if a.number in repeated
@@ -49,8 +51,8 @@ class RowSlots:
         loaded = {n for n, op in needed.items() if n in self._stored or self._is_worth_keeping(op)}
         fits = [n for n in sorted(loaded) if self._row_bytes(self._stored | {n}) <= MAX_BYTES]
         self._stored |= set(fits)
-        self._loaded[one.level] = frozenset(fits)
-        one.remove_inputs_of(self._loaded[one.level])
+        self._loaded[reduction_pass.level] = frozenset(fits)
+        reduction_pass.remove_inputs_of(self._loaded[reduction_pass.level])
 
     def _is_worth_keeping(self, op: LoopIROp) -> bool:
         p, inner = self._printer, frozenset(self._printer.plan.inner)
@@ -77,9 +79,9 @@ class RowSlots:
         known, long = static_size(product(v.size for v in plan.inner[:-1])), static_size(plan.inner[-1].size)
         return None if known is None or long is None else known * -(-long // plan.lanes) * plan.lanes
 
-    def load(self, one: ReductionPass, op: LoopIROp) -> bool:
+    def load(self, reduction_pass: ReductionPass, op: LoopIROp) -> bool:
         """Print the load of a stored value; return False if the pass computes it."""
-        if op.number not in self._loaded.get(one.level, ()):
+        if op.number not in self._loaded.get(reduction_pass.level, ()):
             return False
         self._slots.load(op)
         return True

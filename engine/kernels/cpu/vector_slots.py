@@ -31,8 +31,8 @@ class VectorSlots:
         p.writer.ops = (op.number,)
         value = p.value(op)
         for copy, name in enumerate(value.names):
-            place = self._vector_pointer(op, value.scalar, copy)
-            p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {place}, align 4")
+            address = self._vector_pointer(op, value.scalar, copy)
+            p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {address}, align 4")
         p.writer.ops = ()
 
     def load(self, op: LoopIROp) -> None:

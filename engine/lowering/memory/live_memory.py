@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, LoweredProgram, ProgramStep, buffer_refs
-from engine.ir.kernels.symbol_places import read_place
+from engine.ir.kernels.symbol_locations import read_symbol
 from engine.ir.loop_ir.index_expr import concrete_size, product
 from engine.ir.node_values import called_overload
 from engine.records.lowering import MemoryBlock, MemoryRecord, MemoryStep
@@ -103,7 +103,7 @@ def size_hints(program: LoweredProgram) -> Mapping[str, int]:
     values = [node.meta.get("val") for node in program.reference_graph.graph.find_nodes(op="placeholder")]
     hints = {}
     for symbol, (position, location) in program.symbol_sources.items():
-        size = read_place(values[position], location)
+        size = read_symbol(values[position], location)
         if size.node.is_int() and size.node.has_hint():
             hints[symbol] = int(size.node.hint)
     return hints

@@ -18,7 +18,7 @@ import torch.fx
 from engine.ir.kernels.compile_llvm import CannotCompile
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
-from engine.ir.kernels.symbol_places import read_place
+from engine.ir.kernels.symbol_locations import read_symbol
 from engine.ir.node_values import map_tensors
 from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
@@ -229,7 +229,7 @@ class _SizeValues:
 
     def __init__(self, program: LoweredProgram, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
         self._known = {
-            symbol: read_place(inputs[index], location) for symbol, (index, location) in program.symbol_sources.items()
+            symbol: read_symbol(inputs[index], location) for symbol, (index, location) in program.symbol_sources.items()
         }
         self._known |= {name: values[name] for name in program.assumed_numbers if name in values}
         self._assumptions = tuple(runtime_asserts(program))

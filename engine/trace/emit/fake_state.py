@@ -160,8 +160,10 @@ def _custom_op_writes(target: Any, arguments: OperationArguments) -> Iterator[to
         return
     for n, argument in enumerate(target._schema.arguments):
         if _is_written(argument):
-            given = arguments.keyword_fakes.get(argument.name, arguments.fakes[n] if n < len(arguments.fakes) else None)
-            yield from (t for t in _tensors_in(given) if not t.is_inference())
+            argument_value = arguments.keyword_fakes.get(
+                argument.name, arguments.fakes[n] if n < len(arguments.fakes) else None
+            )
+            yield from (t for t in _tensors_in(argument_value) if not t.is_inference())
 
 
 def _is_composite_write_in_inference_mode(target: Any, arguments: OperationArguments, result: Any) -> bool:

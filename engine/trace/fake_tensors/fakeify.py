@@ -36,17 +36,17 @@ def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:
     if is_wrapper_subclass(tensor):
         return _rebuild_subclass(tensor)
     with torch.no_grad():
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
-    return made.requires_grad_(tensor.requires_grad)
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        empty.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+    return empty.requires_grad_(tensor.requires_grad)
 
 
 def _rebuild_subclass(wrapper: Any) -> torch.Tensor:
     names, context = wrapper.__tensor_flatten__()
     parts = {name: getattr(wrapper, name) for name in names}
     with torch.no_grad():
-        made = type(wrapper).__tensor_unflatten__(parts, context, wrapper.shape, wrapper.stride())
-        again: torch.Tensor = made.detach().requires_grad_(wrapper.requires_grad)
+        subclass = type(wrapper).__tensor_unflatten__(parts, context, wrapper.shape, wrapper.stride())
+        again: torch.Tensor = subclass.detach().requires_grad_(wrapper.requires_grad)
     return again
 
 
@@ -73,12 +73,12 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, source: Source) -> torch.Tensor:
         with torch.inference_mode(False):
             return fakeify(tx, tensor, source)
     with preserve_stale_grad_fn(tensor):
-        seen = _plain_like_functorch_tensor(tensor) if is_functorch_wrapped_tensor(tensor) else as_fakeable(tensor)
-        context = symbolic_context(tx, seen, source)
+        plain = _plain_like_functorch_tensor(tensor) if is_functorch_wrapped_tensor(tensor) else as_fakeable(tensor)
+        context = symbolic_context(tx, plain, source)
         if context is None:
-            return tx.symbols.fake_mode.from_tensor(seen, static_shapes=True, source=source)
-        fake = tx.symbols.fake_mode.from_tensor(seen, source=source, symbolic_context=context)
-        unify_inner_shapes(fake, seen)
+            return tx.symbols.fake_mode.from_tensor(plain, static_shapes=True, source=source)
+        fake = tx.symbols.fake_mode.from_tensor(plain, source=source, symbolic_context=context)
+        unify_inner_shapes(fake, plain)
         follow_specializations(tensor, fake)
         return fake
 

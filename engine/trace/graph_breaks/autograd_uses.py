@@ -18,9 +18,9 @@ def find_autograd_use(frame: Frame) -> str:
     The search is by name only.
     """
     names = frame.code.co_names
-    found = next((name for name in _AUTOGRAD_API_NAMES if name in names), "")
-    if found:
-        return found
+    use = next((name for name in _AUTOGRAD_API_NAMES if name in names), "")
+    if use:
+        return use
     is_grad = ("autograd" in names and "grad" in names) or any(
         frame.globals.values.get(name) is torch.autograd.grad for name in names
     )

@@ -67,9 +67,9 @@ _STACK_EFFECTS: dict[str, tuple[int, int]] = {
 
 def stack_effect(op: DecodedInstruction) -> tuple[int, int] | None:
     """Return how many values an instruction pops and pushes; None if it cannot run by itself."""
-    known = _STACK_EFFECTS.get(op.opname)
-    if known is not None:
-        return known
+    effect = _STACK_EFFECTS.get(op.opname)
+    if effect is not None:
+        return effect
     match op.opname:
         case "BUILD_TUPLE" | "BUILD_LIST" | "BUILD_SET" | "BUILD_STRING" | "BUILD_SLICE":
             return op.arg, 1
@@ -104,8 +104,8 @@ class BreakCodegen(ResumeCodegen):
             Unsupported: Python cannot run this instruction by itself.
         """
         self.check_exc_stack()
-        here = self.live_locals[self.op.index]
-        local = [v for n, v in self.frame.locals.items() if n in here]
+        live_here = self.live_locals[self.op.index]
+        local = [v for n, v in self.frame.locals.items() if n in live_here]
         dated = [
             v
             for v in reachable_variables([v for v in self.stack if v is not NULL] + local)
@@ -238,10 +238,10 @@ class BreakCodegen(ResumeCodegen):
         with self._in_try_block():
             self.cg.body.load(of)
             self.cg.body.attribute(self.op.argval)
-        found = self.pop_to_temp()
+        attribute_temp = self.pop_to_temp()
         self._pop_exc()
-        pair: list[Variable | str] = [found, NULL] if RULES.null_above_callable else [NULL, found]
-        self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, *(pair if as_method else [found])]))
+        pair: list[Variable | str] = [attribute_temp, NULL] if RULES.null_above_callable else [NULL, attribute_temp]
+        self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, *(pair if as_method else [attribute_temp])]))
 
     def _load_special(self, replay: Callable[[], None]) -> None:
         below, (of,) = self._store_operands(1)
@@ -251,9 +251,9 @@ class BreakCodegen(ResumeCodegen):
             self.cg.body.load(of)
             self.cg.body.const(self.op.argrepr)
             self.cg.body.call(2)
-        found = self.pop_to_temp()
+        attribute_temp = self.pop_to_temp()
         self._pop_exc()
-        self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, found, NULL]))
+        self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, attribute_temp, NULL]))
 
     def _with_except(self, replay: Callable[[], None]) -> None:
         """Emit a call of ``__exit__`` with the exception that passes a ``with`` block.

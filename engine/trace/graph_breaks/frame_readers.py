@@ -36,5 +36,5 @@ def may_read_own_frame(frame: Frame, stack: Sequence[Variable] | None = None) ->
 
 def _builtin_of(value: Variable) -> Any:
     """Return the builtin function that the variable represents, or None."""
-    found = value.as_python_object()
-    return found if isinstance(found, BuiltinFunctionType) else None
+    function = value.as_python_object()
+    return function if isinstance(function, BuiltinFunctionType) else None

@@ -135,10 +135,10 @@ def broken_instruction_index(code: Any, decoded: DecodedCode) -> int | None:
 
     Python runs this instruction.
     """
-    known = resume_info(code)
-    if known is None or not known.is_inlined_break:
+    info = resume_info(code)
+    if info is None or not info.is_inlined_break:
         return None
-    index = known.indices.index(known.index)
+    index = info.indices.index(info.index)
     while decoded.ops[index].opname in _CALL_PREFIX_OPS:
         index += 1
     return index

@@ -132,9 +132,9 @@ class ResumeCodegen:
         self.load_all(values)
         self.pop_many(len(values))
 
-    def materialize(self, wanted: frozenset[str]) -> None:
+    def materialize(self, needed: frozenset[str]) -> None:
         """Reconstruct these locals now."""
-        self.reconstruct([v for n, v in self.frame.locals.items() if n in wanted])
+        self.reconstruct([v for n, v in self.frame.locals.items() if n in needed])
 
     def pop_many(self, count: int) -> None:
         """Pop ``count`` values."""
@@ -188,8 +188,8 @@ class ResumeCodegen:
         first, holder = self._super_argument()
         always = self._locals_to_hold() | {n for n, v in self.frame.locals.items() if v.holds_suspended_generator}
         # Stack parameters of this resume function are consumed, and the next one has parameters of the same names.
-        wanted = self.live_locals[outcome.index] | {n for n in always if not n.startswith(STACK_PARAM_PREFIX)}
-        names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
+        needed = self.live_locals[outcome.index] | {n for n in always if not n.startswith(STACK_PARAM_PREFIX)}
+        names = tuple(sorted(n for n in needed if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
             raise Unsupported("break-position", "a graph break inside a comprehension")
         if any(isinstance(v, CellVariable) for v in outcome.stack):
@@ -254,9 +254,9 @@ class ResumeCodegen:
         """
         if resume_info(self.code) is None:
             return frozenset()
-        given = frozenset(self.code.co_varnames[: self.code.co_argcount]) - self.live_locals[0]
+        dead_parameters = frozenset(self.code.co_varnames[: self.code.co_argcount]) - self.live_locals[0]
         shown = _constructed_objects(self.stack)
-        return given.union(
+        return dead_parameters.union(
             n for n, v in self.frame.locals.items() if shown and not shown.isdisjoint(_constructed_objects([v]))
         )
 

@@ -38,18 +38,18 @@ def varying_dims(
     iterator. The first compilation of the resume function makes symbols of them: otherwise it would specialize,
     and the next call would compile again. A name as value stands for a result of the broken instruction.
     """
-    found = {BROKEN_RESULT: frozenset((ALL_NUMBERS,))} if result_varies else {}
+    dims_by_name = {BROKEN_RESULT: frozenset((ALL_NUMBERS,))} if result_varies else {}
     for name, value in arguments:
         if not isinstance(value, str):
-            _collect(tx, LocalSource(name), value, found, _MAX_DEPTH)
+            _collect(tx, LocalSource(name), value, dims_by_name, _MAX_DEPTH)
             if name in assigned_in_loop and value.resolved.is_constant and value.python_type() in (int, float):
-                found[LocalSource(name).expr] = frozenset((-1,))
+                dims_by_name[LocalSource(name).expr] = frozenset((-1,))
         elif result_varies:
-            found[LocalSource(name).expr] = frozenset((ALL_NUMBERS,))
-    return found
+            dims_by_name[LocalSource(name).expr] = frozenset((ALL_NUMBERS,))
+    return dims_by_name
 
 
-def _collect(tx: Tracer, source: Source, value: Variable, found: dict[str, frozenset[int]], depth: int) -> None:
+def _collect(tx: Tracer, source: Source, value: Variable, dims_by_name: dict[str, frozenset[int]], depth: int) -> None:
     value = value.resolved
     dims: frozenset[int] = frozenset()
     if value.is_lazy:
@@ -60,9 +60,9 @@ def _collect(tx: Tracer, source: Source, value: Variable, found: dict[str, froze
         is_plain = value.python_type() in (torch.Tensor, torch.nn.Parameter)
         dims = frozenset(d for d, size in enumerate(value.fake.shape) if varies(size)) if is_plain else dims
     elif positions := value.position_sources(source):
-        found.update((position.expr, frozenset((-1,))) for position in positions)
+        dims_by_name.update((position.expr, frozenset((-1,))) for position in positions)
     elif depth and value.sequence_contents is value and value.load_items is None:
         for n, item in enumerate(value.items[:_MAX_ITEMS]):
-            _collect(tx, GetItemSource(source, n), item, found, depth - 1)
+            _collect(tx, GetItemSource(source, n), item, dims_by_name, depth - 1)
     if dims:
-        found[source.expr] = dims
+        dims_by_name[source.expr] = dims

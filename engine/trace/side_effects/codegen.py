@@ -12,10 +12,10 @@ from engine.trace.variables.base import Variable
 
 def side_effect_variables(tx: Tracer) -> list[Variable]:
     """Return the variables that side effects will load, for codegen's search for cycles."""
-    found: list[Variable] = [v for v in tx.side_effects.global_writes.values() if v is not None]
+    variables: list[Variable] = [v for v in tx.side_effects.global_writes.values() if v is not None]
     for value in tx.side_effects.mutated_variables.values():
-        found.extend(value.child_variables())
-    return [*found, *(call for call, _ in tx.side_effects.side_effect_calls)]
+        variables.extend(value.child_variables())
+    return [*variables, *(call for call, _ in tx.side_effects.side_effect_calls)]
 
 
 def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
@@ -30,10 +30,10 @@ def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
         _emit_global_write(tx, cg, namespace, name, written)
         descriptions.append(f"the global {name} is {'deleted' if written is None else 'set'}")
     cg.fill_deferred()
-    for call, words in tx.side_effects.side_effect_calls:
+    for call, description in tx.side_effects.side_effect_calls:
         cg.load(call)
         cg.body.emit("POP_TOP")
-        descriptions.append(words)
+        descriptions.append(description)
     cg.fill_deferred()
     return tuple(descriptions)
 

@@ -18,13 +18,13 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 def _storages_written_through_data(tx: Tracer) -> set[int]:
     """Return the storages mutated through ``x.data``; the version of ``x`` does not show this."""
-    found: set[int] = set()
+    storages: set[int] = set()
     for node in tx.graph.graph.nodes:
         if node.target is getattr and node.args[1] == "data":
             fake = node.meta["example_value"]
             if isinstance(fake, torch.Tensor) and not fake.is_inference() and fake._version != node.meta["version"]:
-                found.add(fake.untyped_storage()._cdata)
-    return found
+                storages.add(fake.untyped_storage()._cdata)
+    return storages
 
 
 _UNKNOWN_STORAGE = 0
@@ -60,10 +60,10 @@ def _updates_running_stats(node: torch.fx.Node) -> bool:
 
     In every overload this is the sixth argument.
     """
-    given = node.args[5] if len(node.args) > 5 else None
-    for word in ("training", "use_input_stats"):
-        given = node.kwargs.get(word, given)
-    return facts_of_node(node).name == "instance_norm" if given is None else bool(given)
+    training = node.args[5] if len(node.args) > 5 else None
+    for keyword in ("training", "use_input_stats"):
+        training = node.kwargs.get(keyword, training)
+    return facts_of_node(node).name == "instance_norm" if training is None else bool(training)
 
 
 def _running_stats(tx: Tracer) -> set[int]:
@@ -71,12 +71,12 @@ def _running_stats(tx: Tracer) -> set[int]:
 
     These are the arguments after the input that need no gradient.
     """
-    found: set[int] = set()
+    storages: set[int] = set()
     for node in tx.graph.graph.nodes:
         if facts_of_node(node).running_stats and _updates_running_stats(node):
-            given = (a.meta.get("example_value") for a in node.all_input_nodes[1:])
-            found.update(id(t) for t in given if isinstance(t, torch.Tensor) and not t.requires_grad)
-    return found
+            tensors = (a.meta.get("example_value") for a in node.all_input_nodes[1:])
+            storages.update(id(t) for t in tensors if isinstance(t, torch.Tensor) and not t.requires_grad)
+    return storages
 
 
 def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
@@ -86,10 +86,10 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
     """
     if tx.inputs.graph_sets_data or _storages_written_through_data(tx):
         return None
-    found: list[Source] = []
+    sources: list[Source] = []
     if any(not is_plain_tensor(value.real_object) for value in tx.inputs.data_assigned_inputs):
         return None
-    found += [value.source for value in tx.inputs.data_assigned_inputs]
+    sources += [value.source for value in tx.inputs.data_assigned_inputs]
     statistics = _running_stats(tx)
     for value, version in tx.inputs.input_tensors:
         fake, real = value.fake, value.real_object
@@ -109,8 +109,8 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
             return None  # its autograd history changed too
         if debug_has_internal_overlap(real):
             return None  # elements share memory, so a copy cannot be written back
-        found.append(value.source)
-    return found
+        sources.append(value.source)
+    return sources
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
@@ -147,9 +147,9 @@ def resizes_leaf_input(tx: Tracer) -> bool:
     return any(
         is_leaf_without_regeneration(value.fake)
         and value.fake.requires_grad
-        and _comparable_sizes(came[0]) != _comparable_sizes(value.fake.shape)
+        and _comparable_sizes(layout_at_entry[0]) != _comparable_sizes(value.fake.shape)
         for value in used
-        if (came := tx.inputs.input_layouts.get(id(value.fake))) is not None
+        if (layout_at_entry := tx.inputs.input_layouts.get(id(value.fake))) is not None
     )
 
 

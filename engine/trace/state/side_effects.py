@@ -82,11 +82,11 @@ class SideEffects:
                 number = self._instruction_counter.root_instruction_number
                 self.externally_cached.setdefault(id(real), ExternallyCached(real, cache, version_of(real), number))
 
-    def record_side_effect(self, call: Variable, words: str) -> None:
+    def record_side_effect(self, call: Variable, description: str) -> None:
         """Record a call that generated code makes after the graph, in this order."""
         self.mutation_count += 1
         self.external_mutation_count += 1
-        self.side_effect_calls.append((call, words))
+        self.side_effect_calls.append((call, description))
 
     def record_global_write(self, namespace: GlobalsNamespace, name: str, value: Variable | None) -> None:
         """Record that a global is set, or deleted if ``value`` is None.
@@ -107,7 +107,7 @@ class SideEffects:
 
     def describe(self) -> tuple[str, ...]:
         """Return a description of each mutated variable and of each call."""
-        calls = tuple(words for _, words in self.side_effect_calls)
+        calls = tuple(description for _, description in self.side_effect_calls)
         return tuple(v.describe() for v in self.mutated_variables.values()) + calls
 
     def release(self) -> None:

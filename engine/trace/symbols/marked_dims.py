@@ -6,7 +6,7 @@ from engine import errors
 from engine.torch_private.symbolic_shapes import ConstraintViolationError
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import Tracer
-from engine.trace.symbols.symbol_records import place_of
+from engine.trace.symbols.symbol_records import location_of
 from engine.trace.variables.tensors.automatic_dynamic import (
     SPECIALIZATIONS_ATTR,
     check_in_range,
@@ -45,7 +45,7 @@ def check_marked_dims(tx: Tracer) -> None:
         return
     for symbol, cause in env.specialization_causes.items():
         became = env.replace(symbol)
-        places = [place for s in env.var_to_sources.get(symbol, ()) if (place := place_of(s)) in marked]
-        if places and became.is_number:
-            source, dim = places[0]
+        locations = [location for s in env.var_to_sources.get(symbol, ()) if (location := location_of(s)) in marked]
+        if locations and became.is_number:
+            source, dim = locations[0]
             raise _ConstraintViolation(source.expr, dim, int(became), () if cause.span is None else (cause.span,))

@@ -96,9 +96,9 @@ class ShapeInputs:
         Raises:
             SkipFrame: an assumption cannot be read from the call's arguments.
         """
-        known = GuardSet(guards)
-        self.add_guards(known)
-        return tuple(known.since(len(guards)))
+        earlier_guards = GuardSet(guards)
+        self.add_guards(earlier_guards)
+        return tuple(earlier_guards.since(len(guards)))
 
 
 class _ShapeGuardBuilder:
@@ -108,7 +108,9 @@ class _ShapeGuardBuilder:
         self._env, self._layouts, self._scalars = inputs.env, inputs.layouts, inputs.scalars
         self._guards = guards
         self._sources = self._symbol_sources()
-        self._places = {symbol: _SymbolSource(symbol, found[0]) for symbol, found in self._sources.items() if found}
+        self._locations = {
+            symbol: _SymbolSource(symbol, locations[0]) for symbol, locations in self._sources.items() if locations
+        }
 
     def run(self) -> None:
         env = self._env
@@ -118,10 +120,10 @@ class _ShapeGuardBuilder:
                 cause = env.guard_causes.get(guard.expr)
                 self._guard_relation(guard.expr, cause or "the traced code assumed this relation between symbols")
         self._guard_bounds()
-        for symbol, found in self._sources.items():
-            for n, place in enumerate(found[1:]):
+        for symbol, locations in self._sources.items():
+            for n, location in enumerate(locations[1:]):
                 other = sympy.Symbol(f"{symbol.name}_{n}", integer=True)
-                symbols = ((symbol, *found[0]), (other, *place))
+                symbols = ((symbol, *locations[0]), (other, *location))
                 self._add(sympy.Eq(symbol, other), symbols, "the two sizes were equal, so they share one symbol")
         self._guard_strides()
 
@@ -130,7 +132,7 @@ class _ShapeGuardBuilder:
 
     def _guard_bounds(self) -> None:
         why = "the compiled code is valid for these sizes and numbers"
-        for symbol in list(self._places):
+        for symbol in list(self._locations):
             if _is_ragged(self._env, symbol):
                 continue
             low, high = symbol_bounds(self._env, symbol)
@@ -155,12 +157,12 @@ class _ShapeGuardBuilder:
             SkipFrame: no input has one of its symbols.
         """
         free = sorted(relation.free_symbols, key=lambda s: s.name)
-        unbound = [s for s in free if s not in self._places]
+        unbound = [s for s in free if s not in self._locations]
         if unbound:
             raise SkipFrame(
                 "internal", f"the code assumes {relation_display(relation)}, but no input has the size {unbound[0]}"
             )
-        readings = [self._places[s] for s in free]
+        readings = [self._locations[s] for s in free]
         changed = relation.xreplace({s: r.expression for s, r in zip(free, readings, strict=True) if r.multiple != 1})
         return changed, tuple((r.symbol, *r.source) for r in readings)
 
@@ -183,17 +185,19 @@ class _ShapeGuardBuilder:
         for n, (source, dim, expression) in enumerate(composed):
             own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
             factor, rest = expression.as_coeff_Mul()
-            place = (own, source, dim)
-            if rest.is_Symbol and rest not in self._places and factor.is_integer and factor > 0:
-                self._places[rest] = _SymbolSource(own, (source, dim), int(factor))
+            own_location = (own, source, dim)
+            if rest.is_Symbol and rest not in self._locations and factor.is_integer and factor > 0:
+                self._locations[rest] = _SymbolSource(own, (source, dim), int(factor))
                 why = "this size was assumed to be a multiple of a number"
-                self._add(sympy.Eq(Mod(own, int(factor)), 0), (place,), why)
+                self._add(sympy.Eq(Mod(own, int(factor)), 0), (own_location,), why)
                 continue
             relation, symbols = self._over_inputs(expression)
-            self._add(sympy.Eq(own, relation), (place, *symbols), "this size was assumed to follow from other sizes")
+            self._add(
+                sympy.Eq(own, relation), (own_location, *symbols), "this size was assumed to follow from other sizes"
+            )
 
     def _symbol_sources(self) -> dict[sympy.Symbol, list[DimSource]]:
-        found: dict[sympy.Symbol, list[DimSource]] = {}
+        number_sources: dict[sympy.Symbol, list[DimSource]] = {}
         other_sources: dict[sympy.Symbol, list[DimSource]] = {}
         """Strides that depend on no size, such as those of a slice, and storage offsets."""
         for source, (sizes, strides, offset) in self._layouts:
@@ -201,7 +205,7 @@ class _ShapeGuardBuilder:
                 if _is_symbolic(size) or _is_ragged_symbol(size):
                     expression = size.node.expr
                     if expression.is_Symbol:
-                        found.setdefault(expression, []).append((source, dim))
+                        number_sources.setdefault(expression, []).append((source, dim))
                     elif expression.is_number:
                         own = sympy.Symbol(f"size_{dim}", integer=True)
                         self._add(sympy.Eq(own, expression), ((own, source, dim),), "this size decided what was traced")
@@ -212,26 +216,26 @@ class _ShapeGuardBuilder:
         for number in self._scalars:
             expression = number.expression
             if expression.is_Symbol:
-                found.setdefault(expression, []).append((number.source, -1))
+                number_sources.setdefault(expression, []).append((number.source, -1))
             elif expression.is_number:
-                known = self._env.specialization_causes.get(number.symbol)
-                cause = self._env.cause(known or "its value decided what was traced")
+                specialization_cause = self._env.specialization_causes.get(number.symbol)
+                cause = self._env.cause(specialization_cause or "its value decided what was traced")
                 self._guards.add(EqualsMatch(number.source, number.python_type(expression), cause=cause))
-        return {**_base_symbol_sources(self._env), **other_sources, **found}
+        return {**_base_symbol_sources(self._env), **other_sources, **number_sources}
 
     def _guard_strides(self) -> None:
         for source, (_, strides, _) in self._layouts:
             for dim, stride in enumerate(strides):
                 if not _is_symbolic(stride):
                     continue
-                place = (StrideSource(source, dim), -1)
-                reading = self._places.get(stride.node.expr)
-                if reading is not None and reading.source == place:
+                location = (StrideSource(source, dim), -1)
+                reading = self._locations.get(stride.node.expr)
+                if reading is not None and reading.source == location:
                     continue
                 own = sympy.Symbol(f"stride_{dim}", integer=True)
                 expression, symbols = self._over_inputs(stride.node.expr)
                 why = "the strides were assumed to follow from the sizes"
-                self._add(sympy.Eq(own, expression), ((own, *place), *symbols), why)
+                self._add(sympy.Eq(own, expression), ((own, *location), *symbols), why)
 
 
 def _is_trivial_for_ragged(env: RecordingShapeEnv, relation: Any) -> bool:
@@ -287,14 +291,14 @@ def _base_symbol_sources(env: RecordingShapeEnv) -> dict[sympy.Symbol, list[DimS
 
     torch creates symbols for the sizes and layouts of these bases too.
     """
-    found: dict[sympy.Symbol, list[DimSource]] = {}
+    sources_by_symbol: dict[sympy.Symbol, list[DimSource]] = {}
     for symbol, sources in env.var_to_sources.items():
         for source in sources:
             viewed = getattr(source, "base", None)
             of = getattr(viewed, "base", None)
             if getattr(viewed, "member", "") == "_base" and isinstance(of, Source):
-                found.setdefault(symbol, []).append(_property_source(AttrSource(of, "_base"), source))
-    return found
+                sources_by_symbol.setdefault(symbol, []).append(_property_source(AttrSource(of, "_base"), source))
+    return sources_by_symbol
 
 
 def _property_source(of: Source, source: Any) -> DimSource:

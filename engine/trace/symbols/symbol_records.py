@@ -7,7 +7,7 @@ from typing import Any
 from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
 from engine.ir.guards.base import NO_CAUSE, STACK_VALUE_TEXT, user_expr
 from engine.ir.guards.sympy_printer import relation_display
-from engine.ir.kernels.symbol_places import NUMBER, OFFSET, place_expr, stride_place
+from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location, symbol_expr
 from engine.ir.sources.base import Source
 from engine.records.guards import name_accessors
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
@@ -20,7 +20,7 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
     env = tx.symbols.shape_env
     records = []
     for symbol, sources in env.var_to_sources.items():
-        origins = [place for s in sources if (place := place_of(s)) is not None]
+        origins = [location for s in sources if (location := location_of(s)) is not None]
         if not origins or not symbol.is_Symbol:
             continue
         became = env.replace(symbol)
@@ -32,7 +32,8 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
                 symbol.name,
                 tuple(
                     dict.fromkeys(
-                        name_accessors(place_expr(user_expr(of), place), STACK_VALUE_TEXT) for of, place in origins
+                        name_accessors(symbol_expr(user_expr(of), location), STACK_VALUE_TEXT)
+                        for of, location in origins
                     )
                 ),
                 str(env.backed_var_to_val.get(symbol, "")),
@@ -54,17 +55,17 @@ def _assumption(env: RecordingShapeEnv, relation: Any) -> SymbolAssumption:
     return SymbolAssumption(relation_display(relation), cause.reason, cause.span)
 
 
-def _symbol_reason(tx: Tracer, symbol: Any, places: list[tuple[Source, int]]) -> str:
-    found = [tx.symbols.dynamic_size_reasons.get(of, {}).get(dim, "") for of, dim in places]
+def _symbol_reason(tx: Tracer, symbol: Any, locations: list[tuple[Source, int]]) -> str:
+    reasons = [tx.symbols.dynamic_size_reasons.get(of, {}).get(dim, "") for of, dim in locations]
     return tx.symbols.symbol_reasons.get(symbol) or next(
-        (f for f in found if f), "it equals another size that is a symbol"
+        (f for f in reasons if f), "it equals another size that is a symbol"
     )
 
 
-def place_of(source: Any) -> tuple[Source, int] | None:
+def location_of(source: Any) -> tuple[Source, int] | None:
     """Return the source from which a symbol is read; None for a symbol that no input holds.
 
-    The number is its place, as in ``symbol_places``.
+    The number is its location, as in ``symbol_locations``.
     """
     if isinstance(source, Source):
         return source, NUMBER
@@ -72,4 +73,4 @@ def place_of(source: Any) -> tuple[Source, int] | None:
     if not isinstance(of, Source):
         return None
     read = source.prop.method_name()
-    return of, stride_place(source.idx) if read == "stride" else OFFSET if read == "storage_offset" else source.idx
+    return of, stride_location(source.idx) if read == "stride" else OFFSET if read == "storage_offset" else source.idx

@@ -55,8 +55,8 @@ def emit_runtime_asserts(tx: Tracer) -> None:
     env.pending_fresh_unbacked_symbols.clear()
     if env.num_deferred_runtime_asserts == asserted.count:
         return
-    found = [a for group in env.deferred_runtime_asserts.values() for a in group]
-    new = found if asserted.count == 0 else [a for a in found if a.expr not in asserted.exprs]
+    asserts = [a for group in env.deferred_runtime_asserts.values() for a in group]
+    new = asserts if asserted.count == 0 else [a for a in asserts if a.expr not in asserted.exprs]
     asserted.count = env.num_deferred_runtime_asserts
     for assumed in new:
         asserted.exprs.add(assumed.expr)
@@ -143,14 +143,14 @@ def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
     tracer = GraphAppendingTracer(graph)
     read = {s: torch.fx.Proxy(_symbol_node(tx, s), tracer) for s in sorted(relation.free_symbols, key=lambda s: s.name)}
     last = next(iter(reversed(graph.nodes)))
-    made = sympy_interp(PythonReferenceAnalysis, read, relation)
+    result = sympy_interp(PythonReferenceAnalysis, read, relation)
     added = last.next
     while added.op != "root":
         _complete_node(tx, added)
         added = added.next
-    if not isinstance(made, torch.fx.Proxy):
+    if not isinstance(result, torch.fx.Proxy):
         raise Unsupported("unbacked-size", f"{relation} is assumed for a value that depends on data")
-    node: torch.fx.Node = made.node
+    node: torch.fx.Node = result.node
     return node
 
 
@@ -205,6 +205,8 @@ def _emit_size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) ->
 
 
 def _emit_method(tx: Tracer, method: str, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
-    made = tx.graph.create_node("call_method", method, args, {}, tx.node_provenance("a size that depends on values"))
-    made.meta["example_value"] = value
-    return made
+    new_node = tx.graph.create_node(
+        "call_method", method, args, {}, tx.node_provenance("a size that depends on values")
+    )
+    new_node.meta["example_value"] = value
+    return new_node

@@ -189,10 +189,10 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         if self.lacks_methods(name, *instead):
             raise_missing_method(tx, self.python_type(), name)
 
-    def format_contents(self, tx: Tracer, texts: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         """Return a builtin container of format proxies, or None if the type is not supported.
 
-        A container enters ``known`` before its items: a recursive container gets a recursive proxy.
+        A container enters ``proxies`` before its items: a recursive container gets a recursive proxy.
         """
         return None
 

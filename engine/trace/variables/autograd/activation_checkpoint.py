@@ -25,11 +25,11 @@ _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "deb
 
 @register_rule(torch.utils.checkpoint.checkpoint)
 def _checkpoint(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    given = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_KEYWORDS}
+    call_kwargs = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_KEYWORDS}
     policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
     chooses = "context_fn" in kwargs and policy is None
     with _check_no_side_effects(tx), contextlib.nullcontext() if chooses else tx.graph.checkpoint_region(policy):
-        return realize(tx, args[0]).call(tx, args[1:], given)
+        return realize(tx, args[0]).call(tx, args[1:], call_kwargs)
 
 
 @contextlib.contextmanager
@@ -41,21 +41,21 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
     Raises:
         Unsupported: the function has a side effect.
     """
-    changes, known = tx.side_effects.external_mutation_count, set(tx.graph.graph.nodes)
-    given = {id(value) for value, _ in tx.inputs.input_tensors}
-    versions = {node: _version(node) for node in known}
+    changes, nodes_before = tx.side_effects.external_mutation_count, set(tx.graph.graph.nodes)
+    input_ids = {id(value) for value, _ in tx.inputs.input_tensors}
+    versions = {node: _version(node) for node in nodes_before}
     yield
-    added = [node for node in tx.graph.graph.nodes if node not in known]
+    added = [node for node in tx.graph.graph.nodes if node not in nodes_before]
     if not torch.is_grad_enabled() or not any(fake.requires_grad for fake in tensor_values(added)):
         return
     written = [node.name for node, version in versions.items() if _version(node) != version]
     for value, version in tx.inputs.input_tensors:
-        if id(value) not in given and not value.fake.is_inference() and value.fake._version != version:
+        if id(value) not in input_ids and not value.fake.is_inference() and value.fake._version != version:
             written.append(value.describe() if value.source is None else value.source.expr)
     written += [node.name for node in added if is_with_effects(node)]
     if tx.side_effects.external_mutation_count != changes or written:
-        what = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
-        raise Unsupported("checkpoint-side-effect", f"a checkpointed function {what}, and the backward recomputes it")
+        effect = f"writes to {written[0]}" if written else "changes Python objects outside of itself"
+        raise Unsupported("checkpoint-side-effect", f"a checkpointed function {effect}, and the backward recomputes it")
 
 
 def _version(node: torch.fx.Node) -> int:
@@ -84,13 +84,13 @@ def _real_object(tx: Tracer, value: Variable) -> Any:
     Raises:
         NotPythonConstant: it has none.
     """
-    found = tx.objects.real_object(value)
-    if found is not NotImplemented:
-        return found
+    real = tx.objects.real_object(value)
+    if real is not NotImplemented:
+        return real
     if isinstance(value, FunctoolsPartialVariable):
         function, *args = (_real_object(tx, realize(tx, v)) for v in (value.function, *value.positional.items))
-        words = {k: _real_object(tx, realize(tx, v)) for k, v in value.keyword_arguments.items()}
-        return functools.partial(function, *args, **words)
+        keywords = {k: _real_object(tx, realize(tx, v)) for k, v in value.keyword_arguments.items()}
+        return functools.partial(function, *args, **keywords)
     if value.python_type() not in (list, tuple):
         raise NotPythonConstant
     return map_leaves(

@@ -45,12 +45,12 @@ class SavedIndices:
 class AutogradFunctionTracer:
     """Inputs, outputs and gradients of one traced ``autograd.Function.apply``."""
 
-    def __init__(self, tx: Tracer, cls: type, given: list[Variable], needed: list[bool]) -> None:
+    def __init__(self, tx: Tracer, cls: type, inputs: list[Variable], needed: list[bool]) -> None:
         self.tx = tx
         self.cls = cls
-        self.inputs = given
+        self.inputs = inputs
         self.needs_input_grad = needed
-        self.graph_inputs = [v for v in given if v.is_graph_value]
+        self.graph_inputs = [v for v in inputs if v.is_graph_value]
         for value in self.graph_inputs:
             value.as_node_arg(tx)
 
@@ -58,28 +58,28 @@ class AutogradFunctionTracer:
         """Return the forward's arguments: placeholders for tensors and symbols, others unchanged."""
         return [add_parameter_for(self.tx, builder, v) for v in self.inputs]
 
-    def check_outputs(self, result: Variable, known: set[int]) -> list[Variable]:
+    def check_outputs(self, result: Variable, earlier_ids: set[int]) -> list[Variable]:
         """Return the forward's outputs as a list; ``known`` are ids that the backward can reach.
 
         Raises:
             Unsupported: an output is neither a tensor, a constant, an argument, nor a new object without tensors that
                 the backward cannot reach.
         """
-        found = outputs_of(self.tx, result)
+        outputs = outputs_of(self.tx, result)
         own = {id(realize(self.tx, g)) for g in self.inputs}
         if not all(
-            o.fake is not None or o.is_constant or id(o) in own or self._is_unreachable_from_backward(o, known)
-            for o in found
+            o.fake is not None or o.is_constant or id(o) in own or self._is_unreachable_from_backward(o, earlier_ids)
+            for o in outputs
         ):
             raise Unsupported(
                 "autograd-function", f"{self.cls.__name__} returns values other than tensors and constants"
             )
-        return found
+        return outputs
 
-    def _is_unreachable_from_backward(self, output: Variable, known: set[int]) -> bool:
+    def _is_unreachable_from_backward(self, output: Variable, earlier_ids: set[int]) -> bool:
         """Return True for a new object without graph values that the backward cannot reach."""
         inside = [v for v in reachable_variables([output]) if not v.is_constant]
-        return output.source is None and not any(v.is_graph_value or id(v) in known for v in inside)
+        return output.source is None and not any(v.is_graph_value or id(v) in earlier_ids for v in inside)
 
     def gradient_nodes(self, result: Variable) -> list[torch.fx.Node | None]:
         """Return the backward's results as nodes, one per tensor or symbol argument.
@@ -89,20 +89,20 @@ class AutogradFunctionTracer:
         """
         result = realize(self.tx, result)
         is_many = _is_tuple(self.tx, result) or result.python_type() is list
-        found = [realize(self.tx, g) for g in result.argument_items()] if is_many else [result]
+        gradients = [realize(self.tx, g) for g in result.argument_items()] if is_many else [result]
         count = len(self.inputs)
-        if len(found) < count or any(g.fake is None and not g.is_constant for g in found):
+        if len(gradients) < count or any(g.fake is None and not g.is_constant for g in gradients):
             raise Unsupported(
                 "autograd-function-backward",
                 f"the backward of {self.cls.__name__} does not return one gradient per input",
             )
-        if any(g.fake is not None for g in found[count:]):
+        if any(g.fake is not None for g in gradients[count:]):
             raise Unsupported(
                 "autograd-function-backward", f"the backward of {self.cls.__name__} returns too many gradients"
             )
         return [
             None if g.fake is None else g.as_node_arg(self.tx)[0]
-            for g, v in zip(found, self.inputs, strict=False)
+            for g, v in zip(gradients, self.inputs, strict=False)
             if v.is_graph_value
         ]
 
@@ -163,13 +163,13 @@ def trace_forward_and_backward(
             backward.is_autograd_function_body = True
             set_grad_enabled(False)
             grads = [NONE if o.fake is None else add_parameter_like(tx, backward, o.fake.detach()) for o in outputs]
-            found = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
+            gradients = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
             set_grad_enabled(grad)
             if _tensor_versions(forward) != before:
                 raise Unsupported(
                     "autograd-function-backward", f"the backward of {cls.__name__} mutates a tensor of its forward"
                 )
-            backward.graph.output(tuple(found))
+            backward.graph.output(tuple(gradients))
     except BaseException:
         forward.discard()
         raise
@@ -219,8 +219,8 @@ def _emit_apply(
     differentiates = any(n.target is torch.autograd.grad for n in backward.graph.nodes)
     effect = "runs autograd inside of a backward" if differentiates else "changes torch's state"
     target = GraphCallable(bodies.cls.__name__, runs, changes_state=differentiates, effect=effect)
-    made = emit_node(tx, "call_function", target, [*bodies.graph_inputs, *(variable_for_node(n) for n in lifted)])
-    items = iter(sequence_items(tx, made))
+    results = emit_node(tx, "call_function", target, [*bodies.graph_inputs, *(variable_for_node(n) for n in lifted)])
+    items = iter(sequence_items(tx, results))
     return pack_outputs(tx, result, [o if o.fake is None else next(items) for o in outputs])
 
 
@@ -264,5 +264,5 @@ class _GraphAutogradFunction:
     def _run_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
         needs = dict(zip(self._saved.saved_for_backward, ctx.saved_tensors, strict=True))
         needs |= dict(zip(self._saved.saved_intermediates, ctx.kept, strict=True))
-        found = self._backward(*grads, *(needs[k] for k in range(len(needs))), *ctx.free)
-        return (*found, *(None for _ in ctx.free))
+        gradients = self._backward(*grads, *(needs[k] for k in range(len(needs))), *ctx.free)
+        return (*gradients, *(None for _ in ctx.free))

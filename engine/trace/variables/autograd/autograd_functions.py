@@ -99,38 +99,38 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
     cls: Any = realize(tx, args[0]).as_python_object()
     if not (isinstance(cls, type) and issubclass(cls, Function)):
         raise Unsupported("autograd-function", "an autograd.Function has arguments other than tensors and constants")
-    given = [realize(tx, a) for a in _bind_positional(tx, cls, args[1:], kwargs)]
+    inputs = [realize(tx, a) for a in _bind_positional(tx, cls, args[1:], kwargs)]
     if not torch.is_grad_enabled() and not tx.in_subgraph():
-        return _trace_forward_only(tx, cls, given)
+        return _trace_forward_only(tx, cls, inputs)
     try:
         # A node that calls the function would read objects as they are before the mutations of the traced code.
         is_stale = tx.side_effects.writes_objects
-        if is_stale or cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, given):
-            return _trace_bodies_to_graphs(tx, cls, given)
-        for value in given:
+        if is_stale or cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, inputs):
+            return _trace_bodies_to_graphs(tx, cls, inputs)
+        for value in inputs:
             value.as_node_arg(tx)
-        known, outside = len(tx.inputs.input_tensors), tx.side_effects.external_mutation_count
+        num_tensors, outside = len(tx.inputs.input_tensors), tx.side_effects.external_mutation_count
         try:
-            _trace_for_guards(tx, cls, given)
+            _trace_for_guards(tx, cls, inputs)
         except _NeedsBodyGraphs:
-            return _trace_bodies_to_graphs(tx, cls, given)
+            return _trace_bodies_to_graphs(tx, cls, inputs)
         except Unsupported as error:
             if tx.side_effects.external_mutation_count == outside and not isinstance(error, _MutatesContainerArgument):
                 raise
             _FUNCTIONS_WITH_SIDE_EFFECTS.add(cls)
             raise RestartTracing(0, error) from error
-        if len(tx.inputs.input_tensors) != known:
-            return _trace_bodies_to_graphs(tx, cls, given)
+        if len(tx.inputs.input_tensors) != num_tensors:
+            return _trace_bodies_to_graphs(tx, cls, inputs)
     except UserException as error:
         raise Unsupported("autograd-function", f"{cls.__name__} raises while it is traced") from error
     late = (
         find_mutable_capture(_wrapped_functions(cls.backward))
-        if any(_needs_input_grad(given)) and torch.is_grad_enabled()
+        if any(_needs_input_grad(inputs)) and torch.is_grad_enabled()
         else ""
     )
     effect = f"has a backward that reads {late} when it runs"
     target = GraphCallable(cls.__name__, bind_apply(cls), is_python=True, changes_state=bool(late), effect=effect)
-    return emit_node(tx, "call_function", target, given)
+    return emit_node(tx, "call_function", target, inputs)
 
 
 _FUNCTIONS_WITH_SIDE_EFFECTS: weakref.WeakSet[type] = weakref.WeakSet()
@@ -165,14 +165,14 @@ class _KwargsProbe(torch.autograd.Function):
     """Probe if this torch version passes keyword arguments to ``forward``."""
 
     @staticmethod
-    def forward(_: Any, given: int) -> int:
-        return given
+    def forward(_: Any, value: int) -> int:
+        return value
 
 
 @functools.cache
 def _apply_accepts_kwargs() -> bool:
     try:
-        _KwargsProbe.apply(given=1)  # type: ignore[no-untyped-call, unused-ignore]
+        _KwargsProbe.apply(value=1)  # type: ignore[no-untyped-call, unused-ignore]
     except TypeError:
         return False
     return True
@@ -197,19 +197,21 @@ def _bind_positional(
             return args
         raise Unsupported("autograd-function", f"{cls.__name__} is applied with keyword arguments")
     names = code.co_varnames[int(has_context) : code.co_argcount]
-    given = dict(zip(names, args, strict=False))
+    by_name = dict(zip(names, args, strict=False))
     defaults = () if has_context else cls.forward.__defaults__ or ()
     values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-    both = given.keys() & kwargs.keys()
-    given |= kwargs
-    last = max((names.index(n) for n in given if n in names), default=-1) if has_context else len(names) - 1
-    wanted = names[: last + 1]
-    fits = len(args) <= len(names) and not both and set(given) <= set(names) and set(wanted) <= {*given, *values}
+    both = by_name.keys() & kwargs.keys()
+    by_name |= kwargs
+    last = max((names.index(n) for n in by_name if n in names), default=-1) if has_context else len(names) - 1
+    needed_names = names[: last + 1]
+    fits = (
+        len(args) <= len(names) and not both and set(by_name) <= set(names) and set(needed_names) <= {*by_name, *values}
+    )
     if not fits or (has_context and not _apply_accepts_kwargs()):
         raise Unsupported(
             "autograd-function", f"{cls.__name__} is applied to arguments that its forward does not accept"
         )
-    return [given[n] if n in given else tx.from_python(values[n]) for n in wanted]
+    return [by_name[n] if n in by_name else tx.from_python(values[n]) for n in needed_names]
 
 
 class _NeedsBodyGraphs(Exception):
@@ -220,16 +222,16 @@ class _NeedsBodyGraphs(Exception):
     """
 
 
-def _can_be_graph_inputs(tx: Tracer, given: list[Variable]) -> bool:
+def _can_be_graph_inputs(tx: Tracer, inputs: list[Variable]) -> bool:
     """Return True if all arguments can be graph inputs."""
     try:
-        flatten_variable(tx, TupleVariable(given), [])
+        flatten_variable(tx, TupleVariable(inputs), [])
     except Unsupported:
         return False
     return True
 
 
-def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variable]) -> Variable:
+def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], inputs: list[Variable]) -> Variable:
     """Trace forward and backward into subgraphs.
 
     For functions that take Python objects or read tensors that are not arguments.
@@ -237,27 +239,27 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variabl
     Raises:
         Unsupported: the function calls ``mark_dirty`` or ``set_materialize_grads(False)``.
     """
-    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, _needs_input_grad(given))
+    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, _needs_input_grad(inputs))
     if not any(ctx.needs_input_grad) and not tx.in_subgraph():
         grad = torch.is_grad_enabled()
         set_grad_mode(tx, mode=False)
-        result = _trace_forward_only(tx, cls, given)
+        result = _trace_forward_only(tx, cls, inputs)
         set_grad_mode(tx, mode=grad)
         return result
     once = getattr(cls.backward, "__code__", None) is _ONCE_DIFFERENTIABLE_CODE
 
     def result_of(name: str, args: list[Variable]) -> Variable:
         if name == "forward":
-            found = _call_forward(tx, cls, ctx, args)
+            result = _call_forward(tx, cls, ctx, args)
             if ctx.dirty_tensors or not ctx.materialize_grads:
                 raise Unsupported(
                     "autograd-function-ctx", f"{cls.__name__} calls mark_dirty or set_materialize_grads(False)"
                 )
-            return found
+            return result
         _check_backward(tx, cls, ctx)
         return _static_method(tx, cls, name).call(tx, args, {})
 
-    return trace_forward_and_backward(tx, cls, given, ctx, result_of, once=once)
+    return trace_forward_and_backward(tx, cls, inputs, ctx, result_of, once=once)
 
 
 def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContextVariable) -> None:
@@ -301,11 +303,11 @@ class _TracedBackward(NamedTuple):
             cells = [cell for cell in layer.__closure__ or () if cell != _EMPTY_CELL]
             named = [layer.__globals__.get(name) for name in names]
             named += [*cells, *(cell.cell_contents for cell in cells)]
-            known = [tx.objects.variables_by_id[id(v)][0] for v in named if id(v) in tx.objects.variables_by_id]
-            known += [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
+            variables = [tx.objects.variables_by_id[id(v)][0] for v in named if id(v) in tx.objects.variables_by_id]
+            variables += [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
             written = (n for space, n in tx.side_effects.global_writes if space.values is layer.__globals__)
             if not names.isdisjoint(written) or any(
-                id(v) in tx.side_effects.mutated_variables for v in reachable_variables(known)
+                id(v) in tx.side_effects.mutated_variables for v in reachable_variables(variables)
             ):
                 return True
             if any(of is v for of, _ in CLASS_ATTR_WRITES for v in named):
@@ -315,9 +317,9 @@ class _TracedBackward(NamedTuple):
     def reads_deferred_state(self) -> bool:
         """Return True if the backward may read state that other code can mutate before it runs."""
         names = set().union(*(names_read_by(layer.__code__) for layer in self.wrapped_functions))
-        kept = [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
+        values_read = [value for name, value in self.ctx.attr_writes.items() if name in names and value is not None]
         return bool(find_mutable_capture(self.wrapped_functions)) or any(
-            map(_is_external_and_mutable, reachable_variables(kept))
+            map(_is_external_and_mutable, reachable_variables(values_read))
         )
 
     def graph_break(self) -> Unsupported:
@@ -353,9 +355,9 @@ def _is_external_and_mutable(value: Variable) -> bool:
     return is_mutable_state(value.as_python_object())
 
 
-def _needs_input_grad(given: list[Variable]) -> list[bool]:
+def _needs_input_grad(inputs: list[Variable]) -> list[bool]:
     """Return for each argument whether it requires a gradient."""
-    return [a.fake is not None and a.fake.requires_grad for a in given]
+    return [a.fake is not None and a.fake.requires_grad for a in inputs]
 
 
 _EMPTY_CELL = types.CellType()
@@ -363,25 +365,25 @@ _ONCE_DIFFERENTIABLE_CODE = torch.autograd.function.once_differentiable(lambda *
 """Code of the wrapper that ``once_differentiable`` puts around a backward."""
 
 
-def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) -> Variable:
+def _trace_forward_only(tx: Tracer, cls: type[Function], inputs: list[Variable]) -> Variable:
     """Trace the forward as an ordinary call, because no gradient is recorded.
 
     Dirty tensors and returned inputs are handled as autograd does.
     """
-    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, _needs_input_grad(given))
-    result = _call_forward(tx, cls, ctx, given)
+    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, _needs_input_grad(inputs))
+    result = _call_forward(tx, cls, ctx, inputs)
     dirty = [realize(tx, d) for d in ctx.dirty_tensors]
     for marked in dirty:  # autograd bumps the version once more
         if marked.fake is not None:
             emit_node(tx, "call_function", torch.autograd.graph.increment_version, [marked])
-    return pack_outputs(tx, result, [_alias_returned_input(tx, o, given, dirty) for o in outputs_of(tx, result)])
+    return pack_outputs(tx, result, [_alias_returned_input(tx, o, inputs, dirty) for o in outputs_of(tx, result)])
 
 
-def _alias_returned_input(tx: Tracer, output: Variable, given: list[Variable], dirty: list[Variable]) -> Variable:
+def _alias_returned_input(tx: Tracer, output: Variable, inputs: list[Variable], dirty: list[Variable]) -> Variable:
     """Return the output, or an alias if it is an input, as autograd does without gradients."""
-    if output.fake is None or (output in dirty and output in given and not output.fake.requires_grad):
+    if output.fake is None or (output in dirty and output in inputs and not output.fake.requires_grad):
         return output
-    if output in given:
+    if output in inputs:
         method = "detach" if output.fake.requires_grad else "view_as"
         return emit_node(tx, "call_method", method, [output] if method == "detach" else [output, output])
     if output.fake.requires_grad and output.fake._is_view():
@@ -418,8 +420,8 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
                     NONE if o.fake is None else add_parameter_like(tx, builder, o.fake.detach()) for o in outputs
                 ]
                 _static_method(tx, cls, "backward").call(tx, [ctx, *grads], {})
-                kept = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
-                if any(id(v) in containers and not issubclass(v.python_type(), tuple) for v in kept):
+                stored = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
+                if any(id(v) in containers and not issubclass(v.python_type(), tuple) for v in stored):
                     raise _NeedsBodyGraphs
         set_grad_enabled(grad)
         if builder.has_free_tensors() or not all(o.is_graph_value or o.is_constant for o in outputs):
@@ -444,10 +446,10 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
     Raises:
         _MutatesContainerArgument: one was mutated.
     """
-    given = {id(v) for v in reachable_variables(inputs) if not v.is_graph_value and not v.is_constant}
+    container_ids = {id(v) for v in reachable_variables(inputs) if not v.is_graph_value and not v.is_constant}
     with tx.side_effects.recording_mutations() as changed:
-        yield given
-    if any(id(v) in given for v in changed):
+        yield container_ids
+    if any(id(v) in container_ids for v in changed):
         raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} mutates a container argument")
 
 
@@ -469,10 +471,10 @@ def _call_forward(
 
 
 def _static_method(tx: Tracer, cls: type[Function], name: str) -> Variable:
-    found = class_attribute(tx, cls, name, None)
-    if found is None:
+    method = class_attribute(tx, cls, name, None)
+    if method is None:
         raise Unsupported("autograd-function", f"{cls.__name__} has no {name}")
-    return realize(tx, found)
+    return realize(tx, method)
 
 
 _CTX_ATTRIBUTES = {
@@ -492,8 +494,8 @@ class RealAutogradContextVariable(VariableWithMethods, UserDefinedObjectVariable
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if kwargs or name not in self.methods:
             return super().call_method(tx, name, args, kwargs)
-        kept = TupleVariable([realize(tx, a) for a in args]) if name in _CTX_ATTRIBUTES else args[0]
-        self.write_attr(tx, _CTX_ATTRIBUTES.get(name, "materialize_grads"), kept)
+        stored = TupleVariable([realize(tx, a) for a in args]) if name in _CTX_ATTRIBUTES else args[0]
+        self.write_attr(tx, _CTX_ATTRIBUTES.get(name, "materialize_grads"), stored)
         return NONE
 
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:

@@ -60,10 +60,10 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
 
 
-def _realized_tensors(tx: Tracer, given: Variable) -> list[Variable]:
+def _realized_tensors(tx: Tracer, tensors: Variable) -> list[Variable]:
     """Realize the tensors passed to ``autograd.grad``, so that they become graph inputs."""
-    given = realize(tx, given)
-    return [realize(tx, v) for v in given.argument_items() or [given]]
+    tensors = realize(tx, tensors)
+    return [realize(tx, v) for v in tensors.argument_items() or [tensors]]
 
 
 def _is_intermediate(value: Variable) -> bool:
@@ -71,12 +71,12 @@ def _is_intermediate(value: Variable) -> bool:
     return value.fake is not None and value.as_python_object() is NotImplemented and value.fake.grad_fn is not None
 
 
-def _as_tuple(tx: Tracer, given: Variable) -> Variable:
+def _as_tuple(tx: Tracer, tensors: Variable) -> Variable:
     """Convert an iterable of tensors to a tuple, as ``torch.autograd.grad`` does."""
-    given = realize(tx, given)
-    if given.fake is not None or given.argument_items() or given.lacks_methods("__iter__", "__getitem__"):
-        return given
-    return TupleVariable(sequence_items(tx, given))
+    tensors = realize(tx, tensors)
+    if tensors.fake is not None or tensors.argument_items() or tensors.lacks_methods("__iter__", "__getitem__"):
+        return tensors
+    return TupleVariable(sequence_items(tx, tensors))
 
 
 class GraphObjectVariable(Variable):
@@ -176,26 +176,26 @@ def _retain_grad(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs)
 
 @register_tensor_method("requires_grad_")
 def _requires_grad_(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    wanted = realize(tx, args[0] if args else kwargs.get("requires_grad", ConstantVariable(value=True)))
-    if _requires_grad_is_noop(tx, tensor, wanted):
+    requires_grad = realize(tx, args[0] if args else kwargs.get("requires_grad", ConstantVariable(value=True)))
+    if _requires_grad_is_noop(tx, tensor, requires_grad):
         return tensor
     return emit_grad_flag_change(tx, tensor, "requires_grad_", args, kwargs)
 
 
 @register_tensor_setter("requires_grad")
 def _set_requires_grad(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
-    wanted = realize(tx, value)
-    if _requires_grad_is_noop(tx, tensor, wanted):
+    requires_grad = realize(tx, value)
+    if _requires_grad_is_noop(tx, tensor, requires_grad):
         return
-    if wanted.python_type() is not bool:
+    if requires_grad.python_type() is not bool:
         raise Unsupported("requires-grad", "requires_grad of a tensor is set to a value that is not a bool")
-    emit_grad_flag_change(tx, tensor, "requires_grad_", [wanted], {})
+    emit_grad_flag_change(tx, tensor, "requires_grad_", [requires_grad], {})
 
 
-def _requires_grad_is_noop(tx: Tracer, tensor: TensorVariable, wanted: Variable) -> bool:
+def _requires_grad_is_noop(tx: Tracer, tensor: TensorVariable, requires_grad: Variable) -> bool:
     """Return True if setting ``requires_grad`` would change nothing."""
     tensor.guard_is_leaf(tx)
-    return wanted.as_python_object() is tensor.fake.requires_grad and tensor.fake.is_leaf
+    return requires_grad.as_python_object() is tensor.fake.requires_grad and tensor.fake.is_leaf
 
 
 def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -240,11 +240,11 @@ def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
 @register_tensor_attribute("grad_fn")
 def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
     """Trace ``tensor.grad_fn``."""
-    found = tensor.fake.grad_fn
+    node = tensor.fake.grad_fn
     if tensor.real_object is not None:
-        if tensor.real_object.grad_fn is not None or found is not None:
+        if tensor.real_object.grad_fn is not None or node is not None:
             raise tensor.unsupported_attribute("reading", "grad_fn")
         tensor.guard_is_leaf(tx)
-    if found is None:
+    if node is None:
         return NONE
-    return GraphObjectVariable(append_node(tx, getattr, (tensor.node(tx), "grad_fn")), type(found))
+    return GraphObjectVariable(append_node(tx, getattr, (tensor.node(tx), "grad_fn")), type(node))

@@ -84,14 +84,14 @@ def find_mutable_capture(functions: Iterable[Any]) -> str:
 
     A number or a tensor counts if a closure cell holds it, or if code of its module reassigns the global.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     todo = list(functions)
     while todo:
         function = todo.pop()
         code = getattr(function, "__code__", None)
-        if code is None or id(code) in seen:
+        if code is None or id(code) in visited:
             continue
-        seen.add(id(code))
+        visited.add(id(code))
         names = names_read_by(code)
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         read: list[tuple[str, Any, bool]] = [(n, c.cell_contents, True) for n, c in cells if c != _EMPTY_CELL]
@@ -163,5 +163,5 @@ def _code_objects_of(value: Any) -> Iterator[types.CodeType]:
 def _stores_global(code: types.CodeType, name: str) -> bool:
     if name not in code.co_names:
         return False
-    place, units = code.co_names.index(name) & 0xFF, code.co_code
-    return any(units[k] in _STORE_GLOBAL_OPCODES and units[k + 1] == place for k in range(0, len(units), 2))
+    name_index, units = code.co_names.index(name) & 0xFF, code.co_code
+    return any(units[k] in _STORE_GLOBAL_OPCODES and units[k + 1] == name_index for k in range(0, len(units), 2))

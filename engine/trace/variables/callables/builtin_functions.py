@@ -50,9 +50,9 @@ class BuiltinVariable(FixedObjectVariable):
         return tx.wrap_static(getattr(self.real_object, name))
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        made = call_classmethod_on_subclass(tx, self.real_object, args, kwargs)
-        if made is not None:
-            return made
+        result = call_classmethod_on_subclass(tx, self.real_object, args, kwargs)
+        if result is not None:
+            return result
         rule = find_rule(self.real_object)
         if rule is not None:
             check_arity(tx, self.real_object, args, kwargs)
@@ -89,8 +89,8 @@ def call_classmethod_on_subclass(tx: Tracer, real: Any, args: Args, kwargs: Kwar
     base = next((b for b in _SCALARS if issubclass(cls, b)), None)
     if base is None or name.startswith("__"):
         return None
-    made = tx.wrap_static(getattr(base, name)).call(tx, args, kwargs)
-    return tx.wrap_static(cls).call(tx, [made], {})
+    result = tx.wrap_static(getattr(base, name)).call(tx, args, kwargs)
+    return tx.wrap_static(cls).call(tx, [result], {})
 
 
 _HEAP_TYPE_FLAG = 1 << 9
@@ -151,5 +151,5 @@ def call_unbound_method(tx: Tracer, real: Any, args: Args, kwargs: Kwargs) -> Va
     name = real.__name__
     check_method_arity(tx, owner, name, args[1:], kwargs)
     by_owner = UNBOUND_METHOD_RULES.get(owner)
-    made = None if by_owner is None else by_owner(tx, of, name, args[1:], kwargs)
-    return of.call_c_method(tx, owner, name, args[1:], kwargs) if made is None else made
+    result = None if by_owner is None else by_owner(tx, of, name, args[1:], kwargs)
+    return of.call_c_method(tx, owner, name, args[1:], kwargs) if result is None else result

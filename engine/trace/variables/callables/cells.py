@@ -105,10 +105,10 @@ class CellVariable(Variable):
 
 def build_cell(tx: Tracer, cell: types.CellType, contents: Source) -> CellVariable:
     """Return the variable of an existing cell; ``contents`` is the source of its content."""
-    known = tx.objects.variables_by_id.get(id(cell))
-    if known is not None:
-        assert isinstance(known[0], CellVariable)
-        return known[0]
+    variable = tx.objects.variables_by_id.get(id(cell))
+    if variable is not None:
+        assert isinstance(variable[0], CellVariable)
+        return variable[0]
     try:
         content: Variable | None = tx.make_lazy(cell.cell_contents, contents)
     except ValueError:

@@ -64,12 +64,12 @@ def _bind_property(real: property, tx: Tracer, of: Variable, name: str, args: Ar
     instance = realize(tx, args[0])
     if name == "__get__" and is_none(instance):
         return of
-    which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
+    which, accessor_name = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
     if getattr(real, which) is None:
-        raise_missing_accessor(tx, instance.python_type(), word)
+        raise_missing_accessor(tx, instance.python_type(), accessor_name)
     value = args[1:2] if name == "__set__" else []
-    done = _wrapped_function(tx, of, which).call(tx, [instance, *value], {})
-    return realize(tx, done) if name == "__get__" else NONE
+    result = _wrapped_function(tx, of, which).call(tx, [instance, *value], {})
+    return realize(tx, result) if name == "__get__" else NONE
 
 
 @_bind.register(staticmethod)
@@ -81,9 +81,9 @@ def _bind_static_method(real: Any, tx: Tracer, of: Variable, name: str, args: Ar
 def _bind_class_method(real: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     if hasattr(type(real.__func__), "__get__") and not hasattr(real.__func__, "__code__"):
         raise Unsupported("descriptor", "classmethod.__get__() of a descriptor")
-    instance, *rest = [realize(tx, a) for a in args]
+    instance, *owners = [realize(tx, a) for a in args]
     cls = instance.python_type()
-    owner = rest[0] if rest and not is_none(rest[0]) else tx.wrap(cls, class_source(cls))
+    owner = owners[0] if owners and not is_none(owners[0]) else tx.wrap(cls, class_source(cls))
     return BoundMethodVariable(owner, _wrapped_function(tx, of, "__func__"))
 
 

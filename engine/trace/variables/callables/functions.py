@@ -119,16 +119,18 @@ class UserFunctionVariable(FunctionVariable):
         return ConstantSource(self.real_object, self.real_object.__qualname__) if self.is_trusted else self.source
 
     def defaults(self, tx: Tracer) -> list[Variable]:
-        found = self.real_object.__defaults__ or ()
+        defaults = self.real_object.__defaults__ or ()
         base = AttrSource(self._function_source, "__defaults__")
-        if found and not self.is_trusted:
-            tx.guard(LengthMatch, base, len(found), why="the number of its defaults decides which parameters have one")
-        return [self._default(tx, d, GetItemSource(base, n)) for n, d in enumerate(found)]
+        if defaults and not self.is_trusted:
+            tx.guard(
+                LengthMatch, base, len(defaults), why="the number of its defaults decides which parameters have one"
+            )
+        return [self._default(tx, d, GetItemSource(base, n)) for n, d in enumerate(defaults)]
 
     def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:
-        found = self.real_object.__kwdefaults__ or {}
+        defaults = self.real_object.__kwdefaults__ or {}
         base = AttrSource(self._function_source, "__kwdefaults__")
-        return {k: self._default(tx, d, GetItemSource(base, k)) for k, d in found.items()}
+        return {k: self._default(tx, d, GetItemSource(base, k)) for k, d in defaults.items()}
 
     def _default(self, tx: Tracer, real: Any, source: Source) -> Variable:
         return tx.make_lazy(real, ConstantSource(real, source.expr) if self.is_trusted else source)
@@ -189,8 +191,8 @@ class UserFunctionVariable(FunctionVariable):
             return ConstantVariable(self.code)
         if name == "__annotations__":  # Python 3.14 evaluates them at the first read
             with UserErrors(tx, Exception):
-                found = self.real_object.__annotations__
-            return tx.wrap(found, AttrSource(self._function_source, name))
+                annotations = self.real_object.__annotations__
+            return tx.wrap(annotations, AttrSource(self._function_source, name))
         if name == "__dict__" and (not self.real_object.__dict__ or not self.is_trusted):
             return self._get_dict(tx)
         if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.real_object, name):

@@ -58,15 +58,17 @@ for _wrap in (reprlib.recursive_repr(), vars(dataclasses).get("_recursive_repr")
 def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     if read.instance is None:
         return call_user_descriptor(tx, read)
-    found = read.found
-    tx.guard(IdMatch, read.dict_source, found, why=f"the method {read.name!r} was used")
-    source = ConstantSource(found, read.name)
-    inner = realize(tx, tx.wrap(found.func, AttrSource(source, "func")))
+    method = read.found
+    tx.guard(IdMatch, read.dict_source, method, why=f"the method {read.name!r} was used")
+    source = ConstantSource(method, read.name)
+    inner = realize(tx, tx.wrap(method.func, AttrSource(source, "func")))
     if not issubclass(inner.python_type(), types.FunctionType):
         raise Unsupported("descriptor", "a partialmethod of an object that is not a function")
-    args = [tx.make_lazy(a, GetItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(found.args)]
-    words = {k: tx.make_lazy(v, GetItemSource(AttrSource(source, "keywords"), k)) for k, v in found.keywords.items()}
-    return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(words))
+    args = [tx.make_lazy(a, GetItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(method.args)]
+    keywords = {
+        k: tx.make_lazy(v, GetItemSource(AttrSource(source, "keywords"), k)) for k, v in method.keywords.items()
+    }
+    return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(keywords))
 
 
 @register_rule(types.MethodType)
@@ -83,8 +85,8 @@ def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Ar
     if not args:
         tx.raise_type_error(f"{real.__name__} requires at least 1 positional argument")
     registered = inspect.getclosurevars(real.dispatch).nonlocals["registry"]
-    known = tx.objects.variables_by_id.get(id(registered))
-    if known is not None and id(known[0]) in tx.side_effects.mutated_variables:
+    variable = tx.objects.variables_by_id.get(id(registered))
+    if variable is not None and id(variable[0]) in tx.side_effects.mutated_variables:
         raise Unsupported("singledispatch", f"{of.describe()} is called; traced code registered implementations on it")
     cls = realize(tx, args[0]).python_type()
     chosen = real.dispatch(cls)
@@ -92,8 +94,8 @@ def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Ar
     registry = AttrSource(of.source, "registry")
     why = f"its implementation for {cls.__name__} was looked up"
     tx.guard(DictKeysMatch, registry, tuple(real.registry), why=why)
-    found = next(k for k, v in real.registry.items() if v is chosen)
-    tx.guard(IdMatch, GetItemSource(registry, found), chosen, why=why)
+    registered_class = next(k for k, v in real.registry.items() if v is chosen)
+    tx.guard(IdMatch, GetItemSource(registry, registered_class), chosen, why=why)
     return tx.wrap(chosen, ConstantSource(chosen, chosen.__qualname__)).call(tx, args, kwargs)
 
 

@@ -64,8 +64,8 @@ class GeneratorVariable(IteratorVariable):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "send":
-            found = self.send(tx, args[0])
-            return self.raise_stop_iteration(tx) if found is None else found
+            yielded = self.send(tx, args[0])
+            return self.raise_stop_iteration(tx) if yielded is None else yielded
         if name == "close":
             return close_generator(tx, self)
         if name == "throw":

@@ -83,13 +83,13 @@ def build_suspended_generator(
     """Return the variable of a real generator if its remaining steps are known, else None."""
     code = real.gi_code
     mark = stop_token_of(code)
-    made = None if mark is None or mark.code is None else mark.code()
-    known = None if made is None else resume_info(made)
-    base = None if known is None else known.base_code()
-    if mark is None or made is None or known is None or base is None or real.gi_frame is None:
+    resume_code = None if mark is None or mark.code is None else mark.code()
+    info = None if resume_code is None else resume_info(resume_code)
+    base = None if info is None else info.base_code()
+    if mark is None or resume_code is None or info is None or base is None or real.gi_frame is None:
         return None
     body = decode(base)
-    follows = reachable_from(body, known.index + 1)
+    follows = reachable_from(body, info.index + 1)
     writes = any(body.ops[n].opname in _CELL_WRITING_OPCODES for n in follows)
     if writes or not real.gi_frame.f_locals.get(NOT_STARTED):
         return None
@@ -97,40 +97,40 @@ def build_suspended_generator(
     variables = AttrSource(AttrSource(source, "gi_frame"), "f_locals")
     tx.guards.add(IdMatch(AttrSource(source, "gi_code"), code, cause=why))
     tx.guards.add(EqualsMatch(GetItemSource(variables, NOT_STARTED), True, cause=why))
-    return SuspendedGeneratorVariable(real, source, _rebuild_frame(tx, real, variables, made, known, base), mark)
+    return SuspendedGeneratorVariable(real, source, _rebuild_frame(tx, real, variables, resume_code, info, base), mark)
 
 
-def _rebuild_frame(tx: Tracer, real: Any, source: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
+def _rebuild_frame(tx: Tracer, real: Any, source: Source, resume_code: Any, info: ResumeInfo, base: Any) -> Frame:
     """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
     values = real.gi_frame.f_globals
     frame = tx.frame.callee(base, GlobalsNamespace(values, str(values.get("__name__", ""))))
-    held = real.gi_frame.f_locals
-    frame.next_index = known.index + 1
-    frame.op = frame.decoded.ops[known.index]
-    names = made.co_varnames[: made.co_argcount]
+    frame_locals = real.gi_frame.f_locals
+    frame.next_index = info.index + 1
+    frame.op = frame.decoded.ops[info.index]
+    names = resume_code.co_varnames[: resume_code.co_argcount]
     stack = [name for name in names if name.startswith(STACK_PARAM_PREFIX)]
-    for place in range(_stack_depth(made) - 1):  # the top of the stack is the yielded value
-        name = f"{STACK_PARAM_PREFIX}{place}"
-        frame.stack.append(tx.make_lazy(held[name], GetItemSource(source, name)) if name in stack else NULL)
+    for position in range(_stack_depth(resume_code) - 1):  # the top of the stack is the yielded value
+        name = f"{STACK_PARAM_PREFIX}{position}"
+        frame.stack.append(tx.make_lazy(frame_locals[name], GetItemSource(source, name)) if name in stack else NULL)
     for name in names[len(stack) :]:
-        frame.locals[name] = tx.make_lazy(held[name], GetItemSource(source, name))
+        frame.locals[name] = tx.make_lazy(frame_locals[name], GetItemSource(source, name))
     for name in shared_cell_names(base):
         frame.cells[name] = CellVariable(
-            tx.make_lazy(held[name], GetItemSource(source, name)) if name in held else None
+            tx.make_lazy(frame_locals[name], GetItemSource(source, name)) if name in frame_locals else None
         )
     return frame
 
 
-def _stack_depth(made: Any) -> int:
+def _stack_depth(resume_code: Any) -> int:
     """Return the number of stack slots that the start of the code restores."""
     depth = 0
-    for op in decode(made).ops[_index_after_resume(made) :]:
+    for op in decode(resume_code).ops[_index_after_resume(resume_code) :]:
         if op.opname == "JUMP_FORWARD":
             return depth
         depth += 1
     return depth
 
 
-def _index_after_resume(made: Any) -> int:
+def _index_after_resume(resume_code: Any) -> int:
     """Return the index of the first instruction after the first RESUME."""
-    return next(op.index for op in decode(made).ops if op.opname == "RESUME") + 1
+    return next(op.index for op in decode(resume_code).ops if op.opname == "RESUME") + 1

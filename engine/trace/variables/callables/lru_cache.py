@@ -23,8 +23,8 @@ from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_i
 
 
 def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs) -> Any:
-    given = [realize(tx, a) for a in (*args, *kwargs.values())]
-    return (len(args), tuple(kwargs), tuple((v.hash_key(tx), v.python_type()) for v in given))
+    arguments = [realize(tx, a) for a in (*args, *kwargs.values())]
+    return (len(args), tuple(kwargs), tuple((v.hash_key(tx), v.python_type()) for v in arguments))
 
 
 class _CacheUse:
@@ -63,8 +63,8 @@ class ExternalLruCacheVariable(BuiltinVariable):
                 "function-cache", f"{self.describe()} is called, and its cache was created before a graph break"
             )
         if is_opaque_cache(self.real_object):
-            what = "a cache whose statistics are read or whose attributes are set"
-            raise Unsupported("function-cache", f"{self.describe()} is called, {what}")
+            description = "a cache whose statistics are read or whose attributes are set"
+            raise Unsupported("function-cache", f"{self.describe()} is called, {description}")
         used: _CacheUse = tx.state_of(_CacheUses).by_cache_id.setdefault(
             id(self.real_object), _CacheUse(tx.instruction_counter.root_instruction_number)
         )
@@ -117,13 +117,13 @@ class ExternalLruCacheVariable(BuiltinVariable):
 
 def _hashes_by_contents(cls: type) -> bool:
     """Return True if an equal instance is unchanged: it hashes by contents or is immutable."""
-    found = find_in_class(cls, "__hash__")
-    return is_trusted_module(cls.__module__) or (found is not None and found[0] is not object)
+    hash_method = find_in_class(cls, "__hash__")
+    return is_trusted_module(cls.__module__) or (hash_method is not None and hash_method[0] is not object)
 
 
 def _has_symbols(tx: Tracer, value: Variable) -> bool:
-    found = realize(tx, value)
-    return found.is_symbolic or any(_has_symbols(tx, item) for item in found.argument_items())
+    realized = realize(tx, value)
+    return realized.is_symbolic or any(_has_symbols(tx, item) for item in realized.argument_items())
 
 
 def _may_have_mutated(tx: Tracer, value: Variable) -> bool:

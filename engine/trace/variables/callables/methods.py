@@ -100,11 +100,11 @@ def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
         return tx.wrap_static(cls)
     if of.lacks_methods(name):
         return tx.raise_error(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
-    found = getattr(cls, name)
-    if callable(found):
+    attribute = getattr(cls, name)
+    if callable(attribute):
         return BuiltinMethodVariable(of, name)
-    if found is None or name == "__doc__":
-        return ConstantVariable(found)
+    if attribute is None or name == "__doc__":
+        return ConstantVariable(attribute)
     raise of.unsupported_attribute("reading", name)
 
 
@@ -141,8 +141,10 @@ class ConstantMethodVariable(Variable):
         if is_text and self.name == "join" and len(args) == 1:
             return tx.fold_constant(self.obj.value.join, tx.as_python_constants(tx.unpack_iterable(args[0])))
         if is_text and self.name in ("format", "format_map"):
-            words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
-            return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)
+            keywords = {name: format_proxy(tx, value) for name, value in kwargs.items()}
+            return tx.fold_constant(
+                getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **keywords
+            )
         return fold_constant_call(tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()}()")
 
     def reconstruct(self, cg: PyCodegen) -> None:

@@ -21,8 +21,8 @@ from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUC
 
 def _operator_rule(run: Any, symbol: str, count: int) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        made: Variable = run(tx, symbol, *args[:count])
-        return made
+        result: Variable = run(tx, symbol, *args[:count])
+        return result
 
     return rule
 
@@ -85,8 +85,8 @@ class OperatorGetterVariable(Variable):
     source: Source | None = None
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        words = tx.as_python_keywords(self.kwargs)
-        return self.cls(*tx.as_python_constants(self.args), **words)
+        keywords = tx.as_python_keywords(self.kwargs)
+        return self.cls(*tx.as_python_constants(self.args), **keywords)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
@@ -95,13 +95,13 @@ class OperatorGetterVariable(Variable):
         if self.cls is operator.methodcaller:
             name = str(realize(tx, self.args[0]).as_python_constant(tx))
             return realize(tx, of.get_attr(tx, name)).call(tx, list(self.args[1:]), self.kwargs)
-        found = [self._get_one(tx, of, realize(tx, a)) for a in self.args]
-        return found[0] if len(found) == 1 else TupleVariable(found)
+        values = [self._get_one(tx, of, realize(tx, a)) for a in self.args]
+        return values[0] if len(values) == 1 else TupleVariable(values)
 
-    def _get_one(self, tx: Tracer, of: Variable, wanted: Variable) -> Variable:
+    def _get_one(self, tx: Tracer, of: Variable, key: Variable) -> Variable:
         if self.cls is operator.itemgetter:
-            return of.get_item(tx, wanted)
-        for part in str(wanted.as_python_constant(tx)).split("."):
+            return of.get_item(tx, key)
+        for part in str(key.as_python_constant(tx)).split("."):
             of = realize(tx, of.get_attr(tx, part))
         return of
 
@@ -114,12 +114,12 @@ class OperatorGetterVariable(Variable):
 
 def _construct_getter(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
     by_name = cls is not operator.itemgetter
-    known = (
+    constants = (
         [realize(tx, a).as_python_constant(tx) if tx.is_python_constant(a) else None for a in args]
         if by_name
         else [None] * len(args)
     )
-    tx.fold_constant(lambda: cls(*known, **dict.fromkeys(kwargs)) and None)
+    tx.fold_constant(lambda: cls(*constants, **dict.fromkeys(kwargs)) and None)
     return OperatorGetterVariable(cls, list(args), kwargs)
 
 
@@ -134,10 +134,10 @@ for _cls in _GETTERS:
 def _getter(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "it was called")
     args, pairs = parts = python_objects.operator_callable_args(real)
-    words = dict(pairs)
-    if all(type(a) in (int, str, bool, type(None)) for a in (*args, *words.values())):
+    keywords = dict(pairs)
+    if all(type(a) in (int, str, bool, type(None)) for a in (*args, *keywords.values())):
         tx.guard(OperatorArgsMatch, source, parts, why="it was called")
     else:
         tx.guard_identity(real, source, "it was called")
     values = [tx.from_python(a) for a in args]
-    return OperatorGetterVariable(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, source)
+    return OperatorGetterVariable(type(real), values, {k: tx.from_python(v) for k, v in keywords.items()}, source)

@@ -47,10 +47,10 @@ class FunctoolsPartialVariable(Variable):
             raise self.unsupported("keywords that are not strings", "builtin-arguments")
         return {str(k): v for k, (_, v) in self.keywords.entries.items()}
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
-        words = {name: format_proxy(tx, value) for name, value in self.keyword_arguments.items()}
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
+        keywords = {name: format_proxy(tx, value) for name, value in self.keyword_arguments.items()}
         function = realize(tx, self.function).as_python_constant(tx)
-        return functools.partial(function, *(format_proxy(tx, item) for item in self.positional.items), **words)
+        return functools.partial(function, *(format_proxy(tx, item) for item in self.positional.items), **keywords)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         parts = {"func": self.function, "args": self.positional, "keywords": self.keywords}
@@ -81,8 +81,8 @@ class FunctoolsPartialVariable(Variable):
             tx.raise_type_error(
                 f"missing positional arguments in 'partial' call; expected at least {needed}, got {len(args)}"
             )
-        given = _fill_placeholders(self.positional.items, args)
-        return function.call(tx, given, {**self.keyword_arguments, **kwargs})
+        filled = _fill_placeholders(self.positional.items, args)
+        return function.call(tx, filled, {**self.keyword_arguments, **kwargs})
 
     child_fields = ("function", "positional", "keywords")
 
@@ -97,9 +97,9 @@ def _is_placeholder(value: Variable) -> bool:
     return value.python_type() in PLACEHOLDER_TYPES
 
 
-def _fill_placeholders(bound: Args, given: Args) -> Args:
+def _fill_placeholders(bound: Args, call_args: Args) -> Args:
     """Replace placeholders among bound arguments by given ones; append the other given ones."""
-    left = iter(given)
+    left = iter(call_args)
     return [*(next(left, item) if _is_placeholder(item) else item for item in bound), *left]
 
 
@@ -121,8 +121,8 @@ def _construct_partial(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         tx.raise_type_error("Placeholder cannot be passed as a keyword argument")
     # A partial of a partial is flattened, unless the inner one has attributes.
     if isinstance(inner, FunctoolsPartialVariable) and not (inner.source and vars(inner.real_object)):
-        words = {**inner.keyword_arguments, **kwargs}
-        return make_partial(inner.function, _fill_placeholders(inner.positional.items, args[1:]), words)
+        keywords = {**inner.keyword_arguments, **kwargs}
+        return make_partial(inner.function, _fill_placeholders(inner.positional.items, args[1:]), keywords)
     return make_partial(inner, list(args[1:]), kwargs)
 
 

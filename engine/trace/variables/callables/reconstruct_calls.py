@@ -25,9 +25,9 @@ class CallExpressionVariable(Variable):
         cg.call(self.function, *self.args, **self.kwargs)
 
 
-def record_call(tx: Tracer, words: str, function: Any, args: Args, kwargs: Kwargs | None = None) -> Variable:
+def record_call(tx: Tracer, description: str, function: Any, args: Args, kwargs: Kwargs | None = None) -> Variable:
     """Record a call that generated code makes after the graph; return None, its result."""
-    tx.side_effects.record_side_effect(CallExpressionVariable(function, args, kwargs or {}), words)
+    tx.side_effects.record_side_effect(CallExpressionVariable(function, args, kwargs or {}), description)
     return NONE
 
 

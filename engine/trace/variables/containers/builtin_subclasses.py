@@ -364,8 +364,8 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
     inner: ConstantVariable
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        found = find_in_class(self.cls, name)
-        if found is not None and is_data_descriptor(found[1]) and found[0] is builtin_base_of(self.cls):
+        attribute = find_in_class(self.cls, name)
+        if attribute is not None and is_data_descriptor(attribute[1]) and attribute[0] is builtin_base_of(self.cls):
             return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
         return super().get_attr(tx, name)
 
@@ -373,10 +373,10 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
         """Fold a method of a number or string, with the arguments as builtin instances."""
         if name == "__format__" and args[0].as_python_constant(tx) == "":
             return realize(tx, tx.wrap_static(str).call(tx, [self], {}))
-        given = [as_builtin(a) for a in args]
-        if name.startswith("__") and not all(tx.is_python_constant(a) for a in given):
+        builtin_args = [as_builtin(a) for a in args]
+        if name.startswith("__") and not all(tx.is_python_constant(a) for a in builtin_args):
             return ConstantVariable(NotImplemented)
-        return self.inner.call_method(tx, name, given, kwargs)
+        return self.inner.call_method(tx, name, builtin_args, kwargs)
 
     def as_python_constant(self, tx: Tracer) -> Any:
         if self.overridden_methods():
@@ -456,19 +456,19 @@ def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: Args, kwargs: Kwargs
     if base is tuple:
         if kwargs or len(args) > 1:
             tx.fold_constant(tuple, *[()] * len(args), **dict.fromkeys(kwargs))
-        made: Any = TupleVariable(list(sequence_items(tx, args[0])) if args else [], tuple)
+        contents: Any = TupleVariable(list(sequence_items(tx, args[0])) if args else [], tuple)
     else:
-        made = realize(tx, tx.wrap_static(base).call(tx, list(args), kwargs))
+        contents = realize(tx, tx.wrap_static(base).call(tx, list(args), kwargs))
     if cls is base:
-        return made  # type: ignore[no-any-return]
-    made = made.builtin_contents
-    if base in SCALARS and not made.is_constant:
+        return contents  # type: ignore[no-any-return]
+    contents = contents.builtin_contents
+    if base in SCALARS and not contents.is_constant:
         raise Unsupported(
             "builtin-subclass", f"{cls.__qualname__} is created from a number that is not known while tracing"
         )
     if base is frozenset:
-        made = SetVariable(dict(made.elements), None, cls)
-    return new_builtin_subclass(cls, made)
+        contents = SetVariable(dict(contents.elements), None, cls)
+    return new_builtin_subclass(cls, contents)
 
 
 _MUTABLE_BASES = (collections.OrderedDict, collections.defaultdict, dict, list, set)
@@ -503,12 +503,12 @@ _CONTENTS_BUILDERS: dict[type[BuiltinSubclassVariable], Callable[[Tracer, Any, S
 @register_builder_if(60, _is_container_object)
 def _container_object(tx: Tracer, real: Any, source: Source) -> Variable:
     made_as = _VARIABLE_CLASSES[builtin_base_of(type(real))]
-    made = made_as(type(real), source, real, _CONTENTS_BUILDERS[made_as](tx, real, source))
+    container = made_as(type(real), source, real, _CONTENTS_BUILDERS[made_as](tx, real, source))
     if getattr(real, "__dict__", None) is real:
         # The object is its own __dict__: attributes and entries are shared.
         tx.guard(SameObject, AttrSource(source, "__dict__"), source, True, why="it is its own __dict__")
-        made.shared_dict = made
-    return made
+        container.shared_dict = container
+    return container
 
 
 class DataclassFieldVariable(RealObjectVariable):
@@ -518,8 +518,8 @@ class DataclassFieldVariable(RealObjectVariable):
         return self.real_object
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        found = getattr(self.real_object, name)
-        return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
+        attribute = getattr(self.real_object, name)
+        return ConstantVariable(attribute) if is_literal(attribute) else tx.wrap_static(attribute)
 
 
 register_builder(dataclasses.Field)(lambda tx, real, source: DataclassFieldVariable(real, source))

@@ -27,13 +27,17 @@ from engine.trace.variables.tensors.sym_node import has_hint, hint
 
 @register_rule(range)
 def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = [realize(tx, a) for a in args]
-    symbols = [b if b.is_symbolic and b.python_type() is int and has_hint(b.sym) else None for b in given[:2]]
-    values = [as_index(tx, b) if n > 1 or symbols[n] is None else hint(b.sym) for n, b in enumerate(given)]
+    bounds = [realize(tx, a) for a in args]
+    symbols = [b if b.is_symbolic and b.python_type() is int and has_hint(b.sym) else None for b in bounds[:2]]
+    values = [as_index(tx, b) if n > 1 or symbols[n] is None else hint(b.sym) for n, b in enumerate(bounds)]
     with UserErrors(tx, TypeError, ValueError):
-        found = range(*values)
+        constant_range = range(*values)
     start, stop = symbols if len(symbols) > 1 else (None, *symbols)
-    return RangeVariable(start or ConstantVariable(found.start), stop or ConstantVariable(found.stop), found.step)
+    return RangeVariable(
+        start or ConstantVariable(constant_range.start),
+        stop or ConstantVariable(constant_range.stop),
+        constant_range.step,
+    )
 
 
 @register_rule(slice)
@@ -107,12 +111,12 @@ register_rule(vars(collections)["_count_elements"])(_count_elements)
 
 
 def _new_dict(tx: Tracer, cls: type, args: Args, kwargs: Kwargs, factory: Variable | None = None) -> Variable:
-    made = DictVariable({}, None, cls, factory)
+    new_dict = DictVariable({}, None, cls, factory)
     if args:
-        made.update(tx, args[0])
+        new_dict.update(tx, args[0])
     for name, value in kwargs.items():
-        made.set_item(tx, ConstantVariable(name), value)
-    return made
+        new_dict.set_item(tx, ConstantVariable(name), value)
+    return new_dict
 
 
 @register_rule(dict)
@@ -124,18 +128,18 @@ def _dict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> DictVariable:
     if not 1 <= len(args) <= 2 or kwargs:
         tx.fold_constant(dict.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
-    made = DictVariable({})
+    new_dict = DictVariable({})
     for key in sequence_items(tx, args[0]):
-        made.set_item(tx, realize(tx, key), args[1] if len(args) > 1 else NONE)
-    return made
+        new_dict.set_item(tx, realize(tx, key), args[1] if len(args) > 1 else NONE)
+    return new_dict
 
 
 @register_rule_by_name(("defaultdict", "fromkeys"))
 def _default_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    made = _fromkeys(tx, args, kwargs).dict_contents
-    assert made is not None
-    made.cls, made.default_factory = collections.defaultdict, NONE
-    return made
+    new_dict = _fromkeys(tx, args, kwargs).dict_contents
+    assert new_dict is not None
+    new_dict.cls, new_dict.default_factory = collections.defaultdict, NONE
+    return new_dict
 
 
 def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:

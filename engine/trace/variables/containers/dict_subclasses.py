@@ -62,15 +62,15 @@ def subclass_fromkeys(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Vari
     """Implement ``Class.fromkeys(...)`` of a subclass: create an instance, set item by item."""
     ordered = issubclass(cls, collections.OrderedDict)
     by_name = kwargs.keys() <= {"iterable", "value"} if ordered else not kwargs
-    given = dict(zip(("iterable", "value"), args, strict=False)) | (kwargs if by_name else {})
-    if not by_name or len(args) > 2 or "iterable" not in given:
+    arguments = dict(zip(("iterable", "value"), args, strict=False)) | (kwargs if by_name else {})
+    if not by_name or len(args) > 2 or "iterable" not in arguments:
         base = collections.OrderedDict if ordered else dict
         tx.fold_constant(base.fromkeys, *[()] * len(args), **dict.fromkeys(kwargs))
-    made = realize(tx, _class_variable(tx, cls).call(tx, [], {}))
-    items = iterator_of(tx, given["iterable"])
+    new_dict = realize(tx, _class_variable(tx, cls).call(tx, [], {}))
+    items = iterator_of(tx, arguments["iterable"])
     while (key := items.next_item(tx)) is not None:
-        made.set_item(tx, realize(tx, key), given.get("value", NONE))
-    return made
+        new_dict.set_item(tx, realize(tx, key), arguments.get("value", NONE))
+    return new_dict
 
 
 for _base in (dict, collections.OrderedDict, collections.defaultdict):
@@ -88,8 +88,8 @@ def ordered_dict_update(tx: Tracer, of: Variable, name: str, args: Args, kwargs:
     for other in args:
         for key, value in iterate_pairs(tx, realize(tx, other)):
             of.set_item(tx, realize(tx, key), value)
-    for word, value in kwargs.items():
-        of.set_item(tx, ConstantVariable(word), value)
+    for keyword, value in kwargs.items():
+        of.set_item(tx, ConstantVariable(keyword), value)
 
 
 _DICT_METHODS = MethodTable()
@@ -106,9 +106,9 @@ def _or(tx: Tracer, left: Variable, right: Variable) -> Variable:
     of = left.dict_contents
     if of is None or right.dict_contents is None:
         return ConstantVariable(NotImplemented)
-    made = DictVariable(dict(of.entries))
-    made.update(tx, right)
-    return made
+    new_dict = DictVariable(dict(of.entries))
+    new_dict.update(tx, right)
+    return new_dict
 
 
 # OrderedDict.
@@ -135,20 +135,20 @@ def _ordered_setdefault(self: DictSubclassVariable, tx: Tracer, key: Variable, d
 
 @_ORDERED_DICT_METHODS.method("copy")
 def _ordered_copy(self: DictSubclassVariable, tx: Tracer) -> Variable:
-    made = realize(tx, _class_variable(tx, self.cls).call(tx, [], {}))
+    new_dict = realize(tx, _class_variable(tx, self.cls).call(tx, [], {}))
     for key, _ in list(self.inner.entries.values()):
         key = realize(tx, key)
-        made.set_item(tx, key, self.get_item(tx, key))
-    return made
+        new_dict.set_item(tx, key, self.get_item(tx, key))
+    return new_dict
 
 
 def _ordered_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
     if left.dict_contents is None or right.dict_contents is None:
         return ConstantVariable(NotImplemented)
     cls = left.python_type() if issubclass(left.python_type(), collections.OrderedDict) else right.python_type()
-    made = realize(tx, _class_variable(tx, cls).call(tx, [left], {}))
-    ordered_dict_update(tx, made, "update", [right], {})
-    return made
+    new_dict = realize(tx, _class_variable(tx, cls).call(tx, [left], {}))
+    ordered_dict_update(tx, new_dict, "update", [right], {})
+    return new_dict
 
 
 @_ORDERED_DICT_METHODS.method("__reduce__", condition=lambda of: of.cls.__dictoffset__ != 0)
@@ -176,11 +176,11 @@ def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
     if left.dict_contents is None or right.dict_contents is None or of.dict_contents is None:
         return ConstantVariable(NotImplemented)
     factory = of.dict_contents.default_factory or NONE
-    made = realize(tx, _class_variable(tx, of.python_type()).call(tx, [factory, left], {}))
-    if made.dict_contents is None:
-        raise made.unsupported("merging into the result of the class", "builtin-subclass")
-    made.dict_contents.update(tx, right)
-    return made
+    new_dict = realize(tx, _class_variable(tx, of.python_type()).call(tx, [factory, left], {}))
+    if new_dict.dict_contents is None:
+        raise new_dict.unsupported("merging into the result of the class", "builtin-subclass")
+    new_dict.dict_contents.update(tx, right)
+    return new_dict
 
 
 @_DEFAULTDICT_METHODS.method("__missing__")

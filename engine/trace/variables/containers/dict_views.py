@@ -34,9 +34,9 @@ class DictViewVariable(Variable):
     def is_set_like(self) -> bool:  # type: ignore[override]
         return self.view_kind != "values"
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         like: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
-        known[id(self)] = view = getattr(like, self.view_kind)()
+        proxies[id(self)] = view = getattr(like, self.view_kind)()
         like.update(entry_proxies(tx, self.dict_variable.entries.values()))
         return view
 

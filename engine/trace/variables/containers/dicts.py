@@ -62,28 +62,28 @@ class DictVariable(DictContents):
         """Build a new plain dict from values by string key."""
         return cls({name: (ConstantVariable(name), value) for name, value in values.items()})
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         if self.cls not in (dict, collections.OrderedDict, collections.defaultdict):
             return None
-        made: Any = self.cls()
+        proxy: Any = self.cls()
         if self.cls is collections.defaultdict:
-            made.default_factory = None if self.default_factory is None else format_proxy(tx, self.default_factory)
-        known[id(self)] = made
-        made.update(entry_proxies(tx, self.entries.values()))
-        return made
+            proxy.default_factory = None if self.default_factory is None else format_proxy(tx, self.default_factory)
+        proxies[id(self)] = proxy
+        proxy.update(entry_proxies(tx, self.entries.values()))
+        return proxy
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        made = {
+        constant = {
             realize(tx, k).as_python_constant(tx): realize(tx, v).as_python_constant(tx)
             for k, v in self.entries.values()
         }
         if issubclass(self.cls, collections.OrderedDict):
-            return collections.OrderedDict(made)
+            return collections.OrderedDict(constant)
         if self.cls is collections.defaultdict:
             return collections.defaultdict(
-                None if self.default_factory is None else self.default_factory.as_python_constant(tx), made
+                None if self.default_factory is None else self.default_factory.as_python_constant(tx), constant
             )
-        return made
+        return constant
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         pairs = {
@@ -116,9 +116,9 @@ class DictVariable(DictContents):
         return self.pending_store(item) is not None or item.hash_key(tx) in self.entries
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        found = self.pending_store(key) or self.entries.get(key.hash_key(tx))
-        if found is not None:
-            return found[1]
+        item = self.pending_store(key) or self.entries.get(key.hash_key(tx))
+        if item is not None:
+            return item[1]
         return self.call_default_factory(tx, key, self)
 
     def call_default_factory(self, tx: Tracer, key: Variable, into: Variable) -> Variable:
@@ -128,9 +128,9 @@ class DictVariable(DictContents):
         """
         if self.default_factory is None or is_none(self.default_factory):
             return tx.raise_key_error(key)
-        made = realize(tx, self.default_factory).call(tx, [], {})
-        into.set_item(tx, key, made)
-        return made
+        default = realize(tx, self.default_factory).call(tx, [], {})
+        into.set_item(tx, key, default)
+        return default
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         self.set_hashed_item(tx, key.hash_key(tx), key, value)
@@ -141,13 +141,19 @@ class DictVariable(DictContents):
     def update(self, tx: Tracer, other: Variable) -> None:
         """Add the entries of a mapping or of an iterable of pairs."""
         tx.side_effects.record_mutation(self)
-        given: Any = realize(tx, other)
-        if type(given) is DictVariable and given.cls is dict and type(self).set_item is DictVariable.set_item:
+        new_entries: Any = realize(tx, other)
+        if (
+            type(new_entries) is DictVariable
+            and new_entries.cls is dict
+            and type(self).set_item is DictVariable.set_item
+        ):
             # Copying from a dict does not hash the keys again.
-            for hash_key, (key, value) in list(given.entries.items()):
+            for hash_key, (key, value) in list(new_entries.entries.items()):
                 self.set_hashed_item(tx, hash_key, key, value)
             return
-        pairs = iterate_pairs(tx, given) if self.cls is collections.OrderedDict else mapping_entries(tx, given)
+        pairs = (
+            iterate_pairs(tx, new_entries) if self.cls is collections.OrderedDict else mapping_entries(tx, new_entries)
+        )
         for key, value in pairs:
             self.set_item(tx, realize(tx, key), value)
 
@@ -258,8 +264,8 @@ def _view_of_dict(kind: str, self: DictVariable, tx: Tracer) -> Variable:
 
 @DICT_METHODS.method("get")
 def _get(self: DictVariable, tx: Tracer, key: Variable, default: Variable = NONE, /) -> Variable:
-    found = self.entries.get(key.hash_key(tx))
-    return default if found is None else found[1]
+    item = self.entries.get(key.hash_key(tx))
+    return default if item is None else item[1]
 
 
 @DICT_METHODS.method("pop")
@@ -308,8 +314,8 @@ def _init_default_dict(
 def _update(self: DictVariable, tx: Tracer, other: Variable | None = None, /, **kwargs: Variable) -> None:
     if other is not None:
         self.update(tx, other)
-    for word, value in kwargs.items():
-        self.set_item(tx, ConstantVariable(word), value)
+    for keyword, value in kwargs.items():
+        self.set_item(tx, ConstantVariable(keyword), value)
 
 
 @DICT_METHODS.method("__init__", condition=lambda of: of.cls is not collections.defaultdict)
@@ -335,11 +341,11 @@ def _fromkeys(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Variabl
 
 @DICT_METHODS.method("move_to_end", condition=_is_ordered)
 def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Variable) -> None:
-    given = dict(zip(("key", "last"), args, strict=False)) | kwargs
-    if "key" not in given or len(args) + len(kwargs) != len(given) or not given.keys() <= {"key", "last"}:
+    arguments = dict(zip(("key", "last"), args, strict=False)) | kwargs
+    if "key" not in arguments or len(args) + len(kwargs) != len(arguments) or not arguments.keys() <= {"key", "last"}:
         tx.fold_constant(collections.OrderedDict({None: 1}).move_to_end, *[None] * len(args), **dict.fromkeys(kwargs))
-    key = realize(tx, given["key"])
-    at_end = realize(tx, given.get("last", ConstantVariable(True))).is_truthy(tx)
+    key = realize(tx, arguments["key"])
+    at_end = realize(tx, arguments.get("last", ConstantVariable(True))).is_truthy(tx)
     hash_key = key.hash_key(tx)
     if hash_key not in self.entries:
         tx.raise_key_error(key)
@@ -349,8 +355,8 @@ def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Vari
     tx.side_effects.record_mutation(self)
     self.mutation_count += 1
     entry = self.entries.pop(hash_key)
-    rest = dict(self.entries)
-    self.entries = {**rest, hash_key: entry} if at_end else {hash_key: entry, **rest}
+    entries = dict(self.entries)
+    self.entries = {**entries, hash_key: entry} if at_end else {hash_key: entry, **entries}
 
 
 @DICT_METHODS.method("__reduce__", condition=lambda of: of.cls is collections.OrderedDict)

@@ -61,21 +61,21 @@ class ExternalIteratorVariable(IteratorVariable):
 
     def all_inner_iterators(self) -> list[ExternalIteratorVariable]:
         """Return the inner iterators, at any depth, that a step may also advance."""
-        return [found for b in self.inner_iterators for found in (b, *b.all_inner_iterators())]
+        return [iterator for b in self.inner_iterators for iterator in (b, *b.all_inner_iterators())]
 
     def next_item(self, tx: Tracer) -> Variable | None:
         tx.side_effects.record_mutation(self)
         others = self.all_inner_iterators()
         counts = [o.steps_taken for o in others]
-        found: Variable | None = self.inner.next_item(tx)
+        item: Variable | None = self.inner.next_item(tx)
         for other, count in zip(others, counts, strict=True):
             other.steps_taken = count
         self.steps_taken += 1
-        return found
+        return item
 
     def length_hint(self, tx: Tracer) -> int:
-        found: int = self.inner.length_hint(tx)
-        return found
+        length: int = self.inner.length_hint(tx)
+        return length
 
     def iterated_lists(self) -> list[Variable]:
         """Return the lists that this iterator and its inner iterators read from."""
@@ -123,17 +123,17 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     def underlying_list(self, tx: Tracer) -> Variable | None:
         """Return the variable of the underlying list if tracing already knows that list."""
         over = self.real_object.__reduce__()[1][0]
-        known = tx.objects.variables_by_id.get(id(over))
-        return None if known is None or known[1] is not over or self.is_exhausted else known[0].resolved
+        iterated = tx.objects.variables_by_id.get(id(over))
+        return None if iterated is None or iterated[1] is not over or self.is_exhausted else iterated[0].resolved
 
     def next_item(self, tx: Tracer) -> Variable | None:
         over = self.underlying_list(tx)
         if over is not None and id(over) in tx.side_effects.mutated_variables:
             return self._next_of_mutated(tx, over.iterated_items(tx))
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
-        found = has_more.read(self.real_object)
-        tx.guard(EqualsMatch, has_more, found, why="it is iterated")
-        if not found:
+        is_more = has_more.read(self.real_object)
+        tx.guard(EqualsMatch, has_more, is_more, why="it is iterated")
+        if not is_more:
             self.is_exhausted = True  # for good, even if items are appended later
             return None
         item = IteratorItemSource(self.iterator_source, self.position)
@@ -290,6 +290,6 @@ def _build_sequence_iterator(tx: Tracer, state: Any, source: Source) -> Variable
         raise Unsupported(
             "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the graph"
         )
-    found = SequenceIteratorVariable(contents.items, type(iter(())), iterable=over)
-    found.position = state[2]
-    return found
+    iterator = SequenceIteratorVariable(contents.items, type(iter(())), iterable=over)
+    iterator.position = state[2]
+    return iterator

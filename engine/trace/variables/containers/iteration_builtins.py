@@ -64,10 +64,10 @@ def _next(tx: Tracer, of: Variable, *default: Variable) -> Variable:
         raise_missing_method(tx, of.python_type(), "__next__")
     if not default and not of.lacks_methods("__next__"):
         return of.call_method(tx, "__next__", [], {})
-    found = of.next_item(tx)
-    if found is None and not default:
+    item = of.next_item(tx)
+    if item is None and not default:
         raise tx.make_stop_iteration()
-    return default[0] if found is None else found
+    return default[0] if item is None else item
 
 
 @register_bound_rule(reversed)
@@ -75,9 +75,9 @@ def _reversed(tx: Tracer, of: Variable) -> Variable:
     own = find_in_class(of.python_type(), "__reversed__")
     if own is not None and own[1] is None:
         raise_missing_method(tx, of.python_type(), "__reversed__")
-    made = of.call_user_method(tx, "__reversed__", [])
-    if made is not None:
-        return made
+    reversed_iterator = of.call_user_method(tx, "__reversed__", [])
+    if reversed_iterator is not None:
+        return reversed_iterator
     if of.lacks_methods("__reversed__") and (of.lacks_methods("__len__") or of.lacks_methods("__getitem__")):
         raise_missing_method(tx, of.python_type(), "__reversed__")
     return _reverse(of, tx)
@@ -184,13 +184,13 @@ def _min_or_max(fn: Any, symbol: str, tx: Tracer, args: Args, kwargs: Kwargs) ->
 
 
 @register_table(register_rule, {any: True, all: False})
-def _any_or_all(fn: Any, wanted: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+def _any_or_all(fn: Any, deciding_truth: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the rule of ``any`` or ``all``: whether an item has the wanted truth."""
     iterator = iterators.iterator_of(tx, args[0])
     while (item := iterator.next_item(tx)) is not None:
-        if realize(tx, item).is_truthy(tx) is wanted:
-            return ConstantVariable(wanted)
-    return ConstantVariable(not wanted)
+        if realize(tx, item).is_truthy(tx) is deciding_truth:
+            return ConstantVariable(deciding_truth)
+    return ConstantVariable(not deciding_truth)
 
 
 @register_rule(sorted)

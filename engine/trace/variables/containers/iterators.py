@@ -50,8 +50,8 @@ class IteratorVariable(Variable):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__next__":
-            found = self.next_item(tx)
-            return self.raise_stop_iteration(tx) if found is None else found
+            item = self.next_item(tx)
+            return self.raise_stop_iteration(tx) if item is None else item
         if name == "__iter__":
             return self
         if name == "__length_hint__":
@@ -136,9 +136,9 @@ class ReversedIteratorVariable(IteratorVariable):
         if self.index < 0:
             return None
         tx.side_effects.record_mutation(self)
-        found = item_or_end(tx, self.sequence, self.index)
-        self.index = -1 if found is None else self.index - 1
-        return found
+        item = item_or_end(tx, self.sequence, self.index)
+        self.index = -1 if item is None else self.index - 1
+        return item
 
     def length_hint(self, tx: Tracer) -> int:
         return self.index + 1 if self.index < self.sequence.length(tx).as_python_constant(tx) else 0
@@ -182,12 +182,12 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         if self.position >= len(self.keys):
             self._exhaust(tx)
             return None
-        found = self.read_entry(self.keys[self.position])
-        if found is None:
+        item = self.read_entry(self.keys[self.position])
+        if item is None:
             raise Unsupported("mutated-while-iterating", f"the keys of a {self.container_name} change during iteration")
         tx.side_effects.record_mutation(self)
         self.position += 1
-        return found
+        return item
 
     def _exhaust(self, tx: Tracer) -> None:
         tx.side_effects.record_mutation(self)
@@ -211,13 +211,13 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         Raises:
             Unsupported: the container changed during iteration.
         """
-        found = [self.read_entry(key) for key in self.keys[self.position :]]
+        items = [self.read_entry(key) for key in self.keys[self.position :]]
         is_moved = self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count
-        if is_moved or len(self.current_keys()) != self.expected_length or None in found:
+        if is_moved or len(self.current_keys()) != self.expected_length or None in items:
             raise Unsupported(
                 "mutated-while-iterating", f"continuing to iterate over a {self.container_name} that has changed"
             )
-        return [item for item in found if item is not None]
+        return [item for item in items if item is not None]
 
     def length_hint(self, tx: Tracer) -> int:
         is_same = len(self.current_keys()) == self.expected_length

@@ -48,12 +48,12 @@ class _VariableProxy:
     @property
     def remaining(self) -> Variable:
         """The variable; once it is iterated over, the iterator over its remaining items."""
-        found: Variable = (self.iterator or self).variable
-        return found
+        variable: Variable = (self.iterator or self).variable
+        return variable
 
     def __iter__(self) -> _IteratorProxy:
-        made = self.iterator = _IteratorProxy(self.tx, iterator_of(self.tx, self.variable))
-        return made
+        proxy = self.iterator = _IteratorProxy(self.tx, iterator_of(self.tx, self.variable))
+        return proxy
 
     def __call__(self, *args: _VariableProxy) -> _VariableProxy:
         function = realize(self.tx, self.variable)
@@ -101,10 +101,10 @@ class _SequenceProxy(metaclass=SlottedType):
     variable: Variable
 
     def __getitem__(self, index: int) -> _VariableProxy:
-        found = item_or_end(self.tx, self.variable, index)
-        if found is None:
+        item = item_or_end(self.tx, self.variable, index)
+        if item is None:
             raise IndexError
-        return _VariableProxy(self.tx, found)
+        return _VariableProxy(self.tx, item)
 
 
 class _IteratorErrors(UserErrors):
@@ -135,12 +135,12 @@ class ItertoolsIteratorVariable(IteratorVariable):
         tx.side_effects.record_mutation(self)
         try:
             with _IteratorErrors(tx, ValueError):  # of ``strict=True``
-                found = next(self.iterator)
+                item = next(self.iterator)
         except StopIteration:
             self.is_exhausted = True
             return None
         self.yielded_count += 1
-        self.last_item = _as_variable(found)
+        self.last_item = _as_variable(item)
         return self.last_item
 
     def position_sources(self, source: Source) -> tuple[Source, ...]:
@@ -151,18 +151,18 @@ class ItertoolsIteratorVariable(IteratorVariable):
 
     def call_again(self) -> Variable:
         """Return the call that created the iterator, over the remaining items of its arguments."""
-        words = {name: value.remaining for name, value in self.kwargs.items()}
-        return CallExpressionVariable(self.function, [value.remaining for value in self.args], words)
+        keywords = {name: value.remaining for name, value in self.kwargs.items()}
+        return CallExpressionVariable(self.function, [value.remaining for value in self.args], keywords)
 
     def _remaining(self) -> Variable:
         signature = _SIGNATURES.get(self.function)
         if self.is_exhausted and not (signature and signature.counts_items):
             return SequenceIteratorVariable([], type(iter(())))
-        found = None if signature is None else signature.remaining(self)
-        if found is None:
+        expression = None if signature is None else signature.remaining(self)
+        if expression is None:
             name = self.python_type().__name__
             raise Unsupported("iterator-state", f"continuing a partly consumed {name} after the graph")
-        return found
+        return expression
 
     def child_variables(self) -> list[Variable]:
         try:
@@ -231,13 +231,13 @@ class _Signature:
     def create(self, tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:
         """Call the real function; return the variable of its iterator, or of all of them."""
         names = itertools.chain(self.names.split(), itertools.repeat(""))
-        given = [self._convert(tx, name, arg) for name, arg in zip(names, args, strict=False)]
-        words = {name: self._convert(tx, name, arg) for name, arg in kwargs.items()}
+        converted = [self._convert(tx, name, arg) for name, arg in zip(names, args, strict=False)]
+        keywords = {name: self._convert(tx, name, arg) for name, arg in kwargs.items()}
         with _IteratorErrors(tx, TypeError, ValueError):
-            made = function(*(arg.real for arg in given), **{name: arg.real for name, arg in words.items()})
+            iterator = function(*(arg.real for arg in converted), **{name: arg.real for name, arg in keywords.items()})
         if function is not itertools.tee:
-            return ItertoolsIteratorVariable(made, function, given, words)
-        return TupleVariable([ItertoolsIteratorVariable(part, function, given, words) for part in made])
+            return ItertoolsIteratorVariable(iterator, function, converted, keywords)
+        return TupleVariable([ItertoolsIteratorVariable(part, function, converted, keywords) for part in iterator])
 
     def _convert(self, tx: Tracer, name: str, arg: Variable) -> _VariableProxy:
         proxy = _VariableProxy(tx, arg)
@@ -249,10 +249,10 @@ class _Signature:
 def _chain_remaining(of: ItertoolsIteratorVariable) -> Variable:
     outer = of.args[0].iterator
     current = None if outer.last is None else outer.last.iterator
-    rest = outer.variable
+    remaining = outer.variable
     if current is not None and not current.is_exhausted:
-        rest = CallExpressionVariable(itertools.chain, [TupleVariable([current.variable]), rest])
-    return CallExpressionVariable(itertools.chain.from_iterable, [rest])
+        remaining = CallExpressionVariable(itertools.chain, [TupleVariable([current.variable]), remaining])
+    return CallExpressionVariable(itertools.chain.from_iterable, [remaining])
 
 
 def _cycle_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
@@ -271,9 +271,9 @@ def _repeat_remaining(of: ItertoolsIteratorVariable) -> Variable:
 
 def _islice_remaining(of: ItertoolsIteratorVariable) -> Variable:
     inner, bounds = of.args[0].iterator, slice(*(arg.real for arg in of.args[1:]))
-    step, seen = 1 if bounds.step is None else bounds.step, len(inner.items)
-    start = (bounds.start or 0) + of.yielded_count * step - seen
-    left = None if bounds.stop is None else max(0, bounds.stop - seen)
+    step, num_consumed = 1 if bounds.step is None else bounds.step, len(inner.items)
+    start = (bounds.start or 0) + of.yielded_count * step - num_consumed
+    left = None if bounds.stop is None else max(0, bounds.stop - num_consumed)
     return CallExpressionVariable(itertools.islice, [inner.variable, *map(ConstantVariable, (start, left, step))])
 
 
@@ -310,17 +310,17 @@ def _groupby_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
 
 
 def _tee_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
-    seen, inner = of.args[0].iterator.items, of.args[0].remaining
+    buffered, inner = of.args[0].iterator.items, of.args[0].remaining
     if not isinstance(inner, SequenceIteratorVariable) or inner.list_it_reads() is not None:
         return None
-    left = [*seen[of.yielded_count :], *inner.items[inner.position :]]
+    left = [*buffered[of.yielded_count :], *inner.items[inner.position :]]
     return CallExpressionVariable(make_tee, [SequenceIteratorVariable(left, type(iter(())))])
 
 
 def _combinatoric_remaining(of: ItertoolsIteratorVariable) -> Variable:
-    words = {name: _whole_pool(value) for name, value in of.kwargs.items()}
-    whole = CallExpressionVariable(of.function, [_whole_pool(value) for value in of.args], words)
-    return CallExpressionVariable(skip_items, [whole, ConstantVariable(of.yielded_count)])
+    keywords = {name: _whole_pool(value) for name, value in of.kwargs.items()}
+    from_start = CallExpressionVariable(of.function, [_whole_pool(value) for value in of.args], keywords)
+    return CallExpressionVariable(skip_items, [from_start, ConstantVariable(of.yielded_count)])
 
 
 def _whole_pool(arg: _VariableProxy) -> Variable:
@@ -348,8 +348,8 @@ def _count_remaining(of: ItertoolsIteratorVariable) -> Variable:
 
 def _bind(of: ItertoolsIteratorVariable, *names: str) -> list[Any]:
     """Return arguments by name; None for those that were not given."""
-    given = dict(zip(_SIGNATURES[of.function].names.split(), of.args, strict=False)) | of.kwargs
-    return [given.get(name) for name in names]
+    arguments = dict(zip(_SIGNATURES[of.function].names.split(), of.args, strict=False)) | of.kwargs
+    return [arguments.get(name) for name in names]
 
 
 _COMBINATORIC = _Signature("iterable r", {"r": _constant}, _combinatoric_remaining, counts_items=True)
@@ -417,5 +417,5 @@ def _chain(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def make_getitem_iterator(tx: Tracer, of: Variable) -> Variable:
     """Create an iterator over an object that only defines ``__getitem__``."""
-    made = iter(_SequenceProxy(tx, of))
-    return ItertoolsIteratorVariable(made, make_advanced_iterator, [_VariableProxy(tx, of)], {})
+    iterator = iter(_SequenceProxy(tx, of))
+    return ItertoolsIteratorVariable(iterator, make_advanced_iterator, [_VariableProxy(tx, of)], {})

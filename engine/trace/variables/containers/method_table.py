@@ -40,9 +40,9 @@ class MethodTable:
         """
 
         def register(run: Run) -> Run:
-            made = _Method(run, inspect.signature(run), mutates, condition)
+            method = _Method(run, inspect.signature(run), mutates, condition)
             for name in names:
-                self._methods.setdefault(name, []).append(made)
+                self._methods.setdefault(name, []).append(method)
             return run
 
         return register
@@ -60,8 +60,8 @@ class MethodTable:
     def call(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method by name; a special method without an entry runs as an operator."""
         args = [realize(tx, a) for a in args]
-        found = self.call_own(of, tx, name, args, kwargs)
-        return call_special_by_name(tx, of, name, args, kwargs) if found is None else found
+        result = self.call_own(of, tx, name, args, kwargs)
+        return call_special_by_name(tx, of, name, args, kwargs) if result is None else result
 
     def call_own(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         """Call a method of the table; None if it has none that takes these arguments."""

@@ -133,8 +133,8 @@ class SequenceVariable(Variable):
         return TupleVariable(sizes) if any(a is not b for a, b in zip(sizes, items, strict=True)) else self
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        found = self.apply(tx, operator.getitem, as_index(tx, key))
-        return self.make_slice(list(found)) if key.python_type() is slice else found
+        item = self.apply(tx, operator.getitem, as_index(tx, key))
+        return self.make_slice(list(item)) if key.python_type() is slice else item
 
     def apply(self, tx: Tracer, function: Callable[..., Any], *args: Any) -> Any:
         """Call ``function`` with the items; its errors are those of the builtin class."""
@@ -215,19 +215,19 @@ SEQUENCE_METHODS = MethodTable()
 
 
 @SEQUENCE_METHODS.method("index")
-def _index(self: SequenceVariable, tx: Tracer, wanted: Variable, *bounds: Variable) -> Variable:
+def _index(self: SequenceVariable, tx: Tracer, item: Variable, /, *bounds: Variable) -> Variable:
     within = slice(*[as_index(tx, a) for a in bounds], *_OPEN_SLICE_END[len(bounds)])
     for n in range(len(self.items))[within]:
         if n >= len(self.items):  # a user-defined __eq__ removed items during the search
             break
-        if identical_or_equal(tx, realize(tx, self.items[n]), wanted):
+        if identical_or_equal(tx, realize(tx, self.items[n]), item):
             return ConstantVariable(n)
-    return tx.raise_error(ValueError, f"{wanted.describe()} is not in {self.python_type().__name__}", is_exact=False)
+    return tx.raise_error(ValueError, f"{item.describe()} is not in {self.python_type().__name__}", is_exact=False)
 
 
 @SEQUENCE_METHODS.method("count")
-def _count(self: SequenceVariable, tx: Tracer, wanted: Variable) -> Variable:
-    return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), wanted) for i in self.items))
+def _count(self: SequenceVariable, tx: Tracer, item: Variable, /) -> Variable:
+    return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), item) for i in self.items))
 
 
 _OPEN_SLICE_END: dict[int, tuple[None, ...]] = {0: (None,), 1: (None,), 2: ()}
@@ -254,9 +254,9 @@ def _index_in_input(tx: Tracer, key: Variable) -> int:
     is_integer = key.fake.numel() == 1 and not (key.fake.is_floating_point() or key.fake.is_complex())
     if not is_integer or -1 in tx.request.dynamic_dims.get(number.expr, ()):
         raise key.unsupported("using its value as an index", "data-dependent")
-    found = real.item()
-    tx.guard(EqualsMatch, number, found, why="it is an index of a Python container")
-    return int(found)
+    index = real.item()
+    tx.guard(EqualsMatch, number, index, why="it is an index of a Python container")
+    return int(index)
 
 
 def as_index(tx: Tracer, key: Variable) -> Any:
@@ -269,8 +269,8 @@ def as_index(tx: Tracer, key: Variable) -> Any:
     """
     if key.fake is not None:
         of: Any = key
-        known = of.known_scalar(tx)
-        return _index_in_input(tx, key) if known is None or type(known.constant) is float else int(known.constant)
+        scalar = of.known_scalar(tx)
+        return _index_in_input(tx, key) if scalar is None or type(scalar.constant) is float else int(scalar.constant)
     if key.is_user_object:
         key = key.call_user_method(tx, "__index__", []) or key
     if key.is_user_object and not tx.is_python_constant(key):
@@ -289,14 +289,14 @@ class TupleVariable(SequenceVariable):
     source: Source | None = None
     prefix: TupleVariable | None = None
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         if self.cls is not tuple:
             return None
-        known[id(self)] = ReprText("(...)")
+        proxies[id(self)] = ReprText("(...)")
         try:
             return tuple(format_proxy(tx, item) for item in self.items)
         finally:
-            del known[id(self)]
+            del proxies[id(self)]
 
     def _build_real(self, items: list[Any]) -> Any:
         if self.is_namedtuple():
@@ -353,8 +353,8 @@ class TupleVariable(SequenceVariable):
             if name == "_fields":
                 return tx.from_python(self.cls._fields)  # type: ignore[attr-defined]
             is_own = name == "__getnewargs__" or not hasattr(tuple, name)
-            if is_own and (found := class_attribute(tx, self.cls, name, self)) is not None:
-                return found
+            if is_own and (attribute := class_attribute(tx, self.cls, name, self)) is not None:
+                return attribute
         elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
             return self.items[index]
         return super().get_attr(tx, name)
@@ -450,13 +450,13 @@ class ListVariable(SequenceVariable):
     def builtin_class(self) -> type:
         return collections.deque if issubclass(self.cls, collections.deque) else list
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         if self.cls not in (list, collections.deque):
             return None
-        made: Any = [] if self.cls is list else collections.deque(maxlen=self.maxlen)
-        known[id(self)] = made
-        made.extend(format_proxy(tx, item) for item in self.items)
-        return made
+        proxy: Any = [] if self.cls is list else collections.deque(maxlen=self.maxlen)
+        proxies[id(self)] = proxy
+        proxy.extend(format_proxy(tx, item) for item in self.items)
+        return proxy
 
     def _build_real(self, items: list[Any]) -> Any:
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
@@ -567,9 +567,9 @@ _deque_method = functools.partial(LIST_METHODS.method, condition=_is_deque)
 @register_table(_deque_method, {"popleft": 0, "appendleft": 0, "rotate": 1})
 def _run_directly(name: str, numbers: int, self: ListVariable, tx: Tracer, *args: Variable) -> Variable | None:
     """Run a method without comparisons on the real list or deque of variables."""
-    given = [as_index(tx, a) if n < numbers else a for n, a in enumerate(args)]
-    found: Variable | None = self.change(tx, operator.methodcaller(name, *given))
-    return found
+    call_args = [as_index(tx, a) if n < numbers else a for n, a in enumerate(args)]
+    result: Variable | None = self.change(tx, operator.methodcaller(name, *call_args))
+    return result
 
 
 @LIST_METHODS.method("append")
@@ -588,10 +588,10 @@ def lazy_copy(of: Any) -> ListVariable | None:
     is_plain = of.sequence_contents is of and of.python_type() in _ITERATOR_TYPES and of.source is not None
     if not is_plain or of.load_items is None or not of.external:
         return None
-    made = ListVariable([], load_items=lambda: list(of.items), external=of.external, prefix=of)
+    copied = ListVariable([], load_items=lambda: list(of.items), external=of.external, prefix=of)
     if of.is_mutable:
-        of.lazy_copies.append(made)
-    return made
+        of.lazy_copies.append(copied)
+    return copied
 
 
 @LIST_METHODS.method("__init__", mutates=True)

@@ -92,14 +92,14 @@ class SetVariable(Variable):
         """The builtin class, ``set`` or ``frozenset``; set operations return it."""
         return frozenset if issubclass(self.cls, frozenset) else set
 
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+    def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         if self.cls not in (set, frozenset) or len(self.elements) != 1:
             return None
-        made: set[Any] = set()
+        proxy: set[Any] = set()
         if self.cls is set:
-            known[id(self)] = made
-        made.update(hashable_proxy(format_proxy(tx, item)) for item in self.elements.values())
-        return made if self.cls is set else frozenset(made)
+            proxies[id(self)] = proxy
+        proxy.update(hashable_proxy(format_proxy(tx, item)) for item in self.elements.values())
+        return proxy if self.cls is set else frozenset(proxy)
 
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.elements)}"
@@ -186,14 +186,14 @@ class SetVariable(Variable):
         """Return a real set, built as codegen builds it, that iterates in the same order."""
         if self._is_unmodified():
             return self.real_order
-        made: set[Any] = set()
+        real_set: set[Any] = set()
         if self.literal is not None and self._is_literal():
             if self.cls is frozenset:
                 return self.literal
-            made.update(self.literal)
+            real_set.update(self.literal)
         for key in self.elements:
-            made.add(key)
-        return made if self.cls is not frozenset else frozenset(made)
+            real_set.add(key)
+        return real_set if self.cls is not frozenset else frozenset(real_set)
 
     def _is_unmodified(self) -> bool:
         return bool(self.real_order) and self.elements.keys() == set(self.real_order)
@@ -216,10 +216,10 @@ class SetVariable(Variable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return SET_METHODS.call(self, tx, name, args, kwargs)
 
-    def combine(self, tx: Tracer, how: str, other: SetVariable) -> SetVariable:
+    def combine(self, tx: Tracer, operation: str, other: SetVariable) -> SetVariable:
         """Return the new set of a binary set operation, named by its method."""
         both = {**other.elements, **self.elements}
-        chosen = getattr(set(self.elements), how)(set(other.elements))
+        chosen = getattr(set(self.elements), operation)(set(other.elements))
         order = [k for k in (*self.elements, *other.elements) if k in chosen]
         return SetVariable({k: both[k] for k in dict.fromkeys(order)}, None, self.builtin_class)
 
@@ -307,14 +307,16 @@ def _remove(self: SetVariable, tx: Tracer, item: Variable) -> None:
 @SET_METHODS.method("update", mutates=True, condition=_is_mutable_set)
 def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
     for other in others:
-        given = other.set_contents
-        if given is not None and len(others) == 1 and not self.elements and given.source is None:
-            self.literal = given.literal if given.cls is frozenset else self.literal  # a set display is one update
-        if given is not None and not given.has_fixed_hashes(tx):  # copying does not call __hash__ again
-            for hash_key, item in given.elements.items():
+        contents = other.set_contents
+        if contents is not None and len(others) == 1 and not self.elements and contents.source is None:
+            self.literal = (
+                contents.literal if contents.cls is frozenset else self.literal
+            )  # a set display is one update
+        if contents is not None and not contents.has_fixed_hashes(tx):  # copying does not call __hash__ again
+            for hash_key, item in contents.elements.items():
                 self.elements.setdefault(hash_key, item)
             continue
-        for item in sequence_items(tx, given or other):
+        for item in sequence_items(tx, contents or other):
             self.elements.setdefault(hash_key := realize(tx, item).hash_key(tx), item)
             mark_stored(hash_key)
 
@@ -349,10 +351,10 @@ def _copy(self: SetVariable, tx: Tracer) -> SetVariable:
 
 
 @register_each(SET_METHODS.method, "union", "intersection", "difference", "symmetric_difference")
-def _combine(how: str, self: SetVariable, tx: Tracer, *others: Variable) -> SetVariable:
+def _combine(operation: str, self: SetVariable, tx: Tracer, *others: Variable) -> SetVariable:
     result = self if others else SetVariable(dict(self.elements), None, self.builtin_class)
     for other in others:
-        result = result.combine(tx, how, _as_set(tx, other))
+        result = result.combine(tx, operation, _as_set(tx, other))
     return result
 
 
@@ -373,30 +375,30 @@ def _compare_sets(name: str, self: SetVariable, tx: Tracer, other: Variable) -> 
 
 @SET_METHODS.method("isdisjoint")
 def _isdisjoint(self: SetVariable, tx: Tracer, other: Variable) -> Variable:
-    given = other.set_contents
-    if given is not None and given is other:
-        return ConstantVariable(set(self.elements).isdisjoint(given.elements))
+    contents = other.set_contents
+    if contents is not None and contents is other:
+        return ConstantVariable(set(self.elements).isdisjoint(contents.elements))
     # Checks one item at a time and stops at the first common element, as Python does.
     items = iterator_of(tx, other)
-    while (found := items.next_item(tx)) is not None:
-        if self.contains(tx, realize(tx, found)):
+    while (item := items.next_item(tx)) is not None:
+        if self.contains(tx, realize(tx, item)):
             return ConstantVariable(False)
     return ConstantVariable(True)
 
 
 def _as_set(tx: Tracer, other: Variable) -> SetVariable:
     """Collect the items of any iterable into a set; an ``__iter__`` of a set is not called."""
-    given = other.set_contents
-    if given is not None:
-        return SetVariable(dict(given.elements), None, given.builtin_class)
+    contents = other.set_contents
+    if contents is not None:
+        return SetVariable(dict(contents.elements), None, contents.builtin_class)
     return SetVariable.from_items(tx, sequence_items(tx, other))
 
 
 def _lookup_key(tx: Tracer, item: Variable) -> Any:
     """Return the hash key for a lookup; a set is looked up as a frozenset, as in Python."""
-    given = item.set_contents
-    if given is not None and given.builtin_class is set:
-        return frozenset(given.elements)
+    contents = item.set_contents
+    if contents is not None and contents.builtin_class is set:
+        return frozenset(contents.elements)
     return item.hash_key(tx)
 
 
@@ -445,6 +447,6 @@ def build_set(tx: Tracer, real: Any, source: Source) -> SetVariable:
 
 @register_sourceless_builder(set, frozenset)
 def _make_set(tx: Tracer, value: Any) -> Variable:
-    made = SetVariable.from_items(tx, [tx.from_python(v) for v in value], type(value))
-    made.literal = value if type(value) is frozenset and all(map(is_literal, value)) else None
-    return made
+    variable = SetVariable.from_items(tx, [tx.from_python(v) for v in value], type(value))
+    variable.literal = value if type(value) is frozenset and all(map(is_literal, value)) else None
+    return variable

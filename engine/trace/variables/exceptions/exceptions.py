@@ -278,10 +278,10 @@ class ExceptionVariable(AttributeDictVariable):
             if self._has_context_of_python():
                 raise self._known_to_python(name)
             return tx.from_python(getattr(self.to_real_exception(tx), name))
-        found = class_attribute(tx, self.cls, name, self)
-        if found is None:
+        attribute = class_attribute(tx, self.cls, name, self)
+        if attribute is None:
             raise self.unsupported_attribute("reading", name)
-        return found
+        return attribute
 
     def _has_filename_attributes(self) -> bool:
         """Return True if file names are attributes of an OSError and not in ``args``."""
@@ -346,13 +346,13 @@ class ExceptionVariable(AttributeDictVariable):
             return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         return self.call_method(tx, name, args, kwargs)
 
-    def set_keyword_attributes(self, tx: Tracer, words: dict[str, Variable]) -> None:
+    def set_keyword_attributes(self, tx: Tracer, keywords: dict[str, Variable]) -> None:
         """Set the attributes that the C class takes as keyword arguments."""
-        known = next((names for kind, names in EXCEPTION_KEYWORDS.items() if issubclass(self.cls, kind)), ())
-        if not known and words:
+        attribute_names = next((names for kind, names in EXCEPTION_KEYWORDS.items() if issubclass(self.cls, kind)), ())
+        if not attribute_names and keywords:
             tx.raise_type_error(f"{self.cls.__name__}() takes no keyword arguments")
-        for name, value in words.items():
-            if name not in known:
+        for name, value in keywords.items():
+            if name not in attribute_names:
                 raise Unsupported("exception-creation", f"{self.cls.__name__} is created with the keyword {name!r}")
             self.attributes[name] = value
 
@@ -385,15 +385,15 @@ class ExceptionVariable(AttributeDictVariable):
             return self.real_exception
         base = next(c for c in self.cls.__mro__ if not is_heap_type(c))
         alike = self.cls if base is self.cls else type(self.cls.__name__, (base,), {"__module__": self.cls.__module__})
-        made: BaseException = alike(*tx.as_python_constants(self.args))
-        return made
+        exception: BaseException = alike(*tx.as_python_constants(self.args))
+        return exception
 
     def to_real_exception(self, tx: Tracer) -> BaseException:
         """Return a real exception of this class with the same arguments."""
         if self.real_exception is not None and self.source is None:
             return self.real_exception
-        made: BaseException = self.cls(*tx.as_python_constants(self.args))
-        return made
+        exception: BaseException = self.cls(*tx.as_python_constants(self.args))
+        return exception
 
     def child_variables(self) -> list[Variable]:
         return [*self.known_args, *self.attributes.values()]
@@ -429,15 +429,15 @@ def _construct_exception(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -
     cls = of.as_python_object()
     if issubclass(cls, BaseExceptionGroup):
         raise Unsupported("exception-creation", f"the group of exceptions {cls.__qualname__} is created")
-    made = call_python_new(tx, of, args, kwargs)
-    if made is not None and not issubclass(made.python_type(), cls):
-        return made
-    made = made or ExceptionVariable(resolve_exception_class(tx, cls, args), args)
-    ran = call_python_method(tx, cls, "__init__", [made, *args], kwargs)
-    error = made.as_exception()
+    exception = call_python_new(tx, of, args, kwargs)
+    if exception is not None and not issubclass(exception.python_type(), cls):
+        return exception
+    exception = exception or ExceptionVariable(resolve_exception_class(tx, cls, args), args)
+    ran = call_python_method(tx, cls, "__init__", [exception, *args], kwargs)
+    error = exception.as_exception()
     if ran is None and error is not None:
         error.set_keyword_attributes(tx, kwargs)
-    return made
+    return exception
 
 
 def _exception_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -457,9 +457,9 @@ for _, _cls in inspect.getmembers(builtins, inspect.isclass):
 def _real_exception(tx: Tracer, real: BaseException, source: Source) -> Variable:
     tx.guard_type(real, source, "it was read")
     args = read_items(tx, real.args, AttrSource(source, "args"))
-    made = ExceptionVariable(type(real), args, real)
-    made.source = source
-    return made
+    exception = ExceptionVariable(type(real), args, real)
+    exception.source = source
+    return exception
 
 
 def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:

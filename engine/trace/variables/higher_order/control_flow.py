@@ -131,9 +131,11 @@ BranchOutput = tuple[Variable, Any]
 def _unify_int_outputs(first: TracedSubgraph, second: TracedSubgraph) -> tuple[TracedSubgraph, TracedSubgraph]:
     """Turn ints that differ between two branches into outputs of their graphs."""
     outputs = [body.builder.graph.output_node() for body in (first, second)]
-    given = [iter(zip(b.outputs, o.args[0], strict=True)) for b, o in zip((first, second), outputs, strict=True)]  # type: ignore[arg-type]
+    output_iterators = [
+        iter(zip(b.outputs, o.args[0], strict=True)) for b, o in zip((first, second), outputs, strict=True)
+    ]  # type: ignore[arg-type]
     pairs: list[tuple[BranchOutput, BranchOutput]] = []
-    tree = _merge_trees(first.output_tree, second.output_tree, given[0], given[1], pairs)
+    tree = _merge_trees(first.output_tree, second.output_tree, output_iterators[0], output_iterators[1], pairs)
     if tree is None:
         return first, second
     for n, output in enumerate(outputs):
@@ -157,10 +159,10 @@ def _merge_trees(
     Pairs of leaves are appended to ``pairs``.
     """
     if left.is_leaf or right.is_leaf or (left != right and left.cls is right.cls is None):
-        one, other = _leaf_or_int(left, lefts), _leaf_or_int(right, rights)
-        if one is None or other is None:
+        leaf, other_leaf = _leaf_or_int(left, lefts), _leaf_or_int(right, rights)
+        if leaf is None or other_leaf is None:
             return None
-        pairs.append((one, other))
+        pairs.append((leaf, other_leaf))
         return LEAF
     if (left.cls, left.keys, left.constant, len(left.children)) != (
         right.cls,
@@ -178,9 +180,9 @@ def _merge_trees(
     return replace(left, children=tuple(parts))
 
 
-def _leaf_or_int(tree: TreeSpec, given: Iterator[BranchOutput]) -> BranchOutput | None:
+def _leaf_or_int(tree: TreeSpec, outputs: Iterator[BranchOutput]) -> BranchOutput | None:
     if tree.is_leaf:
-        return next(given)
+        return next(outputs)
     if tree.cls is None and type(tree.constant) is int:
         return ConstantVariable(tree.constant), tree.constant
     return None
@@ -257,13 +259,13 @@ def _while_loop(
         raise Unsupported("higher-order-result", "the condition of torch.while_loop is not one boolean tensor")
     condition.unwrap_single_output()
     pairs = list(zip(body.outputs, carried_items, strict=False))
-    if len(body.outputs) != len(carried_items) or not all(_is_valid_carry(made, before) for made, before in pairs):
+    if len(body.outputs) != len(carried_items) or not all(_is_valid_carry(result, before) for result, before in pairs):
         raise Unsupported("higher-order-result", "the body of torch.while_loop does not return the types that it gets")
     results = [
         tx.symbols.shape_env.create_unbacked_symint()
         if before.fake is None
-        else _result_like(tx, made.fake, requires_grad=made.fake.requires_grad or before.fake.requires_grad)
-        for made, before in pairs
+        else _result_like(tx, result.fake, requires_grad=result.fake.requires_grad or before.fake.requires_grad)
+        for result, before in pairs
     ]
     bodies = {"while_loop_cond": condition, "while_loop_body": body}
     return _emit_higher_order_node(tx, while_loop_op, [], bodies, [carried_items, more], results)
@@ -297,16 +299,16 @@ def _is_valid_carry(result: Variable, carried: Variable) -> bool:
 
 def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
     with tx.symbols.fake_mode, torch.no_grad():
-        found: torch.Tensor = leaf.fake.select(0, 0).clone()
-    return found.requires_grad_(leaf.fake.requires_grad)
+        first: torch.Tensor = leaf.fake.select(0, 0).clone()
+    return first.requires_grad_(leaf.fake.requires_grad)
 
 
 def _stacked_result(tx: Tracer, count: Any, result: Variable) -> Any:
     if result.fake is None:
         raise Unsupported("higher-order-result", "a mapped function returns a value that is not a tensor")
     with tx.symbols.fake_mode, torch.no_grad():
-        found = torch.empty((count, *result.fake.shape), dtype=result.fake.dtype, device=result.fake.device)
-    return _result_like(tx, found, requires_grad=result.fake.requires_grad)
+        stacked = torch.empty((count, *result.fake.shape), dtype=result.fake.dtype, device=result.fake.device)
+    return _result_like(tx, stacked, requires_grad=result.fake.requires_grad)
 
 
 def _trace_step(
@@ -353,14 +355,14 @@ def _scan(
     body = _trace_step(tx, combine_fn, carried, scanned, others)
     if len(body.output_tree.children) != 2:
         raise Unsupported("higher-order-result", "the function passed to scan does not return a carry and an output")
-    made = body.outputs[: len(carried)]
-    if [(v.fake.dtype, v.fake.shape) for v in made if v.fake is not None] != [
+    new_carry = body.outputs[: len(carried)]
+    if [(v.fake.dtype, v.fake.shape) for v in new_carry if v.fake is not None] != [
         (v.fake.dtype, v.fake.shape) for v in carried
     ]:
         raise Unsupported(
             "higher-order-result", "the function passed to scan does not return the type of carry that it gets"
         )
-    results = [_result_like(tx, v.fake, requires_grad=v.fake.requires_grad) for v in made]
+    results = [_result_like(tx, v.fake, requires_grad=v.fake.requires_grad) for v in new_carry]
     results += [_stacked_result(tx, scanned[0].fake.shape[0], v) for v in body.outputs[len(carried) :]]
     return _emit_higher_order_node(tx, scan_op, [], {"scan_combine": body}, [carried, scanned, others], results)
 
@@ -372,5 +374,5 @@ def _associative_scan(
     scanned = _tensors(tx, xs, "associative_scan")
     others = _tensors(tx, additional_inputs, "associative_scan", or_ints=True)
     body = _trace_step(tx, combine_fn, [], [*scanned, *scanned], others)
-    results = [_stacked_result(tx, v.fake.shape[0], made) for v, made in zip(scanned, body.outputs, strict=True)]
+    results = [_stacked_result(tx, v.fake.shape[0], result) for v, result in zip(scanned, body.outputs, strict=True)]
     return _emit_higher_order_node(tx, associative_scan_op, [], {"scan_combine": body}, [scanned, others], results)

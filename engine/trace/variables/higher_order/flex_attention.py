@@ -28,17 +28,17 @@ _PARAMETERS = ("query", "key", "value", "score_mod", "block_mask", "scale", "ker
 
 @register_rule(flex_attention_op)
 def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    given = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
-    tensors = [realize(tx, given[name]) for name in _PARAMETERS[:3]]
+    arguments = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
+    tensors = [realize(tx, arguments[name]) for name in _PARAMETERS[:3]]
     query = tensors[0]
-    if any(t.fake is None for t in tensors) or set(given) - set(_PARAMETERS):
+    if any(t.fake is None for t in tensors) or set(arguments) - set(_PARAMETERS):
         raise Unsupported("flex-attention", "flex_attention on more than three tensors")
-    *blocks, mask_mod = sequence_items(tx, given["block_mask"])
+    *blocks, mask_mod = sequence_items(tx, arguments["block_mask"])
     pairs = [v.as_node_arg(tx) for v in tensors]
     blocks_node, blocks_fake = TupleVariable(list(blocks)).as_node_arg(tx)
-    rest = [realize(tx, given[name]).as_node_arg(tx) for name in ("scale", "kernel_options")]
+    options = [realize(tx, arguments[name]).as_node_arg(tx) for name in ("scale", "kernel_options")]
     fake = query.fake
-    score = _trace_scalar_function(tx, realize(tx, given["score_mod"]), fake, [fake.dtype, *[torch.int] * 4])
+    score = _trace_scalar_function(tx, realize(tx, arguments["score_mod"]), fake, [fake.dtype, *[torch.int] * 4])
     mask = _trace_scalar_function(tx, realize(tx, mask_mod), fake, [torch.int] * 4)
     others = [tuple(lift_shared_free_variables([body])) for body in (score, mask)]
     modules = [body.module() for body in (score, mask)]
@@ -47,13 +47,13 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     node = tx.graph.create_node(
         "call_function",
         flex_attention_op,
-        (*(p[0] for p in pairs), score_node, (*blocks_node, mask_node), *(r[0] for r in rest), *others),
+        (*(p[0] for p in pairs), score_node, (*blocks_node, mask_node), *(r[0] for r in options), *others),
         {},
         tx.node_provenance(),
     )
     tx.fallback.update_op_in_try_block()
     buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
-    fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in rest), *buffers]
+    fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in options), *buffers]
     if any(t.requires_grad for t in tensors_in(buffers[1])):  # eager raises
         tx.graph.erase_last_node(node)
         raise Unsupported("flex-attention", "flex_attention with gradients of what its mask function reads")

@@ -84,20 +84,20 @@ class FunctorchFunctionVariable(FunctionWrapperVariable):
         def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
             return make(function, **options)(*positional, **named)
 
-        given = _FlatArguments(tx, args, kwargs)
+        flat = _FlatArguments(tx, args, kwargs)
         with _fake_grad_mode(enabled=torch.is_grad_enabled() or self.transform.differentiates):
             body = _trace_transformed_body(
-                tx, self.function, given, self._dims(given), differentiates=self.transform.differentiates
+                tx, self.function, flat, self._dims(flat), differentiates=self.transform.differentiates
             )
-        return emit_transform_node(tx, make.__name__, body, given, run)
+        return emit_transform_node(tx, make.__name__, body, flat, run)
 
-    def _dims(self, given: _FlatArguments) -> list[int | None] | None:
+    def _dims(self, flat: _FlatArguments) -> list[int | None] | None:
         """Return the mapped dimension of each argument leaf, for vmap only."""
         if self.transform.transform is not torch.func.vmap:
             return None
-        found = _broadcast_in_dims(self.options.get("in_dims", 0), given.tree.children[0])
-        found += [0] * given.tree.children[1].num_leaves()
-        return found
+        dims = _broadcast_in_dims(self.options.get("in_dims", 0), flat.tree.children[0])
+        dims += [0] * flat.tree.children[1].num_leaves()
+        return dims
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(self.transform.transform, self.function, **self.options)
@@ -141,14 +141,14 @@ class _fake_grad_mode:  # noqa: N801
 
 
 def _trace_transformed_body(
-    tx: Tracer, function: Variable, given: _FlatArguments, dims: list[Any] | None, *, differentiates: bool
+    tx: Tracer, function: Variable, flat: _FlatArguments, dims: list[Any] | None, *, differentiates: bool
 ) -> TracedSubgraph:
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
-        seen = [
+        inputs = [
             _subgraph_input(tx, builder, leaf, None if dims is None else dims[n], dims is not None, differentiates)
-            for n, leaf in enumerate(given.leaves)
+            for n, leaf in enumerate(flat.leaves)
         ]
-        packed = unflatten_variable(tx, given.tree, iter(seen))
+        packed = unflatten_variable(tx, flat.tree, iter(inputs))
         return [packed]
 
     return trace_subgraph(
@@ -193,7 +193,7 @@ TransformRun = Callable[[Callable[..., Any], Any, dict[str, Any]], Any]
 
 
 def emit_transform_node(
-    tx: Tracer, name: str, body: TracedSubgraph, given: _FlatArguments, run: TransformRun
+    tx: Tracer, name: str, body: TracedSubgraph, flat: _FlatArguments, run: TransformRun
 ) -> Variable:
     """Emit the node that calls ``run(function, args, kwargs)`` and unflatten its result."""
     outside = lift_shared_free_variables([body])
@@ -209,22 +209,22 @@ def emit_transform_node(
 
         return run(function, positional, named)
 
-    both = TreeSpec(tuple, (), (given.tree, TreeSpec(tuple, (), (LEAF,) * len(outside))))
+    both = TreeSpec(tuple, (), (flat.tree, TreeSpec(tuple, (), (LEAF,) * len(outside))))
     runner = FlatCall(call, both)
-    leaves = (*given.leaves, *(variable_for_node(n) for n in outside))
+    leaves = (*flat.leaves, *(variable_for_node(n) for n in outside))
     return emit_flat_call(tx, GraphCallable(name, runner), runner, leaves)
 
 
-def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any]:
+def _options(tx: Tracer, name: str, arguments: dict[str, Variable]) -> dict[str, Any]:
     with BreakGraph("functorch-argument", f"an option of {name} is not constant", NotPythonConstant):
-        return tx.as_python_keywords(given)
+        return tx.as_python_keywords(arguments)
 
 
 @register_table(register_rule, {kind.transform: kind for kind in _TRANSFORMS})
 def _transform(function: Any, kind: FunctorchTransform, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
-    function = realize(tx, given.pop("func"))
-    return FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, given))
+    arguments = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
+    function = realize(tx, arguments.pop("func"))
+    return FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, arguments))
 
 
 def _register_transformed_functions(kind: FunctorchTransform) -> None:
@@ -235,8 +235,8 @@ def _register_transformed_functions(kind: FunctorchTransform) -> None:
         cells = {c: cell.content for c, cell in zip(of.code.co_freevars, of.cells(tx), strict=True)}
         options = {name: cells[name] for name in kind.options if name in cells}
         function = realize(tx, cells["func"])
-        made = FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, options))
-        return made.call(tx, args, kwargs)
+        transformed = FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, options))
+        return transformed.call(tx, args, kwargs)
 
     RULES_BY_CODE[id(code)] = (code, rule)
 
@@ -249,9 +249,9 @@ for _kind in _TRANSFORMS:
 @register_rule(torch.func.jvp)
 def _jvp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("func", "primals", "tangents")
-    words = dict(zip(names, args, strict=False)) | kwargs
-    function, primals, tangents = (realize(tx, words.pop(name)) for name in names)
-    options = _options(tx, "jvp", words)
+    keywords = dict(zip(names, args, strict=False)) | kwargs
+    function, primals, tangents = (realize(tx, keywords.pop(name)) for name in names)
+    options = _options(tx, "jvp", keywords)
     point = list(sequence_items(tx, primals))
     with _fake_grad_mode(enabled=True):
         body = _trace_transformed_body(tx, function, _FlatArguments(tx, point, {}), None, differentiates=False)
@@ -264,17 +264,17 @@ def _jvp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(torch.func.vjp)
 def _vjp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    words = dict(kwargs)
-    function = realize(tx, args[0] if args else words.pop("func"))
-    options = _options(tx, "vjp", words)
-    given = _FlatArguments(tx, list(args[1:]), {})
+    keywords = dict(kwargs)
+    function = realize(tx, args[0] if args else keywords.pop("func"))
+    options = _options(tx, "vjp", keywords)
+    flat = _FlatArguments(tx, list(args[1:]), {})
     with _fake_grad_mode(enabled=True):
-        body = _trace_transformed_body(tx, function, given, None, differentiates=True)
+        body = _trace_transformed_body(tx, function, flat, None, differentiates=True)
 
     def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
         return torch.func.vjp(function, *positional, **options)
 
-    return emit_transform_node(tx, "vjp", body, given, run)
+    return emit_transform_node(tx, "vjp", body, flat, run)
 
 
 @register_rule(torch.func.linearize)

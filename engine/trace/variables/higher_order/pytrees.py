@@ -135,9 +135,9 @@ def unflatten_python(tree: TreeSpec, leaves: Iterator[Any], constant: Callable[[
     if tree.unflatten_fn is not None:
         return tree.unflatten_fn(parts, tree.constant)
     if issubclass(tree.cls, dict):
-        made: Any = tree.cls()
-        made.update(zip(tree.keys, parts, strict=True))
-        return made
+        container: Any = tree.cls()
+        container.update(zip(tree.keys, parts, strict=True))
+        return container
     if issubclass(tree.cls, tuple) and hasattr(tree.cls, "_fields"):
         return tree.cls(*parts)
     sequence: Any = tree.cls
@@ -204,8 +204,8 @@ def emit_flat_call(tx: Tracer, target: Any, call: FlatCall, leaves: Iterable[Var
 
     A function that returns its argument, as an in-place operator does, makes the call return this variable.
     """
-    given = list(leaves)
-    found = emit_node(tx, "call_function", target, given, run=call.run_on_fakes)
-    arguments = {id(leaf.fake): leaf for leaf in given if leaf.fake is not None}
+    inputs = list(leaves)
+    found = emit_node(tx, "call_function", target, inputs, run=call.run_on_fakes)
+    arguments = {id(leaf.fake): leaf for leaf in inputs if leaf.fake is not None}
     results = (arguments.get(id(item.fake), item) for item in sequence_items(tx, found))
     return unflatten_variable(tx, call.output_tree, results)

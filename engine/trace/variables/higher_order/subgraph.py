@@ -42,11 +42,11 @@ class SubgraphBuilder(GraphBuilder):
         """
         if getattr(target, "__module__", "") != operator.add.__module__:
             return self
-        given = [realize(tx, a) for a in args]
-        numbers: list[Any] = [v for v in given if v.sym is not None]
+        inputs = [realize(tx, a) for a in args]
+        numbers: list[Any] = [v for v in inputs if v.sym is not None]
         if not numbers or any(v.depends_on_unbacked_float or has_unbacked_symbols(v.sym) for v in numbers):
             return self
-        if not all(v.sym is not None or v.is_constant for v in given):
+        if not all(v.sym is not None or v.is_constant for v in inputs):
             return self
         owner: GraphBuilder = self
         while owner.outer is not None and all(v.node.graph is not owner.graph for v in numbers):
@@ -205,15 +205,15 @@ def trace_subgraph(
         building_subgraph(tx, allow_side_effects=allow_side_effects) as builder,
     ):
         inside = parameters(builder)
-        given: list[Variable] = []
+        inputs: list[Variable] = []
         for value in inside:
-            flatten_variable(tx, value, given)
-        versions = [(v.fake, _version_of(v.fake)) for v in given if v.fake is not None]
+            flatten_variable(tx, value, inputs)
+        versions = [(v.fake, _version_of(v.fake)) for v in inputs if v.fake is not None]
         result = function.call(tx, inside, {})
         leaves: list[Variable] = []
         tree = flatten_variable(tx, result, leaves)
         if clone_returned_inputs:
-            leaves = [_clone_if_aliased(tx, v, given) for v in leaves]
+            leaves = [_clone_if_aliased(tx, v, inputs) for v in leaves]
         if not allow_input_mutation and any(_version_of(fake) != version for fake, version in versions):
             raise Unsupported("higher-order-side-effect", "the body of a higher-order operator mutates an argument")
         nodes = [v.as_node_arg(tx)[0] for v in leaves]
@@ -223,12 +223,12 @@ def trace_subgraph(
     return TracedSubgraph(builder, tuple(leaves), tree)
 
 
-def _clone_if_aliased(tx: Tracer, value: Variable, given: list[Variable]) -> Variable:
+def _clone_if_aliased(tx: Tracer, value: Variable, inputs: list[Variable]) -> Variable:
     """Clone an output that aliases an input or an outer tensor."""
     if value.fake is None:
         return value
     inner = value.as_node_arg(tx)[0].graph is tx.graph.graph
-    shared = any(g.fake is not None and shares_storage(value.fake, g.fake) for g in given)
+    shared = any(g.fake is not None and shares_storage(value.fake, g.fake) for g in inputs)
     return value.call_method(tx, "clone", [], {}) if shared or not inner else value
 
 

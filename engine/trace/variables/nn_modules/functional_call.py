@@ -42,16 +42,16 @@ def _functional_call(
     called, tensors = module.as_module(), table.dict_contents
     if called is None or tensors is None or not tie_weights.is_constant or not strict.is_constant:
         raise Unsupported("functional-call", "torch.func.functional_call is called")
-    wanted = {str(k): v for k, (_, v) in tensors.entries.items()}
-    wanted = _expand_tied_weights(called.real_object, wanted) if tie_weights.constant else wanted
-    if strict.constant and wanted.keys() != _tensor_names(called.real_object):
+    replacements = {str(k): v for k, (_, v) in tensors.entries.items()}
+    replacements = _expand_tied_weights(called.real_object, replacements) if tie_weights.constant else replacements
+    if strict.constant and replacements.keys() != _tensor_names(called.real_object):
         raise Unsupported("functional-call", "torch.func.functional_call needs one tensor per name")
     positional = [] if is_none(args) else items_or_value(tx, args)
-    words = {} if kwargs.dict_contents is None else kwargs.dict_contents.entries
-    named = {str(k): v for k, (_, v) in words.items()}
+    keywords = {} if kwargs.dict_contents is None else kwargs.dict_contents.entries
+    named = {str(k): v for k, (_, v) in keywords.items()}
     replaced: list[tuple[NNModuleVariable, str]] = []
     try:
-        for path, value in wanted.items():
+        for path, value in replacements.items():
             owner_path, _, name = path.rpartition(".")
             owner = called.member_at_path(tx, owner_path).as_module()
             tensor = realize(tx, value)
@@ -79,19 +79,19 @@ def _tensor_names(module: torch.nn.Module) -> set[str]:
     return {name for name, _ in itertools.chain(*members)}
 
 
-def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) -> dict[str, Variable]:
+def _expand_tied_weights(module: torch.nn.Module, replacements: dict[str, Variable]) -> dict[str, Variable]:
     """Extend the passed tensors to all names of tied weights, unless those are also passed."""
     names: dict[int, list[str]] = {}
     members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name, tensor in itertools.chain(*members):
         names.setdefault(id(tensor), []).append(name)
-    spread = dict(given)
+    spread = dict(replacements)
     for group in names.values():
-        first = next((given[n] for n in group if n in given), None)
-        if any(given[n] is not first for n in group if n in given):
+        first = next((replacements[n] for n in group if n in replacements), None)
+        if any(replacements[n] is not first for n in group if n in replacements):
             raise Unsupported("functional-call", "torch.func.functional_call gets two tensors for one shared parameter")
         if first is not None:
-            spread.update((n, first) for n in group if n not in given)
+            spread.update((n, first) for n in group if n not in replacements)
     return spread
 
 

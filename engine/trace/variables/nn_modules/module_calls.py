@@ -92,8 +92,8 @@ class ModuleCall:
         real: dict[Any, Any] = module.real_object.__dict__.get(table, _NO_HOOKS)
         if table not in module.attr_writes and id(real) not in tx.objects.variables_by_id:
             return real
-        found = realize(tx, module.get_attr(tx, table))
-        return {} if found.dict_contents is None else found.dict_contents.entries
+        hooks = realize(tx, module.get_attr(tx, table))
+        return {} if hooks.dict_contents is None else hooks.dict_contents.entries
 
     def _has_global_hooks(self) -> bool:
         """Return True if global module hooks run, and guard on them."""
@@ -103,9 +103,9 @@ class ModuleCall:
             hooks = namespace[name]
             if hooks and "backward" in name:
                 raise Unsupported("module-hook", "a module is called while global backward hooks are set")
-            place = ConstantSource(hooks, name)
+            source = ConstantSource(hooks, name)
             tx.guards.add(
-                DictKeysMatch(place, tuple(hooks), cause=cause) if hooks else LengthMatch(place, 0, cause=cause)
+                DictKeysMatch(source, tuple(hooks), cause=cause) if hooks else LengthMatch(source, 0, cause=cause)
             )
         return any(namespace[name] for name in _GLOBAL_HOOKS)
 
@@ -132,10 +132,10 @@ class ModuleCall:
     def _call_hook(
         self, hook: Variable, with_keywords: bool, args: Args, kwargs: Kwargs, *output: Variable
     ) -> Variable:
-        given: Args = [self.module, TupleVariable(list(args))]
+        hook_args: Args = [self.module, TupleVariable(list(args))]
         if with_keywords:
-            given.append(DictVariable.from_str_keys(kwargs))
-        return realize(self.tx, hook.call(self.tx, [*given, *output], {}))
+            hook_args.append(DictVariable.from_str_keys(kwargs))
+        return realize(self.tx, hook.call(self.tx, [*hook_args, *output], {}))
 
     def _forward(self, args: Args, kwargs: Kwargs) -> Variable:
         """Call ``forward``. Break the graph if it raises and a hook has ``always_call=True``."""
@@ -154,10 +154,10 @@ class ModuleCall:
         """Return the arguments that a pre-hook with kwargs returns."""
         parts = items_or_value(self.tx, result)
         if len(parts) == 2:
-            positional, words = (realize(self.tx, i) for i in parts)
-            given, named = positional.sequence_contents, words.dict_contents
-            if given is not None and given is positional and named is not None and named is words:
-                return list(given.items), {str(k): v for k, (_, v) in named.entries.items()}
+            positional, keywords = (realize(self.tx, i) for i in parts)
+            new_args, named = positional.sequence_contents, keywords.dict_contents
+            if new_args is not None and new_args is positional and named is not None and named is keywords:
+                return list(new_args.items), {str(k): v for k, (_, v) in named.entries.items()}
         raise Unsupported(
             "module-hook",
             f"a hook of {self.module.describe()} does not return a tuple of arguments and keyword arguments",
@@ -169,20 +169,20 @@ class ModuleCall:
         assert module.source is not None
         everywhere = torch.nn.modules.module.__dict__
         real = everywhere[f"_global{table}"]
-        words = everywhere.get(f"_global{table}_with_kwargs", {})
-        place: Source = ConstantSource(real, f"_global{table}")
-        found = [(tx.wrap(hook, GetItemSource(place, key)), key in words) for key, hook in real.items()]
+        with_kwargs = everywhere.get(f"_global{table}_with_kwargs", {})
+        source: Source = ConstantSource(real, f"_global{table}")
+        hooks = [(tx.wrap(hook, GetItemSource(source, key)), key in with_kwargs) for key, hook in real.items()]
         own = self._hook_dict(table)
         with_keywords = self._hook_dict(f"{table}_with_kwargs")
         base = AttrSource(module.source, table)
         if own is not module.real_object.__dict__[table]:
-            return [*found, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
+            return [*hooks, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
         cause = tx.guard_cause("its hooks ran")
         tx.guards.add(DictKeysMatch(base, tuple(own), cause=cause))
         if with_keywords:
             keywords = AttrSource(module.source, f"{table}_with_kwargs")
             tx.guards.add(DictKeysMatch(keywords, tuple(with_keywords), cause=cause))
-        return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
+        return [*hooks, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
 
 
 @register_rule(RemovableHandle, torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
@@ -213,9 +213,9 @@ def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwa
     ):
         raise Unsupported("lazy-module", f"the lazy {module.describe()} is used after random numbers or side effects")
     fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
-    words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
+    keywords = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
     with BreakGraph("lazy-module", f"the parameters of the lazy {module.describe()} are initialized", Exception):
-        real._infer_parameters(real, tuple(fakes), words)
+        real._infer_parameters(real, tuple(fakes), keywords)
     again = Unsupported("lazy-module", f"the lazy {module.describe()} inferred its sizes")
     raise RestartTracing(0, again)
 

@@ -127,13 +127,13 @@ def _construct_module(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> V
         return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
     try:
         constants: list[Any] = tx.as_python_constants(args)
-        words = tx.as_python_keywords(kwargs)
+        keywords = tx.as_python_keywords(kwargs)
     except NotPythonConstant:
         return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
-    if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *words.values())):
+    if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *keywords.values())):
         return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
     with UserErrors(tx, Exception):
-        instance = cls(*constants, **words)
+        instance = cls(*constants, **keywords)
     tables = [instance.__dict__[table] for table in ("_parameters", "_buffers", "_modules")]
     if any(member is not None for table in tables for member in table.values()):
         raise graph_break
@@ -147,19 +147,19 @@ def _construct_by_tracing(
     if type(cls).__call__ is not type.__call__:
         raise graph_break
     new = find_in_class(cls, "__new__")
-    made: Variable
+    module: Variable
     if new is None or new[0] is object:
-        made = allocate_module(cls)
+        module = allocate_module(cls)
     else:
         by_new = call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)
         if by_new is None or not issubclass(by_new.python_type(), cls):
             if by_new is None:
                 raise graph_break
             return by_new
-        made = by_new
-    if call_python_method(tx, made.python_type(), "__init__", [made, *args], kwargs) is None:
+        module = by_new
+    if call_python_method(tx, module.python_type(), "__init__", [module, *args], kwargs) is None:
         raise graph_break
-    return made
+    return module
 
 
 def allocate_module(cls: type[torch.nn.Module]) -> TracedInitModuleVariable:
@@ -192,8 +192,8 @@ def _module_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _uses_default_methods(cls: type[torch.nn.Module]) -> bool:
     """Return True if constructing the class runs only the code of ``nn.Module``."""
     own = ("__init__", "__setattr__", "__getattr__", "__new__", "__call__", "__getattribute__")
-    found = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in own]
-    return type(cls) is type and all(base in (torch.nn.Module, object) for base in found)
+    owners = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in own]
+    return type(cls) is type and all(base in (torch.nn.Module, object) for base in owners)
 
 
 def _is_number_sequence(value: Any) -> bool:
@@ -243,8 +243,8 @@ def _parameter(tx: Tracer, data: Variable = NONE, requires_grad: Variable = TRUE
 
 
 def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Variable:
-    def over_fakes(fake: torch.Tensor, wanted: bool) -> torch.Tensor:
-        return fake.detach().requires_grad_(wanted)
+    def over_fakes(fake: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+        return fake.detach().requires_grad_(requires_grad)
 
     fake = evaluate_on_fakes(tx, "call_function", _NEW_PARAMETER, [data.fake, requires_grad], {}, over_fakes)
     node = tx.graph.create_node(

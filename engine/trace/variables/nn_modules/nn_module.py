@@ -78,35 +78,35 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def member_dict(self, tx: Tracer, name: str) -> DictVariable:
         """Return the dict of all parameters, buffers or submodules. Traced code may mutate it."""
-        known = self.member_dicts.get(name)
-        if known is not None and not self.functional_call_overrides:
-            return known
+        members = self.member_dicts.get(name)
+        if members is not None and not self.functional_call_overrides:
+            return members
         assert self.source is not None
         real = self.real_object.__dict__[name]
-        place = AttrSource(self.source, name)
-        tx.guard(DictKeysMatch, place, tuple(real), why="the module's members were listed")
+        source = AttrSource(self.source, name)
+        tx.guard(DictKeysMatch, source, tuple(real), why="the module's members were listed")
         entries: dict[Any, tuple[Variable, Variable]] = {
             k: (ConstantVariable(k), self.member(tx, name, k)) for k in real
         }
         if self.is_constructed or self.functional_call_overrides:
             return FrozenMemberDictVariable(entries, None, type(real))
-        made = self.member_dicts[name] = DictVariable(entries, place, type(real))
-        tx.objects.variables_by_id[id(real)] = (made, real)
-        return made
+        member_dict = self.member_dicts[name] = DictVariable(entries, source, type(real))
+        tx.objects.variables_by_id[id(real)] = (member_dict, real)
+        return member_dict
 
     def has_member(self, table: str, name: str) -> bool:
         """Return True if the member dict contains the name at this point of the trace."""
-        known = self.member_dicts.get(table)
-        return name in (self.real_object.__dict__.get(table, {}) if known is None else known.entries)
+        members = self.member_dicts.get(table)
+        return name in (self.real_object.__dict__.get(table, {}) if members is None else members.entries)
 
     def member(self, tx: Tracer, table: str, name: str) -> Variable:
         """Return a parameter, buffer or submodule from its member dict."""
         assert self.source is not None
         if name in self.functional_call_overrides:
             return self.functional_call_overrides[name]
-        known = self.member_dicts.get(table)
-        if known is not None:
-            return known.entries[name][1]
+        members = self.member_dicts.get(table)
+        if members is not None:
+            return members.entries[name][1]
         return tx.make_lazy(self.real_object.__dict__[table][name], ModuleMemberSource(self.source, table, name))
 
     def get_missing_attr(self, tx: Tracer, name: str) -> Variable:
@@ -187,18 +187,18 @@ class NNModuleVariable(UserDefinedObjectVariable):
     # Calls.
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        found = find_in_class(self.cls, "__call__")
-        if found is not None and getattr(found[1], "__code__", None) is _GRAPH_MODULE_CALL_CODE:
+        class_call = find_in_class(self.cls, "__call__")
+        if class_call is not None and getattr(class_call[1], "__code__", None) is _GRAPH_MODULE_CALL_CODE:
             return call_graph_module(tx, self, args, kwargs)
-        if found is None or found[0] is not _MODULE:
+        if class_call is None or class_call[0] is not _MODULE:
             return super().call(tx, args, kwargs)
         return call_module(tx, self, args, kwargs)
 
     # Containers: iterate the members directly instead of inlining the containers' Python code.
 
     def _uses_container_method(self, method: str) -> bool:
-        found = find_in_class(self.cls, method)
-        return found is not None and found[0] in _CONTAINERS and issubclass(self.cls, _CONTAINERS[:3])
+        defined = find_in_class(self.cls, method)
+        return defined is not None and defined[0] in _CONTAINERS and issubclass(self.cls, _CONTAINERS[:3])
 
     def _members(self, tx: Tracer) -> dict[str, Variable]:
         return {k: v for k, (_, v) in self.member_dict(tx, "_modules").entries.items()}
@@ -224,14 +224,14 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         if self._uses_container_method("__getitem__") and key.is_constant:
-            members, wanted = self._members(tx), key.constant
+            members, index = self._members(tx), key.constant
             if issubclass(self.cls, torch.nn.ModuleDict):
-                return members[wanted] if wanted in members else tx.raise_error(KeyError, wanted)
+                return members[index] if index in members else tx.raise_error(KeyError, index)
             values = list(members.values())
-            if type(wanted) is int:
-                if not -len(values) <= wanted < len(values):
-                    tx.raise_error(IndexError, f"index {wanted} is out of range")
-                return values[wanted]
+            if type(index) is int:
+                if not -len(values) <= index < len(values):
+                    tx.raise_error(IndexError, f"index {index} is out of range")
+                return values[index]
         is_list = self._uses_container_method("__getitem__") and issubclass(self.cls, torch.nn.ModuleList)
         if is_list and key.python_type() is slice:
             return ListVariable(list(self._members(tx).values())[key.as_python_constant(tx)])
@@ -296,9 +296,9 @@ def _module(tx: Tracer, real: torch.nn.Module, source: Source) -> Variable:
     tx.guard_type(real, source, "the module's members or methods were used")
     if id(real.__dict__) in tx.objects.variables_by_id:
         raise Unsupported("module-attribute", f"a {type(real).__name__} whose __dict__ is also used directly")
-    made = NNModuleVariable(type(real), source, real)
-    tx.objects.variables_by_dict_id.setdefault(id(real.__dict__), made)
-    return made
+    module = NNModuleVariable(type(real), source, real)
+    tx.objects.variables_by_dict_id.setdefault(id(real.__dict__), module)
+    return module
 
 
 def _call_graph_module_class(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:

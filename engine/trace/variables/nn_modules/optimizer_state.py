@@ -35,13 +35,13 @@ def _init_group_functions() -> Iterator[FunctionType]:
 
 def _is_untouched(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
     """Return True if traced code did not read the state, and mutated nothing it depends on."""
-    known, mutated = tx.objects.variables_by_id, tx.side_effects.mutated_variables
-    if id(optimizer.state) in known:
+    variables_by_id, mutated = tx.objects.variables_by_id, tx.side_effects.mutated_variables
+    if id(optimizer.state) in variables_by_id:
         return False
     deciding: list[Any] = [optimizer, vars(optimizer), optimizer.param_groups]
     for group in optimizer.param_groups:
         deciding += [group, group["params"], *group["params"]]
-    return not any(id(o) in known and id(known[id(o)][0]) in mutated for o in deciding)
+    return not any(id(o) in variables_by_id and id(variables_by_id[id(o)][0]) in mutated for o in deciding)
 
 
 def _call_init_group(tx: Tracer, function: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:

@@ -92,16 +92,16 @@ def class_attribute(
 
 
 def bind_attribute(
-    tx: Tracer, cls: builtins.type, base: builtins.type, name: str, found: Any, instance: Variable | None
+    tx: Tracer, cls: builtins.type, base: builtins.type, name: str, attribute: Any, instance: Variable | None
 ) -> Variable:
     """Bind a raw class entry that is read through an instance, or through the class.
 
     ``instance`` is None for a read through the class.
     """
     guard_not_shadowed_in_mro(tx, cls, base, name)
-    if base in tx.objects.new_classes and is_literal(found):  # each call creates its own class
-        return ConstantVariable(found)
-    return _find_binder(type(found))(tx, AttributeRead(cls, base, name, found, instance))
+    if base in tx.objects.new_classes and is_literal(attribute):  # each call creates its own class
+        return ConstantVariable(attribute)
+    return _find_binder(type(attribute))(tx, AttributeRead(cls, base, name, attribute, instance))
 
 
 @binds(ClassAttrWrite)
@@ -181,9 +181,9 @@ def _bind_cached_property(tx: Tracer, read: AttributeRead) -> Variable:
     return value
 
 
-def _overrides_descriptor_get(found: Any, builtin_type: type) -> bool:
+def _overrides_descriptor_get(attribute: Any, builtin_type: type) -> bool:
     """Return True for an instance of a property subclass that overrides ``__get__`` in Python."""
-    getter = find_python_method(type(found), "__get__")
+    getter = find_python_method(type(attribute), "__get__")
     return getter is not None and getter[0] is not builtin_type
 
 

@@ -85,11 +85,11 @@ def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     code = frame.code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a class body
         return DictVariable.from_str_keys(frame.locals)
-    made = DictVariable({})
+    mapping = DictVariable({})
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         value = frame.locals.get(name)
         if value is None and name in frame.cells:
             value = frame.cells[name].content
         if value is not None:
-            made.set_item(tx, ConstantVariable(name), value)
-    return made
+            mapping.set_item(tx, ConstantVariable(name), value)
+    return mapping

@@ -90,10 +90,10 @@ def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
     """Call ``__instancecheck__`` of a Python metaclass; return None if there is none."""
     if of.python_type() is cls:
         return None
-    found = find_python_method(type(cls), "__instancecheck__")
-    if found is None or is_trusted_module(found[0].__module__):
+    method = find_python_method(type(cls), "__instancecheck__")
+    if method is None or is_trusted_module(method[0].__module__):
         return None
-    check = wrap_entry(tx, found, "__instancecheck__")
+    check = wrap_entry(tx, method, "__instancecheck__")
     return realize(tx, check.call(tx, [tx.wrap_static(cls), of], {})).is_truthy(tx)
 
 

@@ -43,13 +43,13 @@ class NewClassVariable(ClassVariable):
 
 
 def _create_class(tx: Tracer, make: Callable[..., type], args: Args, kwargs: Kwargs) -> NewClassVariable:
-    values, words = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
+    values, keywords = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
     with UserErrors(tx, TypeError, ValueError):
-        real = make(*values, **words)
-    made = NewClassVariable(real, None, CallExpressionVariable(make, args, kwargs))
-    tx.objects.variables_by_id[id(real)] = (made, real)
-    tx.objects.new_classes[real] = made
-    return made
+        real = make(*values, **keywords)
+    new_class = NewClassVariable(real, None, CallExpressionVariable(make, args, kwargs))
+    tx.objects.variables_by_id[id(real)] = (new_class, real)
+    tx.objects.new_classes[real] = new_class
+    return new_class
 
 
 def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:

@@ -75,13 +75,13 @@ def find_in_class(cls: builtins.type, name: str) -> ClassEntry | None:
 
 def find_python_method(cls: builtins.type, name: str) -> ClassEntry | None:
     """Return the entry of a method that Python code defines, or None."""
-    found = find_in_class(cls, name)
-    return None if found is None or python_function(found.raw) is None else found
+    entry = find_in_class(cls, name)
+    return None if entry is None or python_function(entry.raw) is None else entry
 
 
-def wrap_entry(tx: Tracer, found: ClassEntry, name: str) -> Variable:
+def wrap_entry(tx: Tracer, entry: ClassEntry, name: str) -> Variable:
     """Return the variable of a class entry, not bound to anything."""
-    return tx.wrap(found.raw, AttrSource(class_source(found.owner), name))
+    return tx.wrap(entry.raw, AttrSource(class_source(entry.owner), name))
 
 
 def call_python_method(
@@ -91,23 +91,23 @@ def call_python_method(
 
     None without such a method.
     """
-    found = find_python_method(cls, name)
-    return None if found is None else realize(tx, wrap_entry(tx, found, name).call(tx, args, kwargs or {}))
+    entry = find_python_method(cls, name)
+    return None if entry is None else realize(tx, wrap_entry(tx, entry, name).call(tx, args, kwargs or {}))
 
 
 def call_python_new(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable | None:
     """Call ``__new__`` of a class; return None if Python code does not define it."""
-    found = find_in_class(of.as_python_object(), "__new__")
-    if found is None or found.function is None:
+    new_method = find_in_class(of.as_python_object(), "__new__")
+    if new_method is None or new_method.function is None:
         return None
-    new = wrap_entry(tx, ClassEntry(found.owner, found.function), "__new__")
+    new = wrap_entry(tx, ClassEntry(new_method.owner, new_method.function), "__new__")
     return realize(tx, new.call(tx, [of, *args], kwargs))
 
 
 def has_user_method(cls: builtins.type, name: str) -> bool:
     """Return True if a class other than ``object`` defines the name."""
-    found = find_in_class(cls, name)
-    return found is not None and found.owner is not object
+    entry = find_in_class(cls, name)
+    return entry is not None and entry.owner is not object
 
 
 class ClassAttrWrite(metaclass=SlottedType):
@@ -123,17 +123,17 @@ Global state: only one frame is traced at a time.
 """
 
 
-def is_data_descriptor(found: Any) -> bool:
+def is_data_descriptor(attribute: Any) -> bool:
     """Return True for a data descriptor, which takes precedence over the instance dict."""
-    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
+    return hasattr(type(attribute), "__set__") or hasattr(type(attribute), "__delete__")
 
 
-def overrides_instance_dict(found: Any) -> bool:
+def overrides_instance_dict(attribute: Any) -> bool:
     """Return True if a read calls the descriptor before it reads the instance dict.
 
     A data descriptor without ``__get__`` does not affect reads.
     """
-    return is_data_descriptor(found) and hasattr(type(found), "__get__")
+    return is_data_descriptor(attribute) and hasattr(type(attribute), "__get__")
 
 
 def class_source(cls: builtins.type) -> Source:
@@ -165,9 +165,9 @@ def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
         tx.guard(HasAttrGuard, class_source(cls), name, False, why=f"it has no attribute {name!r}")
 
 
-def raise_missing_accessor(tx: Tracer, cls: builtins.type, word: str) -> NoReturn:
+def raise_missing_accessor(tx: Tracer, cls: builtins.type, accessor: str) -> NoReturn:
     """Raise Python's AttributeError for a property without a getter, setter or deleter."""
-    tx.raise_error(AttributeError, f"a property of '{cls.__qualname__}' object has no {word}", is_exact=False)
+    tx.raise_error(AttributeError, f"a property of '{cls.__qualname__}' object has no {accessor}", is_exact=False)
 
 
 _NO_INSTANTIATION_FLAG = 1 << 7

@@ -90,8 +90,8 @@ class ClassVariable(FixedObjectVariable):
         if issubclass(self.real_object, enum.Enum) and name in self.real_object.__members__:
             return ConstantVariable(self.real_object.__members__[name])
         if is_trusted_module(self.real_object.__module__) and hasattr(self.real_object, name):
-            found = getattr(self.real_object, name)
-            return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
+            attribute = getattr(self.real_object, name)
+            return ConstantVariable(attribute) if is_literal(attribute) else tx.wrap_static(attribute)
         found_value = class_attribute(tx, self.real_object, name, None)
         if found_value is not None:
             return found_value
@@ -99,11 +99,11 @@ class ClassVariable(FixedObjectVariable):
         if by_meta is not None:
             return by_meta
         if hasattr(self.real_object, name):
-            found = getattr(self.real_object, name)
+            attribute = getattr(self.real_object, name)
             return (
-                tx.wrap_static(found)
-                if callable(found)
-                else tx.wrap(found, AttrSource(class_source(self.real_object), name))
+                tx.wrap_static(attribute)
+                if callable(attribute)
+                else tx.wrap(attribute, AttrSource(class_source(self.real_object), name))
             )
         if issubclass(self.real_object, enum.Enum):  # the message differs between Python versions
             with UserErrors(tx, AttributeError):
@@ -115,8 +115,8 @@ class ClassVariable(FixedObjectVariable):
         self._record_attr_write(tx, name, value)
 
     def del_attr(self, tx: Tracer, name: str) -> None:
-        found = find_in_class(self.real_object, name)
-        if found is None or found[0] is not self.real_object:
+        attribute = find_in_class(self.real_object, name)
+        if attribute is None or attribute[0] is not self.real_object:
             tx.raise_error(AttributeError, name)
         self._record_attr_write(tx, name, None)
 
@@ -129,22 +129,24 @@ class ClassVariable(FixedObjectVariable):
         if not is_heap_type(real):
             tx.raise_type_error(f"cannot set {name!r} attribute of immutable type '{real.__name__}'")
         plain = type(real).__setattr__ is type.__setattr__ and type(real).__delattr__ is type.__delattr__
-        found = find_in_class(type(real), name)
+        attribute = find_in_class(type(real), name)
         if (
             not plain
             or is_trusted_module(real.__module__)
             or name.startswith("__")
-            or (found and is_data_descriptor(found[1]))
+            or (attribute and is_data_descriptor(attribute[1]))
         ):
             raise self.unsupported_attribute("setting", name)
         key = (real, name)
         CLASS_ATTR_WRITES[key] = None if value is None else ClassAttrWrite(value)
-        done = (
+        write_call = (
             CallExpressionVariable(delattr, [self, ConstantVariable(name)])
             if value is None
             else CallExpressionVariable(setattr, [self, ConstantVariable(name), value])
         )
-        tx.side_effects.record_side_effect(done, f"{real.__name__}.{name} is {'deleted' if value is None else 'set'}")
+        tx.side_effects.record_side_effect(
+            write_call, f"{real.__name__}.{name} is {'deleted' if value is None else 'set'}"
+        )
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__subclasses__" and not args and not kwargs:
@@ -155,10 +157,10 @@ class ClassVariable(FixedObjectVariable):
         """Return the current subclasses in creation order; guard on their number."""
         if tx.objects.new_classes:
             raise self.unsupported("__subclasses__() of a class that traced code may have subclassed", "class-creation")
-        found: list[type] = type.__subclasses__(self.real_object)
+        subclasses: list[type] = type.__subclasses__(self.real_object)
         result = MethodResultSource(class_source(self.real_object), "__subclasses__")
-        tx.guard(LengthMatch, result, len(found), why=f"the subclasses of {self.real_object.__name__} were read")
-        return tx.from_python([tx.wrap(c, GetItemSource(result, n)) for n, c in enumerate(found)])
+        tx.guard(LengthMatch, result, len(subclasses), why=f"the subclasses of {self.real_object.__name__} were read")
+        return tx.from_python([tx.wrap(c, GetItemSource(result, n)) for n, c in enumerate(subclasses)])
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         if issubclass(self.real_object, enum.Enum):

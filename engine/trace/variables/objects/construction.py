@@ -83,10 +83,10 @@ def _has_metaclass_call(cls: Any) -> bool:
 @register_constructor(METACLASS_CALL_ORDER, _has_metaclass_call)
 def _call_metaclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     cls = of.as_python_object()
-    made = call_python_method(tx, type(cls), "__call__", [of, *args], kwargs)
-    if made is None:
+    instance = call_python_method(tx, type(cls), "__call__", [of, *args], kwargs)
+    if instance is None:
         raise Unsupported("metaclass", f"{cls.__name__} is created")
-    return made
+    return instance
 
 
 @register_constructor(100, lambda cls: True)
@@ -95,9 +95,9 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
     cls = of.as_python_object()
     by_class = c_class_constructor_of(cls)
     if by_class is not None:
-        made = by_class(tx, cls, args, kwargs)
-        init = find_in_class(made.python_type(), "__init__")
-        return made if init is None or init[0] is object else _run_init(tx, cls, made, args, kwargs)
+        instance = by_class(tx, cls, args, kwargs)
+        init = find_in_class(instance.python_type(), "__init__")
+        return instance if init is None or init[0] is object else _run_init(tx, cls, instance, args, kwargs)
     base = builtin_base_of(cls)
     if base is not None and cls.__new__ is base.__new__ and not cls.__flags__ & ABSTRACT_CLASS_FLAG:
         built = call_builtin_new(tx, cls, base, args, kwargs)
@@ -111,25 +111,25 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
         by_new = call_python_new(tx, of, args, kwargs)
         if by_new is None:
             raise Unsupported("object-creation", f"{cls.__qualname__} is created")
-        made = by_new
-        if not (made.is_user_object and issubclass(made.python_type(), cls)):
-            return made
+        instance = by_new
+        if not (instance.is_user_object and issubclass(instance.python_type(), cls)):
+            return instance
     else:
-        made = UserDefinedObjectVariable(cls, None, NotImplemented)
-    init = find_in_class(made.python_type(), "__init__")
+        instance = UserDefinedObjectVariable(cls, None, NotImplemented)
+    init = find_in_class(instance.python_type(), "__init__")
     if init is not None and init[0] is not object:
-        return _run_init(tx, cls, made, args, kwargs)
+        return _run_init(tx, cls, instance, args, kwargs)
     if (args or kwargs) and (new is None or new[0] is object):
         tx.raise_type_error(f"{cls.__name__}() takes no arguments")
-    return made
+    return instance
 
 
-def _run_init(tx: Tracer, cls: builtins.type, made: Variable, args: Args, kwargs: Kwargs) -> Variable:
+def _run_init(tx: Tracer, cls: builtins.type, instance: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Call ``__init__`` on a new instance and return the instance."""
-    if call_python_method(tx, made.python_type(), "__init__", [made, *args], kwargs) is not None:
-        return made
-    if hasattr(made, "call_builtin_method"):
-        made.call_builtin_method(tx, "__init__", args, kwargs)
+    if call_python_method(tx, instance.python_type(), "__init__", [instance, *args], kwargs) is not None:
+        return instance
+    if hasattr(instance, "call_builtin_method"):
+        instance.call_builtin_method(tx, "__init__", args, kwargs)
     else:
         raise Unsupported("object-creation", f"{cls.__qualname__} is created")
-    return made
+    return instance

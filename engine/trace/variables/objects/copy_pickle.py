@@ -55,9 +55,9 @@ def reduce_object(tx: Tracer, of: Variable) -> ReduceParts:
     Raises:
         Unsupported: C code without a rule reduces the object.
     """
-    made = _call_python_method(tx, of, "__reduce_ex__", [ConstantVariable(4)])
-    made = made or _call_python_method(tx, of, "__reduce__", [])
-    return _reduce_in_c(of, tx) if made is None else _parse_reduce_result(tx, of, made)
+    reduced = _call_python_method(tx, of, "__reduce_ex__", [ConstantVariable(4)])
+    reduced = reduced or _call_python_method(tx, of, "__reduce__", [])
+    return _reduce_in_c(of, tx) if reduced is None else _parse_reduce_result(tx, of, reduced)
 
 
 @functools.singledispatch
@@ -107,8 +107,8 @@ def _default_reduce(of: UserDefinedObjectVariable, tx: Tracer) -> ReduceParts:
     if find_python_method(of.cls, "__getnewargs_ex__") is not None:
         raise Unsupported("copy", f"__getnewargs_ex__ of {of.describe()} is called")
     slots = _slots(tx, of)
-    given = _call_python_method(tx, of, "__getnewargs__", [])
-    args = None if given is None else list(tx.unpack_iterable(given))
+    new_args = _call_python_method(tx, of, "__getnewargs__", [])
+    args = None if new_args is None else list(tx.unpack_iterable(new_args))
     contents = _reduce_contents(of.builtin_contents, tx, of, args)
     return replace(contents, constructor=tx.wrap(of.cls, class_source(of.cls)), state=_read_state(tx, of, slots))
 
@@ -143,8 +143,8 @@ def _reduce_set_contents(inner: SetVariable, tx: Tracer, of: Variable, args: Arg
 
 
 def _has_new(cls: type) -> bool:
-    found = find_in_class(cls, "__new__")
-    return found is not None and found.function is not None
+    new_method = find_in_class(cls, "__new__")
+    return new_method is not None and new_method.function is not None
 
 
 def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
@@ -184,19 +184,19 @@ def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
     return kind(real, None, NotImplemented)
 
 
-def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
-    if not made.lacks_methods("__setstate__"):
-        realize(tx, made.get_attr(tx, "__setstate__")).call(tx, [state], {})
+def _apply_state(tx: Tracer, instance: Variable, state: Variable) -> None:
+    if not instance.lacks_methods("__setstate__"):
+        realize(tx, instance.get_attr(tx, "__setstate__")).call(tx, [state], {})
         return
     pair = sequence_items(tx, state) if issubclass(state.python_type(), tuple) else ()
     own, slots = (realize(tx, i) for i in pair) if len(pair) == 2 else (state, NONE)
     if not is_none(own):
-        into = realize(tx, made.get_attr(tx, "__dict__"))
+        into = realize(tx, instance.get_attr(tx, "__dict__"))
         for name, value in tx.unpack_string_mapping(own.builtin_contents).items():
             into.set_item(tx, ConstantVariable(name), value)
     if not is_none(slots):
         for name, value in tx.unpack_string_mapping(slots).items():
-            made.set_attr(tx, name, value)
+            instance.set_attr(tx, name, value)
 
 
 class _Copier:
@@ -210,11 +210,11 @@ class _Copier:
     def __call__(self, value: Variable) -> Variable:
         """Return the copy of a variable."""
         of = realize(self.tx, value)
-        found = self.known_copy(of)
-        if found is None:
-            found = self.copy(of)
-            self.keep(of, found)
-        return found
+        copied = self.known_copy(of)
+        if copied is None:
+            copied = self.copy(of)
+            self.keep(of, copied)
+        return copied
 
     def known_copy(self, of: Variable) -> Variable | None:
         """Return the copy of a variable that was copied before, or None."""
