@@ -111,7 +111,7 @@ class CallRecorder:
         except NotReplayableError as error:
             self.stop_reason = str(error)
             return None
-        names = _names(root, arguments, keywords)
+        names = _argument_names(root, arguments, keywords)
         call = ClonedCall(
             self._root_indices[id(root)], copied[0], copied[1], torch.get_rng_state(), torch.is_grad_enabled(), names
         )
@@ -142,7 +142,7 @@ class CallRecorder:
         return tree_unflatten(copies, shape)
 
 
-def _names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, ...]:
+def _argument_names(root: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, ...]:
     """Return the parameter name of each argument, or its position if the name is unknown."""
     function = root.forward if isinstance(root, torch.nn.Module) else root
     try:
@@ -164,15 +164,15 @@ def tensor_arguments(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in the arguments of a call, each with its path as a name."""
     for name, value in zip(call.names, (*arguments, *keywords.values()), strict=True):
-        yield from _tensors(name, value)
+        yield from _iterate_tensors(name, value)
 
 
 def tensor_results(result: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in a result, each with its path as a name."""
-    return _tensors("result", result)
+    return _iterate_tensors("result", result)
 
 
-def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _iterate_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for path, leaf in tree_flatten_with_path(value)[0]:
         if isinstance(leaf, torch.Tensor):
             yield name + keystr(path), leaf
@@ -184,10 +184,10 @@ def captured_tensors(root: Any) -> list[torch.Tensor]:
     These are parameters and buffers, and for a function the tensors and modules among the globals that it
     names.
     """
-    return list(_state(root))
+    return list(_module_state(root))
 
 
-def _state(root: Any) -> Iterator[torch.Tensor]:
+def _module_state(root: Any) -> Iterator[torch.Tensor]:
     if isinstance(root, torch.nn.Module):
         yield from root.parameters()
         yield from root.buffers()
@@ -197,4 +197,4 @@ def _state(root: Any) -> Iterator[torch.Tensor]:
             if isinstance(value, torch.Tensor):
                 yield value
             elif isinstance(value, torch.nn.Module):
-                yield from _state(value)
+                yield from _module_state(value)

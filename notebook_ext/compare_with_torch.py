@@ -122,7 +122,7 @@ def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
             plain = _run_call(call, eager[call.root], eager[call.root], gradients=gradients)
             ours = _our_results(tape, call, with_gradients=any(n.startswith(GRADIENT_PREFIX) for n in theirs))
             names = dict.fromkeys((*plain, *theirs, *ours))
-            rows += [_row(number, name, ours.get(name), theirs.get(name), plain.get(name)) for name in names]
+            rows += [_result_row(number, name, ours.get(name), theirs.get(name), plain.get(name)) for name in names]
     note = "" if gradients else f"gradients are not compared: {NO_BACKWARD_IN_FORK}"
     return {"session": session.to_dict(), "rows": [dataclasses.asdict(r) for r in rows], "note": note}
 
@@ -188,7 +188,7 @@ def _compile_root(subject: TorchCompiler, root: Any) -> Callable[..., Any]:
     return module
 
 
-def _row(
+def _result_row(
     call: int, value: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, plain: torch.Tensor | None
 ) -> ResultDifference:  # fmt: skip
     example = next(t for t in (plain, theirs, ours) if t is not None)
@@ -210,7 +210,7 @@ def _max_abs_difference(first: torch.Tensor | None, second: torch.Tensor | None)
         return float("inf")
     if first.shape != second.shape or first.dtype != second.dtype:
         return float("inf")
-    first, second = _plain(first), _plain(second)
+    first, second = _dense_elements(first), _dense_elements(second)
     if not first.numel():
         return 0.0
     wide = torch.complex128 if first.is_complex() else torch.float64
@@ -219,7 +219,7 @@ def _max_abs_difference(first: torch.Tensor | None, second: torch.Tensor | None)
     return float(apart.max())
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def _dense_elements(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a sparse or quantized tensor as a dense tensor."""
     if tensor.is_quantized:
         return tensor.dequantize()
@@ -232,10 +232,10 @@ def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str
     child = fork_process()
     if child == 0:
         os.close(reader)
-        _child(work, writer)
+        _run_child(work, writer)
     os.close(writer)
     try:
-        text = _read(reader, time.monotonic() + seconds)
+        text = _read_answer(reader, time.monotonic() + seconds)
     except BaseException:
         _kill_child(child)
         raise
@@ -251,7 +251,7 @@ def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str
     return str(answer["problem"]) if "problem" in answer else answer
 
 
-def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
+def _run_child(work: Callable[[], dict[str, Any]], writer: int) -> None:
     status = 1
     try:
         # Threads do not survive a fork. The pools that torch started before are gone: a kernel that was compiled (and cached)
@@ -274,7 +274,7 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
         os._exit(status)
 
 
-def _read(reader: int, end: float) -> str | None:
+def _read_answer(reader: int, end: float) -> str | None:
     """Return everything that the child writes; None after a timeout."""
     pieces: list[bytes] = []
     while (seconds_left := end - time.monotonic()) > 0:

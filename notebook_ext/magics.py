@@ -78,7 +78,7 @@ class CompileMagics(Magics):
             plan_cell(self.shell, parsed, options)
             return
         compile_roots.check_names(names, self.shell.user_ns, parsed.bound_names)
-        self._run(options, subject, parsed, names, CellText(line.strip(), body, parsed.file))
+        self._run_parsed(options, subject, parsed, names, CellText(line.strip(), body, parsed.file))
 
     def _subject(self, choice: CompileSettings, *, keep: bool) -> CellCompiler:
         module_shadowing.check_engine_not_shadowed()
@@ -87,7 +87,7 @@ class CompileMagics(Magics):
         except errors.EngineError as error:
             raise UsageError(str(error)) from None
 
-    def _run(
+    def _run_parsed(
         self,
         options: argparse.Namespace,
         subject: CellCompiler,
@@ -147,7 +147,7 @@ class CompileMagics(Magics):
         name = "_compile_value"
         parsed = run_cell.parse_cell(self.shell, f"{name} = ({text})")
         try:
-            self._run(options, subject, parsed, ())
+            self._run_parsed(options, subject, parsed, ())
             return self.shell.user_ns.get(name)
         finally:
             self.shell.user_ns.pop(name, None)
@@ -214,26 +214,26 @@ class CompileMagics(Magics):
         """
         tree = parse_expression(line)
         if isinstance(tree, ast.Call):
-            value = self._callable(ast.unparse(tree.func))
+            value = self._evaluate_callable(ast.unparse(tree.func))
             positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_call_arguments(tree)})")
             explanation = line_magic_output.explain_call(value, positional, keywords)
             print(explanation if isinstance(explanation, str) else line_magic_output.explanation_text(explanation))
             if not isinstance(explanation, str):
                 display.show_guards_of_call(self.shell, self.sessions.last, explanation)
         else:
-            print(line_magic_output.guards_text(self._callable(line), self.sessions.last))
+            print(line_magic_output.guards_text(self._evaluate_callable(line), self.sessions.last))
 
     @no_var_expand
     @line_magic
     def recompiles(self, line: str) -> None:
         """Show why f was compiled more than once in the last recorded cell: ``%recompiles f``."""
-        print(line_magic_output.recompiles_text(self._resolve_session(""), self._callable(line)))
+        print(line_magic_output.recompiles_text(self._resolve_session(""), self._evaluate_callable(line)))
 
     @no_var_expand
     @line_magic
     def kernels(self, line: str) -> None:
         """Show the kernels of f in the last recorded cell as Triton code: ``%kernels f``."""
-        print(line_magic_output.kernels_text(self._resolve_session(""), self._callable(line)))
+        print(line_magic_output.kernels_text(self._resolve_session(""), self._evaluate_callable(line)))
 
     def _resolve_session(self, text: str) -> Session:
         if not text:
@@ -254,7 +254,7 @@ class CompileMagics(Magics):
         except (RecordError, NotATrace) as error:
             raise UsageError(str(error)) from None
 
-    def _callable(self, text: str) -> Any:
+    def _evaluate_callable(self, text: str) -> Any:
         if not text.strip():
             raise UsageError("Which function? Name a compiled function or module, for example %guards f.")
         value = self._evaluate(text)

@@ -61,7 +61,7 @@ def notebook_page(
     """
     shown = explorers or {}
     policy = CONTENT_SECURITY_POLICY.format(scripts=script_policy() if shown else "'none'")
-    body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
+    body = "\n".join(part for cell in notebook.cells for part in _cell_html(cell, shown))
     if unfolded is not None:
         body = body.replace(_details_tag(unfolded), _details_tag(unfolded, is_open=True), 1)
     return (
@@ -80,13 +80,13 @@ def title_of(notebook: Any, default: str) -> str:
     return default
 
 
-def _cell(cell: Any, explorers: Mapping[int, str]) -> Iterator[str]:
+def _cell_html(cell: Any, explorers: Mapping[int, str]) -> Iterator[str]:
     if cell.cell_type == "markdown":
         from nbconvert.filters.markdown import markdown2html
 
         yield f'<div class="cell">{markdown2html(cell.source)}</div>'
     elif cell.cell_type == "code":
-        outputs = "".join(_output(o) + _explorer(o, explorers) for o in cell.outputs)
+        outputs = "".join(_output_html(o) + _explorer_html(o, explorers) for o in cell.outputs)
         yield f'<div class="cell"><div class="input code">{_highlight_python(cell.source)}</div>{outputs}</div>'
 
 
@@ -101,27 +101,27 @@ def _highlight_css() -> str:
     return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n{plain}"
 
 
-def _output(output: Any) -> str:
+def _output_html(output: Any) -> str:
     if output.output_type == "stream":
-        return _box(_text(output.text))
+        return _box_html(_text_html(output.text))
     if output.output_type == "error":
-        return f'<div class="output error">{_text(chr(10).join(output.traceback))}</div>'
+        return f'<div class="output error">{_text_html(chr(10).join(output.traceback))}</div>'
     data = output.get("data", {})
     if WIDGET_MIME in data:
         return ""
     if "text/html" in data:
-        return _box(_join_lines(data["text/html"]))
+        return _box_html(_join_lines(data["text/html"]))
     for kind in ("image/png", "image/jpeg"):
         if kind in data:
-            return _box(f'<img alt="" src="data:{kind};base64,{_join_lines(data[kind]).strip()}">')
+            return _box_html(f'<img alt="" src="data:{kind};base64,{_join_lines(data[kind]).strip()}">')
     if "image/svg+xml" in data:
         encoded = base64.b64encode(_join_lines(data["image/svg+xml"]).encode()).decode()
-        return _box(f'<img alt="" src="data:image/svg+xml;base64,{encoded}">')
+        return _box_html(f'<img alt="" src="data:image/svg+xml;base64,{encoded}">')
     text = _join_lines(data.get("text/plain", ""))
-    return _box(_text(text)) if text else ""
+    return _box_html(_text_html(text)) if text else ""
 
 
-def _explorer(output: Any, explorers: Mapping[int, str]) -> str:
+def _explorer_html(output: Any, explorers: Mapping[int, str]) -> str:
     number = output.get("metadata", {}).get(OUTPUT_METADATA_KEY, {}).get("session")
     if number not in explorers:
         return ""
@@ -139,9 +139,9 @@ def _join_lines(value: Any) -> str:
     return value if isinstance(value, str) else "".join(value)
 
 
-def _text(text: str) -> str:
+def _text_html(text: str) -> str:
     return f"<pre>{html.escape(ANSI.sub('', text))}</pre>"
 
 
-def _box(inside: str) -> str:
+def _box_html(inside: str) -> str:
     return f'<div class="output">{inside}</div>'

@@ -77,10 +77,10 @@ def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = 
     A function that calls a driver is a driver. So the check follows notebook functions that the function
     names, and methods that it calls on its own object, ``owner``.
     """
-    return _reason(function, is_notebook, owner, set())
+    return _find_driver_reason(function, is_notebook, owner, set())
 
 
-def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, visited: set[CodeType]) -> str:
+def _find_driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, visited: set[CodeType]) -> str:
     code = function.__code__
     if code in visited:
         return ""
@@ -94,7 +94,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, visited
     for name, named in _named_functions(function, owner):
         inner = getattr(named, "__wrapped__", named)
         if isinstance(inner, FunctionType) and inner is not function and is_notebook(inner):
-            reason = _reason(inner, is_notebook, owner, visited)
+            reason = _find_driver_reason(inner, is_notebook, owner, visited)
             if reason:
                 return f"it calls {name}, and {reason.replace('it calls', 'that calls', 1)}"
     return ""

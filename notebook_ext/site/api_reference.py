@@ -33,8 +33,8 @@ def api_html(module: str, slugs: Slugs) -> str:
     """Return the reference of a module's public names: functions, objects, classes, errors."""
     home = importlib.import_module(module)
     parts = [heading_html(1, escape(module), slugs), docstring_html(home.__doc__ or "")]
-    names = sorted(home.__all__, key=lambda name: _rank(getattr(home, name)))
-    parts += [part for name in names for part in _entry(name, getattr(home, name), slugs)]
+    names = sorted(home.__all__, key=lambda name: _sort_rank(getattr(home, name)))
+    parts += [part for name in names for part in _entry_html(name, getattr(home, name), slugs)]
     return "\n".join(parts)
 
 
@@ -88,27 +88,27 @@ def docstring_html(text: str) -> str:
 
     Paragraphs, lists, indented code, and the sections ``Args``, ``Returns``, ``Raises`` and ``Yields`` are known.
     """
-    return "".join(_blocks(inspect.cleandoc(text)))
+    return "".join(_text_blocks(inspect.cleandoc(text)))
 
 
-def _blocks(text: str) -> Iterator[str]:
+def _text_blocks(text: str) -> Iterator[str]:
     for block in re.split(r"\n\s*\n", text):
         lines = block.splitlines()
         section = _SECTION.match(lines[0]) if lines else None
         if section and section.group(1) != "See also":
             yield f'<p class="docsection">{section.group(1)}</p>'
-            yield _entries(inspect.cleandoc("\n".join(["", *lines[1:]])))
+            yield _entries_html(inspect.cleandoc("\n".join(["", *lines[1:]])))
         elif lines and lines[0].startswith("    "):
             yield code_html(inspect.cleandoc("\n".join(["", *lines])), "python")
         elif any(line.startswith("- ") for line in lines):
-            yield _list(lines)
+            yield _list_html(lines)
         elif lines and all(line.startswith("``") for line in lines):
-            yield f"<ul>{''.join(f'<li>{_literal(line)}</li>' for line in lines)}</ul>"
+            yield f"<ul>{''.join(f'<li>{_literal_html(line)}</li>' for line in lines)}</ul>"
         elif lines:
-            yield f"<p>{_literal(' '.join(lines))}</p>"
+            yield f"<p>{_literal_html(' '.join(lines))}</p>"
 
 
-def _list(lines: list[str]) -> str:
+def _list_html(lines: list[str]) -> str:
     items: list[str] = []
     before: list[str] = []
     for line in lines:
@@ -118,11 +118,11 @@ def _list(lines: list[str]) -> str:
             items[-1] += f" {line.strip()}"
         else:
             before.append(line)
-    head = f"<p>{_literal(' '.join(before))}</p>" if before else ""
-    return f"{head}<ul>{''.join(f'<li>{_literal(item)}</li>' for item in items)}</ul>"
+    head = f"<p>{_literal_html(' '.join(before))}</p>" if before else ""
+    return f"{head}<ul>{''.join(f'<li>{_literal_html(item)}</li>' for item in items)}</ul>"
 
 
-def _entries(text: str) -> str:
+def _entries_html(text: str) -> str:
     """Return a list of named entries, else a paragraph."""
     items: list[str] = []
     for line in text.splitlines():
@@ -132,14 +132,16 @@ def _entries(text: str) -> str:
             items.append(line)
     found = [_ENTRY.match(item) for item in items]
     if not all(found):
-        return f"<p>{_literal(' '.join(items))}</p>"
+        return f"<p>{_literal_html(' '.join(items))}</p>"
     rows = "".join(
-        f"<dt><code>{escape(m.group(1))}</code></dt><dd>{_literal(m.group(2))}</dd>" for m in found if m is not None
+        f"<dt><code>{escape(m.group(1))}</code></dt><dd>{_literal_html(m.group(2))}</dd>"
+        for m in found
+        if m is not None
     )
     return f"<dl>{rows}</dl>"
 
 
-def _literal(text: str) -> str:
+def _literal_html(text: str) -> str:
     """Escape text and set names in backquotes as code."""
     parts = []
     at = 0
@@ -149,18 +151,18 @@ def _literal(text: str) -> str:
     return "".join([*parts, escape(text[at:])])
 
 
-def _rank(value: Any) -> int:
+def _sort_rank(value: Any) -> int:
     """Return 0 for a function, 1 for another object, 2 for a class and 3 for an error."""
     if inspect.isclass(value):
         return 3 if issubclass(value, BaseException) else 2
     return 0 if inspect.isroutine(value) else 1
 
 
-def _entry(name: str, value: Any, slugs: Slugs) -> Iterator[str]:
+def _entry_html(name: str, value: Any, slugs: Slugs) -> Iterator[str]:
     yield heading_html(2, f"<code>{escape(name)}</code>", slugs)
     kind = value if inspect.isclass(value) or inspect.isroutine(value) else type(value)
     if inspect.isroutine(value) or (inspect.isclass(value) and not issubclass(value, BaseException)):
-        yield code_html(f"{name}{_signature(value)}", "python")
+        yield code_html(f"{name}{_signature_text(value)}", "python")
     yield docstring_html(kind.__doc__ or "")
     if dataclasses.is_dataclass(kind) and kind is not value:  # a configuration object
         fields = "".join(
@@ -169,10 +171,10 @@ def _entry(name: str, value: Any, slugs: Slugs) -> Iterator[str]:
         )
         yield f'<div class="wide" tabindex="0" role="group" aria-label="Defaults"><table><thead><tr><th>Setting</th><th>Default</th></tr></thead><tbody>{fields}</tbody></table></div>'
     if inspect.isclass(value):
-        yield from _members(name, value)
+        yield from _own_members(name, value)
 
 
-def _members(owner: str, kind: type) -> Iterator[str]:
+def _own_members(owner: str, kind: type) -> Iterator[str]:
     """Yield the documented public methods and properties that the class itself defines."""
     rows = []
     for name, value in vars(kind).items():
@@ -180,7 +182,7 @@ def _members(owner: str, kind: type) -> Iterator[str]:
         text = inspect.getdoc(plain) or ""
         is_public = not name.startswith("_") and (inspect.isfunction(plain) or isinstance(value, property))
         if is_public and text:
-            shown = f"{name}{_signature(plain)}" if inspect.isfunction(plain) else name
+            shown = f"{name}{_signature_text(plain)}" if inspect.isfunction(plain) else name
             rows.append(f"<dt><code>{escape(shown)}</code></dt><dd>{docstring_html(text)}</dd>")
     if rows:
         yield f'<p class="docsection">Members of {escape(owner)}</p><dl class="members">{"".join(rows)}</dl>'
@@ -195,15 +197,15 @@ class _Plain(str):
         return str(self)
 
 
-def _signature(value: Any) -> str:
+def _signature_text(value: Any) -> str:
     """Return the signature as written, with a line for each parameter if it is long."""
     try:
         found = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
     plain = found.replace(
-        parameters=[p.replace(annotation=_annotation(p.annotation)) for p in found.parameters.values()],
-        return_annotation=_annotation(found.return_annotation),
+        parameters=[p.replace(annotation=_annotation_text(p.annotation)) for p in found.parameters.values()],
+        return_annotation=_annotation_text(found.return_annotation),
     )
     text = str(plain)
     if len(text) <= SIGNATURE_WIDTH:
@@ -217,7 +219,7 @@ def _signature(value: Any) -> str:
     return "(\n" + "".join(f"    {row},\n" for row in rows) + f"){returned}"
 
 
-def _annotation(annotation: Any) -> Any:
+def _annotation_text(annotation: Any) -> Any:
     return _Plain(annotation) if type(annotation) is str else annotation
 
 
@@ -234,7 +236,7 @@ def _own_docstring(group: type, method: str) -> str:
 
 def _options_table(options: tuple[tuple[str, dict[str, Any]], ...]) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(' '.join(filter(None, (flag, details.get('metavar')))))}</code></td><td>{_literal(details['help'])}</td></tr>"
+        f"<tr><td><code>{escape(' '.join(filter(None, (flag, details.get('metavar')))))}</code></td><td>{_literal_html(details['help'])}</td></tr>"
         for flag, details in options
     )
     return (

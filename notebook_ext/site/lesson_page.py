@@ -16,15 +16,15 @@ EXPLORED = re.compile(r"^%explore (?:.*/)?(\w+)", re.MULTILINE)
 
 def lesson_html(notebook: Any, links: Links, slugs: Slugs, explorers: Mapping[str, str]) -> str:
     """Return the HTML of a lesson. ``explorers`` are addresses of explorer pages by cell id."""
-    return "\n".join(part for cell in notebook["cells"] for part in _cell(cell, links, slugs, explorers))
+    return "\n".join(part for cell in notebook["cells"] for part in _cell_html(cell, links, slugs, explorers))
 
 
-def _cell(cell: Any, links: Links, slugs: Slugs, explorers: Mapping[str, str]) -> Iterator[str]:
+def _cell_html(cell: Any, links: Links, slugs: Slugs, explorers: Mapping[str, str]) -> Iterator[str]:
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         yield markdown_html(source, links, slugs)
     elif cell["cell_type"] == "code":
-        outputs = "".join(map(_output, cell["outputs"]))
+        outputs = "".join(map(_output_html, cell["outputs"]))
         yield f'<div class="cell">{code_html(source, "python")}{outputs}'
         if cell["id"] in explorers:
             yield explorer_fold(explorers[cell["id"]], title_of_cell(source))
@@ -51,23 +51,23 @@ def explorer_fold(address: str, title: str, *, is_open: bool = False) -> str:
     )
 
 
-def _output(output: Any) -> str:
+def _output_html(output: Any) -> str:
     if output["output_type"] == "stream":
-        return _box(_text("".join(output["text"])))
+        return _box_html(_text_html("".join(output["text"])))
     if output["output_type"] == "error":
-        return f'<div class="output error">{_text(chr(10).join(output["traceback"]))}</div>'
+        return f'<div class="output error">{_text_html(chr(10).join(output["traceback"]))}</div>'
     data = output.get("data", {})
     if WIDGET_MIME in data:
         return ""
     if "text/html" in data:
-        return _box("".join(data["text/html"]))
+        return _box_html("".join(data["text/html"]))
     text = "".join(data.get("text/plain", ""))
-    return _box(_text(text)) if text else ""
+    return _box_html(_text_html(text)) if text else ""
 
 
-def _text(text: str) -> str:
+def _text_html(text: str) -> str:
     return f'<pre tabindex="0">{escape(ANSI.sub("", text))}</pre>'
 
 
-def _box(inside: str) -> str:
+def _box_html(inside: str) -> str:
     return f'<div class="output">{inside}</div>'

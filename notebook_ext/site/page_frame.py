@@ -46,13 +46,13 @@ def page_html(address: str, title: str, body: str, entries: Sequence[Entry], *, 
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(script=policy_source(_script()))}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(shown)}</title><style>{_style()}</style><script>{_script()}</script></head>\n"
-        f'<body><a class="skip" href="#main">Skip to the text</a>\n{_header(address, part, entries)}\n<div class="columns">'
-        f'{_side(address, part, body, entries)}<main id="main" tabindex="-1">\n{body}\n{_neighbor_links(address, entries)}</main></div>\n'
+        f'<body><a class="skip" href="#main">Skip to the text</a>\n{_header_html(address, part, entries)}\n<div class="columns">'
+        f'{_side_html(address, part, body, entries)}<main id="main" tabindex="-1">\n{body}\n{_neighbor_links(address, entries)}</main></div>\n'
         f"{_data(data)}</body></html>\n"
     )
 
 
-def _header(address: str, part: str, entries: Sequence[Entry]) -> str:
+def _header_html(address: str, part: str, entries: Sequence[Entry]) -> str:
     home, search = relative(HOME, address), relative(SEARCH, address)
     links = "".join(
         f'<a href="{relative(_first_address(name, entries), address)}"{_current(is_current=name == part)}>{title}</a>'
@@ -69,12 +69,12 @@ def _first_address(part: str, entries: Sequence[Entry]) -> str:
     return next(entry.address for entry in entries if entry.part == part)
 
 
-def _side(address: str, part: str, body: str, entries: Sequence[Entry]) -> str:
+def _side_html(address: str, part: str, body: str, entries: Sequence[Entry]) -> str:
     if not part:
         return ""
     rows = "".join(
         f'<li><a href="{relative(entry.address, address)}"{_current(is_current=entry.address == address)}>{escape(entry.title)}</a>'
-        f"{_contents(body) if entry.address == address else ''}</li>"
+        f"{_contents_html(body) if entry.address == address else ''}</li>"
         for entry in entries
         if entry.part == part
     )
@@ -82,7 +82,7 @@ def _side(address: str, part: str, body: str, entries: Sequence[Entry]) -> str:
     return f'<nav class="side" aria-label="{title}"><details class="menu" open><summary>{title}</summary><ul>{rows}</ul></details></nav>'
 
 
-def _contents(body: str) -> str:
+def _contents_html(body: str) -> str:
     """Return the list of a page's sections; pages with many have their topics only."""
     found = [s for s in page_sections(body)[1:] if s.anchor and f'<h2 id="{s.anchor}"' in body]
     rows = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title.strip())}</a></li>' for s in found)

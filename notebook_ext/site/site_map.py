@@ -57,19 +57,19 @@ class Page:
 
 def site_pages() -> tuple[Page, ...]:
     """Return all pages in the order of navigation, without the first and search."""
-    return (*_tutorials(), *HOW_TO, *_reference(), *EXPLANATION)
+    return (*_tutorial_pages(), *HOW_TO, *_reference_pages(), *EXPLANATION)
 
 
-def _tutorials() -> list[Page]:
+def _tutorial_pages() -> list[Page]:
     pages = [Page("tutorials", "workshop", "The workshop", (Text("notebooks/README.md"),))]
     lessons = sorted((REPO_ROOT / "notebooks").glob("*.ipynb"))
-    pages += [Page("tutorials", p.stem, _title(p), lesson=f"notebooks/{p.name}") for p in lessons]
+    pages += [Page("tutorials", p.stem, _notebook_title(p), lesson=f"notebooks/{p.name}") for p in lessons]
     files = sorted((REPO_ROOT / "notebooks" / "solutions").glob("*.md"))
     texts = tuple(Text(f"notebooks/solutions/{f.name}", shift=1) for f in files)
     return [*pages, Page("tutorials", "solutions", "Solutions", texts)]
 
 
-def _title(path: pathlib.Path) -> str:
+def _notebook_title(path: pathlib.Path) -> str:
     """Return the first heading of a notebook."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         for _, title in headings("".join(cell["source"])) if cell["cell_type"] == "markdown" else ():
@@ -100,7 +100,7 @@ _CATALOGS = (
 )
 
 
-def _reference() -> list[Page]:
+def _reference_pages() -> list[Page]:
     code = (
         Page("reference", "engine", "engine", module="engine"),
         Page("reference", "magics", "Magics", module="magics"),
@@ -192,7 +192,7 @@ class FileLinks:
             LookupError: the repository has no such file.
         """
         path, _, anchor = url.partition("#")
-        target = self._path(path) if path else self.file
+        target = self._page_path(path) if path else self.file
         found = self.site.anchored(target, anchor)
         if found is None:
             if not (REPO_ROOT / target).exists():
@@ -206,11 +206,11 @@ class FileLinks:
 
         There is one, or one for a light and one for a dark page.
         """
-        light = REPO_ROOT / self._path(url)
+        light = REPO_ROOT / self._page_path(url)
         dark = light.with_name(light.name.replace("-light.", "-dark."))
         return tuple(_data_url(path) for path in dict.fromkeys((light, dark)))
 
-    def _path(self, url: str) -> str:
+    def _page_path(self, url: str) -> str:
         return posixpath.normpath(posixpath.join(posixpath.dirname(self.file), url))
 
 

@@ -28,22 +28,22 @@ def aot_wrappers(session: Session, compilation: str) -> dict[str, Any]:
     record = session.compilation(compilation)
     if record.aot is None:
         return {"compilation": record.id, "empty": _why_empty(record)}
-    return _build(session, record, record.aot)
+    return _wrappers_data(session, record, record.aot)
 
 
-def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[str, Any]:
-    graph = _graph(record)
-    types = _types(record, graph)
+def _wrappers_data(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[str, Any]:
+    graph = _forward_graph(record)
+    types = _types_by_value(record, graph)
     fx = next((g for g in record.graphs if g.stage == "fx"), None)
     results = [v.name for v in aot.values if v.role == "output"]
     returned = _output_rows(fx)
     if len(returned) == len(results):
         types |= {name: row["type"] for name, row in zip(results, returned, strict=True)}
-    values = [_value(v, types) for v in aot.values]
+    values = [_value_data(v, types) for v in aot.values]
     # The tracer returns conditions on values as booleans, and raises where one is false: the caller never sees them.
     checks = {v["name"] for v in values if v["role"] == "output" and v["type"].startswith("SymBool(")}
     rings = [
-        {"name": _name(w.name), "actions": _group_actions([_action_row(a, aot) for a in w.actions])}
+        {"name": _title_text(w.name), "actions": _group_actions([_action_row(a, aot) for a in w.actions])}
         for w in aot.wrappers
         if w.actions
     ]
@@ -61,7 +61,7 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
         "outputs": [v for v in values if v["role"] == "output" and v["name"] not in checks],
         "checks": len(checks),
         "rings": rings,
-        "idle": [_name(w.name) for w in aot.wrappers if not w.actions],
+        "idle": [_title_text(w.name) for w in aot.wrappers if not w.actions],
         "bare": _why_bare(record, aot),
         "graph": {
             "stage": graph.stage if graph else "",
@@ -69,16 +69,16 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
             "ordinals": used,
             "outputs": _output_rows(graph),
         },
-        "backward": (back := _backward(record, aot)),
-        "steps": _steps(rings, has_backward=back is not None),
-        "calls": _calls(session, record),
+        "backward": (back := _backward_data(record, aot)),
+        "steps": _step_order(rings, has_backward=back is not None),
+        "calls": _call_rows(session, record),
         "passages": [_call_values_row(p) for p in record.call_values],
         "can_note": record.compiler == "engine" and bool(aot.wrappers),
-        "partition": None if aot.partition is None else _partition(aot.partition),
+        "partition": None if aot.partition is None else _partition_data(aot.partition),
     }
 
 
-def _partition(found: PartitionRecord) -> dict[str, Any]:
+def _partition_data(found: PartitionRecord) -> dict[str, Any]:
     """Return the values saved or recomputed for the backward, largest first, and byte sums."""
     rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
     unknown = f" and {one_line(text, 60)} B" if (text := found.unknown_saved_bytes) else ""
@@ -93,7 +93,7 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
         "text": (
             f"{format_bytes(found.saved_bytes)}{unknown} of activations saved between forward and backward ({found.method}); "
             f"{format_bytes(found.bytes_without_recompute)} without recompute. Inputs saved for backward: {format_bytes(found.saved_input_bytes)}."
-            + _peaks(found)
+            + _peak_text(found)
             + (f" These sums are without sizes that are {UNKNOWN_SIZE}." if unknown else "")
         ),
         "rows": [
@@ -113,7 +113,7 @@ def _partition(found: PartitionRecord) -> dict[str, Any]:
     }
 
 
-def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | None:
+def _backward_data(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | None:
     """Return the inputs of the backward graph and the gradients that it returns, else None."""
     graph = next((g for g in record.graphs if g.stage == "backward"), None)
     if aot.partition is None or graph is None:
@@ -136,7 +136,7 @@ def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | Non
     }
 
 
-def _peaks(found: PartitionRecord) -> str:
+def _peak_text(found: PartitionRecord) -> str:
     if not found.forward_peak_bytes and not found.backward_peak_bytes:
         return ""
     return f" Peak memory before fusion: {format_bytes(found.forward_peak_bytes)} in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
@@ -160,12 +160,12 @@ def _why_empty(record: CompilationRecord) -> str:
     return "This compilation has no graph, so it has no wrappers."
 
 
-def _name(text: str) -> str:
+def _title_text(text: str) -> str:
     flat = one_line(text, 60)
     return flat[:1].upper() + flat[1:]
 
 
-def _graph(record: CompilationRecord) -> GraphRecord | None:
+def _forward_graph(record: CompilationRecord) -> GraphRecord | None:
     """Return the functional forward graph; None without one."""
     later = [g for g in record.graphs if g.stage != "fx"]
     return next((g for g in later if g.stage in ("aten", "forward")), later[0] if later else None)
@@ -180,7 +180,7 @@ def _output_rows(graph: GraphRecord | None) -> list[dict[str, str]]:
     return [{"name": one_line(n.name, 40), "type": tensor_type(n.dtype, n.shape) if n.dtype else ""} for n in found]
 
 
-def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
+def _types_by_value(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
     graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
     given = [
         [(n.name, tensor_type(n.dtype, n.shape) if n.dtype else "") for n in g.nodes if n.op == "placeholder"]
@@ -192,7 +192,7 @@ def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, st
     return numbered | {name: type for nodes in given for name, type in nodes if type}
 
 
-def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
+def _value_data(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:
     return {
         "name": one_line(value.name, 40),
         "role": sanitize(value.role),
@@ -233,7 +233,7 @@ def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
+def _call_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     """Return the calls that used this entry, the latest last, with their inputs."""
     served = [c for c in session.calls if c.entry == record.id and c.inputs]
     return [
@@ -248,7 +248,7 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
 def _call_values_row(record: CallValuesRecord) -> dict[str, Any]:
     moments = [
         {
-            "ring": _name(m.wrapper),
+            "ring": _title_text(m.wrapper),
             "direction": sanitize(m.direction),
             "values": [[one_line(name, 40), one_line(text, 200)] for name, text in m.values],
             "cut": m.dropped,
@@ -258,7 +258,7 @@ def _call_values_row(record: CallValuesRecord) -> dict[str, Any]:
     return {"how": one_line(record.replayed_on, 200), "moments": moments}
 
 
-def _steps(rings: list[dict[str, Any]], *, has_backward: bool) -> list[list[Any]]:
+def _step_order(rings: list[dict[str, Any]], *, has_backward: bool) -> list[list[Any]]:
     steps: list[list[Any]] = [[-1, "in", -1]]
     for i, ring in enumerate(rings):
         steps += [[i, "in", j] for j, a in enumerate(ring["actions"]) if a["direction"] == "in"]

@@ -26,7 +26,7 @@ def backward(session: Session) -> dict[str, Any]:
     ``empty`` says why there is nothing to show. A row of a pane is ``[text, note, rows]``; ``rows`` are the
     numbers of rows in the previous pane that it comes from.
     """
-    captures = [_capture(session, b) for b in session.backwards]
+    captures = [_capture_data(session, b) for b in session.backwards]
     calls = session.backward_calls
     return {
         "empty": "" if calls else _WHY_EMPTY,
@@ -63,9 +63,9 @@ def _facts_text(record: BackwardRecord) -> str:
     return f"{', '.join(parts)}, captured in {format_seconds(record.seconds)}"
 
 
-def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
-    eager, rows_of_eager = _eager(record)
-    captured, rows_of_captured = _captured(record, rows_of_eager)
+def _capture_data(session: Session, record: BackwardRecord) -> dict[str, Any]:
+    eager, rows_of_eager = _autograd_rows(record)
+    captured, rows_of_captured = _graph_rows(record, rows_of_eager)
     compiled, entry = _compiled_graph_rows(session, record, rows_of_captured)
     return {
         "id": sanitize(record.id),
@@ -77,14 +77,14 @@ def _capture(session: Session, record: BackwardRecord) -> dict[str, Any]:
         "notes": [one_line(n, 300) for n in record.notes],
         "entry": entry,
         "panes": [
-            _pane("eager", "Autograd nodes, in eager order", eager, "No node was recorded."),
-            _pane("captured", "Captured graph", captured, "No graph was recorded."),
-            _pane("compiled", "Compiled graph", compiled, _why_not_compiled(record)),
+            _pane_data("eager", "Autograd nodes, in eager order", eager, "No node was recorded."),
+            _pane_data("captured", "Captured graph", captured, "No graph was recorded."),
+            _pane_data("compiled", "Compiled graph", compiled, _why_not_compiled(record)),
         ],
     }
 
 
-def _pane(id: str, title: str, rows: list[list[Any]], empty: str) -> dict[str, Any]:
+def _pane_data(id: str, title: str, rows: list[list[Any]], empty: str) -> dict[str, Any]:
     return {
         "id": id,
         "title": title,
@@ -100,7 +100,7 @@ def _why_not_compiled(record: BackwardRecord) -> str:
     return "It was not compiled while the session recorded."
 
 
-def _eager(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
+def _autograd_rows(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
     """Return the rows of autograd's nodes, and the row of each node of the captured graph."""
     nodes = sorted(record.nodes, key=lambda n: n.position)
     places = {n.id: k for k, n in enumerate(nodes)}
@@ -114,11 +114,12 @@ def _eager(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
     return rows, became
 
 
-def _captured(record: BackwardRecord, became: dict[str, int]) -> tuple[list[list[Any]], dict[str, int]]:
+def _graph_rows(record: BackwardRecord, became: dict[str, int]) -> tuple[list[list[Any]], dict[str, int]]:
     graph = next((g for g in record.graphs if g.stage == "captured"), None)
     nodes = graph.nodes if graph else ()
     rows = [
-        [one_line(n.text, 160), _layout(n) or sanitize(n.note), [became[n.id]] if n.id in became else []] for n in nodes
+        [one_line(n.text, 160), _type_text(n) or sanitize(n.note), [became[n.id]] if n.id in became else []]
+        for n in nodes
     ]
     return rows, {n.id: k for k, n in enumerate(nodes)}
 
@@ -136,7 +137,7 @@ def _compiled_graph_rows(
         rows.append([f"# {one_line(compilation.cause, 100)}, backend {sanitize(compilation.backend)}", "", []])
         traced, final = compilation.graphs[0], compilation.graphs[-1]
         origins = {n.id: n.origins for n in traced.nodes}
-        rows += [[one_line(n.text, 160), _layout(n), _captured_rows(n, final, origins, places)] for n in final.nodes]
+        rows += [[one_line(n.text, 160), _type_text(n), _captured_rows(n, final, origins, places)] for n in final.nodes]
     return rows, sanitize(entry)
 
 
@@ -149,5 +150,5 @@ def _captured_rows(
     return list(found)
 
 
-def _layout(node: NodeRecord) -> str:
+def _type_text(node: NodeRecord) -> str:
     return tensor_type(node.dtype, node.shape) if node.dtype else ""

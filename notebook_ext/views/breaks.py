@@ -56,7 +56,7 @@ def _break_row(
         "line": record.span.line if record.span else 0,
         "place": source_lines.line_name(session, record.span),
         "pointed": caret_lines(session, record.span),
-        "stack": _callers(session, record.stack[:-1]),
+        "stack": _caller_lines(session, record.stack[:-1]),
         "skipped": record.skips_frame,
         "times": record.count,
         "before": sanitize(record.example_before),
@@ -82,7 +82,7 @@ def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
     return "; ".join(parts)
 
 
-def _callers(session: Session, stack: tuple[Span, ...]) -> list[str]:
+def _caller_lines(session: Session, stack: tuple[Span, ...]) -> list[str]:
     """Return the source lines of the callers, outermost first.
 
     Lines of files that are not in the session, such as torch's own, are left out.

@@ -223,12 +223,12 @@ def _edit_call(tree: CellTree, span: Span, position: int, name: str, code: str) 
         return None
     assigned = re.fullmatch(rf"{re.escape(name)} = (.*)", code)
     if assigned is not None and "\n" not in code:
-        new = re.sub(rf"\b{re.escape(name)}\b", lambda _: _operand(tree, given), assigned.group(1))
+        new = re.sub(rf"\b{re.escape(name)}\b", lambda _: _operand_text(tree, given), assigned.group(1))
         return [Replacement(tree.start(given), tree.end(given), new)]
     return _edit_before_call(tree, call, given, name, code)
 
 
-def _operand(tree: CellTree, node: ast.expr) -> str:
+def _operand_text(tree: CellTree, node: ast.expr) -> str:
     text = tree.text(node)
     return text if isinstance(node, (*_SIMPLE, ast.Call, ast.Subscript)) else f"({text})"
 

@@ -22,7 +22,7 @@ def compilations(session: Session) -> dict[str, Any]:
     """Return one row for each compilation, in compile order, and the texts of the session."""
     frames = {f.id: f for f in session.frames}
     return {
-        "rows": [_row(session, c, frames.get(c.frame)) for c in session.compilations],
+        "rows": [_compilation_row(session, c, frames.get(c.frame)) for c in session.compilations],
         "texts": [one_line(t.name, 80) for t in session.artifacts],
         "has_restarts": any(c.restart_reasons for c in session.compilations),
         "has_caches": any(c.disk_caches for c in session.compilations),
@@ -30,7 +30,7 @@ def compilations(session: Session) -> dict[str, Any]:
     }
 
 
-def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | None) -> dict[str, Any]:
+def _compilation_row(session: Session, compilation: CompilationRecord, frame: FrameRecord | None) -> dict[str, Any]:
     found = compilation_counts(compilation)
     kernels, calls = program_counts(session, (compilation,))
     whole = compile_seconds(compilation)
@@ -97,15 +97,15 @@ def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
             }
             for c in record.disk_caches
         ],
-        "symbols": [_symbol(session, s) for s in record.observed_symbols],
+        "symbols": [_symbol_row(session, s) for s in record.observed_symbols],
         "aot": [[one_line(v.name), "; ".join(map(sanitize, v.facts))] for v in aot.values if v.facts] if aot else [],
         "failures": [{"sentence": sanitize(f.sentence), "detail": sanitize(f.detail)} for f in record.failures],
         "times": [[one_line(t.stage), format_seconds(t.seconds)] for t in record.timings],
-        "texts": [name() for name, _ in _texts(record)],
+        "texts": [name() for name, _ in _text_readers(record)],
     }
 
 
-def _symbol(session: Session, symbol: ObservedSymbolRecord) -> dict[str, Any]:
+def _symbol_row(session: Session, symbol: ObservedSymbolRecord) -> dict[str, Any]:
     return {
         "name": one_line(symbol.name, 40),
         "source": one_line(source_name(symbol.source), 80) or "data-dependent",
@@ -130,7 +130,7 @@ def artifact_text(session: Session, compilation: str, number: str) -> dict[str, 
     Raises:
         KeyError: there is no such text.
     """
-    texts = _texts(session.compilation(compilation)) if compilation else _artifact_texts(session)
+    texts = _text_readers(session.compilation(compilation)) if compilation else _artifact_texts(session)
     if not number.isdigit() or int(number) >= len(texts):
         raise KeyError(number)
     name, read = texts[int(number)]
@@ -144,7 +144,7 @@ def _artifact_texts(session: Session) -> list[tuple[Callable[[], str], Callable[
     return [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in session.artifacts]  # type: ignore[misc]
 
 
-def _texts(record: CompilationRecord) -> list[tuple[Callable[[], str], Callable[[], str]]]:
+def _text_readers(record: CompilationRecord) -> list[tuple[Callable[[], str], Callable[[], str]]]:
     """Return functions for the name and the text of all texts of a compilation, graphs first."""
     found: list[tuple[Callable[[], str], Callable[[], str]]] = []
     if record.compiler == "torch":
@@ -162,4 +162,4 @@ def _texts(record: CompilationRecord) -> list[tuple[Callable[[], str], Callable[
 def artifact_keys(session: Session) -> list[str]:
     """Return the keys of all texts, for a page without a kernel."""
     own = [f"file||{i}" for i in range(len(session.artifacts))]
-    return own + [f"file|{c.id}|{i}" for c in session.compilations for i in range(len(_texts(c)))]
+    return own + [f"file|{c.id}|{i}" for c in session.compilations for i in range(len(_text_readers(c)))]

@@ -32,18 +32,18 @@ def devices(session: Session) -> dict[str, Any]:
             "What this rank holds",
             [] if session.compiler == "torch" else _dtensor_rows(session),
         ),  # its graphs have no placements
-        ("Hidden redistributions: DTensor inserts them, no line asks for them", _collectives(session, hidden)),
-        ("Collectives that lines ask for", _collectives(session, [c for c in calls if not c.is_hidden])),
-        *(_differences(session, found) if found else ()),
+        ("Hidden redistributions: DTensor inserts them, no line asks for them", _collective_rows(session, hidden)),
+        ("Collectives that lines ask for", _collective_rows(session, [c for c in calls if not c.is_hidden])),
+        *(_difference_sections(session, found) if found else ()),
     ]
     shown = [{"title": title, "rows": _limit_rows(rows), "open": True} for title, rows in sections if rows]
     said = [outcome(found)] if found else ["One process was recorded."] if mesh is None else []
     said += [f"{pluralize(len(calls), 'collective')} in the graphs, {len(hidden):,} hidden."] if calls else []
-    arrivals = map(_arrivals(found), found.arrivals) if found else ()
-    return {"outcome": " ".join(said), "sections": [*_mesh(mesh, found), *shown, *arrivals]}
+    arrivals = map(_make_arrival_section(found), found.arrivals) if found else ()
+    return {"outcome": " ".join(said), "sections": [*_mesh_sections(mesh, found), *shown, *arrivals]}
 
 
-def _mesh(mesh: MeshRecord | None, found: RankGroups | None) -> list[dict[str, Any]]:
+def _mesh_sections(mesh: MeshRecord | None, found: RankGroups | None) -> list[dict[str, Any]]:
     """Return the section with the picture: ranks with the color of their group."""
     if mesh is not None and (found is None or mesh.groups):
         names, sizes, ranks = mesh.names, mesh.sizes, mesh.ranks
@@ -54,16 +54,16 @@ def _mesh(mesh: MeshRecord | None, found: RankGroups | None) -> list[dict[str, A
         return []
     groups = [g.ranks for g in found.groups] if found else [(mesh.rank,)] if mesh else []
     rows = [
-        _row(format_ranks(g).capitalize(), "recorded here" if found is None else "compiled the same" if len(g) > 1 else "differs" if i else "", color=class_color(i))
+        _text_row(format_ranks(g).capitalize(), "recorded here" if found is None else "compiled the same" if len(g) > 1 else "differs" if i else "", color=class_color(i))
         for i, g in enumerate(groups)
     ]  # fmt: skip
     left = len(ranks) - sum(map(len, groups))
-    rest = [_row("", f"{left:,} outlined: no recording.")] if left > 0 else []
+    rest = [_text_row("", f"{left:,} outlined: no recording.")] if left > 0 else []
     return [
         {
             "title": "Mesh",
             "image": mesh_image(sizes, ranks, {rank: i for i, g in enumerate(groups) for rank in g}),
-            "rows": [_row("", mesh_caption(names, sizes, len(ranks))), *_limit_rows(rows), *rest],
+            "rows": [_text_row("", mesh_caption(names, sizes, len(ranks))), *_limit_rows(rows), *rest],
             "open": True,
         }
     ]
@@ -84,9 +84,9 @@ def _dtensor_rows(session: Session) -> list[dict[str, Any]]:
                 if own
                 else ""
             )
-            rows[node.name] = _row(node.name, f"{placed_type(node)}{here}")
+            rows[node.name] = _text_row(node.name, f"{placed_type(node)}{here}")
             whole, local = whole + (node.bytes or 0), local + ((own.bytes or 0) if own else 0)
-    total = [_row("In all", f"{format_bytes(local)} here of {format_bytes(whole)}")] if local else []
+    total = [_text_row("In all", f"{format_bytes(local)} here of {format_bytes(whole)}")] if local else []
     return [*rows.values(), *total]
 
 
@@ -95,24 +95,24 @@ def placed_type(node: NodeRecord) -> str:
     return " ".join(filter(None, (tensor_type(node.dtype, node.shape), ", ".join(node.placements))))
 
 
-def _collectives(session: Session, calls: list[GraphCollective]) -> list[dict[str, Any]]:
+def _collective_rows(session: Session, calls: list[GraphCollective]) -> list[dict[str, Any]]:
     """Return a row for all equal collectives of a line, the largest first."""
     rows: dict[Any, list[GraphCollective]] = {}
     for c in calls:
         rows.setdefault((c.span, c.kind, c.bytes, c.group, c.stage, c.is_hidden), []).append(c)
-    return [_collective(session, g[0], len(g)) for g in sorted(rows.values(), key=lambda g: -g[0].bytes * len(g))]
+    return [_collective_row(session, g[0], len(g)) for g in sorted(rows.values(), key=lambda g: -g[0].bytes * len(g))]
 
 
-def _collective(session: Session, c: GraphCollective, count: int) -> dict[str, Any]:
+def _collective_row(session: Session, c: GraphCollective, count: int) -> dict[str, Any]:
     size = f" of {format_bytes(c.bytes)}" if c.bytes else ""
     group = f" over {c.group}" if c.group else ""
     place = source_lines.line_name(session, c.span)
     times = f"{count:,} x " if count > 1 else ""
     name = f"{times}{c.kind} {tensor_type(c.dtype, None)}{size}{group}{f' ({place})' if place else ''}"
-    return _row(name, _cause(c), code=sanitize(source_lines.source_line(session, c.span)).strip())
+    return _text_row(name, _cause_text(c), code=sanitize(source_lines.source_line(session, c.span)).strip())
 
 
-def _cause(c: GraphCollective) -> str:
+def _cause_text(c: GraphCollective) -> str:
     is_backward = c.stage == "backward"
     if c.origin is None:
         return "Brings a gradient to the placement of its input." if is_backward else ""
@@ -126,13 +126,13 @@ def _cause(c: GraphCollective) -> str:
     )
 
 
-def _differences(session: Session, found: RankGroups) -> list[tuple[str, list[dict[str, Any]]]]:
+def _difference_sections(session: Session, found: RankGroups) -> list[tuple[str, list[dict[str, Any]]]]:
     missing = (f"No recording of {format_ranks(found.missing)}",) if found.missing else ()
     return [
-        ("Problems of the recordings", [_row("", sanitize(p).rstrip(".") + ".") for p in (*found.problems, *missing)]),
-        ("First divergences", [_divergence(session, d) for d in found.divergences]),
-        ("Groups of equal ranks", [_row(format_ranks(g.ranks), f"{pluralize(len(g.ranks), 'rank')}, read from {g.file}") for g in found.groups]),
-        ("Groups by what differs", [_row(a.aspect, " | ".join(map(format_ranks, a.groups)) if len(a.groups) > 1 else "equal") for a in found.aspects]),
+        ("Problems of the recordings", [_text_row("", sanitize(p).rstrip(".") + ".") for p in (*found.problems, *missing)]),
+        ("First divergences", [_divergence_row(session, d) for d in found.divergences]),
+        ("Groups of equal ranks", [_text_row(format_ranks(g.ranks), f"{pluralize(len(g.ranks), 'rank')}, read from {g.file}") for g in found.groups]),
+        ("Groups by what differs", [_text_row(a.aspect, " | ".join(map(format_ranks, a.groups)) if len(a.groups) > 1 else "equal") for a in found.aspects]),
     ]  # fmt: skip
 
 
@@ -144,24 +144,24 @@ def outcome(found: RankGroups) -> str:
     return f"{pluralize(count, 'rank')} in {len(found.groups):,} groups: {equal:,} are equal, {count - equal:,} differ."
 
 
-def _row(name: str, text: str, **more: Any) -> dict[str, Any]:
+def _text_row(name: str, text: str, **more: Any) -> dict[str, Any]:
     return {"name": one_line(name, 200), "text": one_line(text, 1000), **more}
 
 
 def _limit_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     left = len(rows) - MAX_ROWS
-    return rows if left <= 0 else [*rows[:MAX_ROWS], _row("", f"… and {left:,} more")]
+    return rows if left <= 0 else [*rows[:MAX_ROWS], _text_row("", f"… and {left:,} more")]
 
 
-def _divergence(session: Session, found: RankDivergence) -> dict[str, Any]:
+def _divergence_row(session: Session, found: RankDivergence) -> dict[str, Any]:
     place = source_lines.line_name(session, found.span)
     sides = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}; " if found.here or found.there else ""
     code = sanitize(source_lines.source_line(session, found.span)).strip()
     title = divergence_title(found) + (f" ({place})" if place else "")
-    return _row(title, f"{sides}in the whole run: {', '.join(found.aspects)}", code=code)
+    return _text_row(title, f"{sides}in the whole run: {', '.join(found.aspects)}", code=code)
 
 
-def _arrivals(found: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
+def _make_arrival_section(found: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
     """Return a function that makes the section of one program, with a bar for each rank."""
 
     def section(arrivals: RankArrivals) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _arrivals(found: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
         waited = format_seconds(arrivals.waited)
         title = f"Compile id {arrivals.compilation}, {arrivals.what}: rank {arrivals.last} came last, others waited up to {waited}{at}"
         rows = [
-            _row(
+            _text_row(
                 f"rank {rank}",
                 "last" if rank == arrivals.last else f"waits {format_seconds(arrivals.waited - after)}",
                 share=after / arrivals.waited if arrivals.waited else 1,
@@ -181,7 +181,7 @@ def _arrivals(found: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
         left = len(known) - len(shown)
         return {
             "title": one_line(title, 300),
-            "rows": [*rows, *([_row("", f"{left:,} ranks between these are not drawn.")] if left else [])],
+            "rows": [*rows, *([_text_row("", f"{left:,} ranks between these are not drawn.")] if left else [])],
             "open": len(rows) <= 8,
         }
 

@@ -60,10 +60,10 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     Sizes and numbers that became symbols are shown by name, followed by their conditions. Other inputs are
     those of the call that was compiled.
     """
-    inputs = _inputs(session, compilation)
-    symbols = sorted(_symbols(compilation), key=lambda s: s.is_stride)
+    inputs = _input_texts(session, compilation)
+    symbols = sorted(_iterate_symbols(compilation), key=lambda s: s.is_stride)
     by_place = {place: s for s in symbols for place in s.places}
-    parts = [f"{sanitize(name)} {_symbolic(name, sanitize(text), by_place)}" for name, text in inputs.items()]
+    parts = [f"{sanitize(name)} {_symbolize_input(name, sanitize(text), by_place)}" for name, text in inputs.items()]
     shown = {s.name for place, s in by_place.items() if _is_shown(place, inputs)}
     unlisted = [_unlisted_symbol_text(s) for s in symbols if s.places and s.name not in shown]
     left = len(unlisted) - _MAX_UNLISTED
@@ -74,14 +74,14 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     return ", ".join([*parts, *conditions[:_MAX_CONDITIONS], *more])
 
 
-def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
+def _input_texts(session: Session, compilation: CompilationRecord) -> dict[str, str]:
     """Return the inputs of a compilation or of its first call, without ``self``."""
     calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
     found = compilation.inputs or next(calls, None) or {}
     return {name: text for name, text in found.items() if name != "self"}
 
 
-def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
+def _iterate_symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
     traced = compilation.trace.symbols if compilation.trace else ()
     computed = {s.name for s in traced if s.specialized_to}  # computed from other symbols, like strides from sizes
     equal = [(s.specialized_to, tuple(map(_read_expression, s.sources))) for s in traced if s.specialized_to]
@@ -97,7 +97,7 @@ def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
             yield _Symbol(sanitize(s.name), places, s.low, s.high, is_float, assumptions)
     for o in compilation.observed_symbols:
         if not any(e.kind == "specialized" for e in o.events):
-            low, high = _bounds(o.range)
+            low, high = _parse_bounds(o.range)
             yield _Symbol(sanitize(o.name), (_read_expression(o.source),) if o.source else (), low, high, "." in o.hint)
 
 
@@ -108,14 +108,14 @@ def _read_expression(source: str) -> str:
     return f"{found[1]}.shape[{found[2]}]" if found else name
 
 
-def _bounds(text: str) -> tuple[int | None, int | None]:
+def _parse_bounds(text: str) -> tuple[int | None, int | None]:
     """Return the bounds of a range as torch prints it: ``VR[2, int_oo]``."""
     low, _, high = text.removeprefix("VR").strip("[]()").partition(",")
     found = [int(part) if _BOUND.fullmatch(part.strip()) else None for part in (low, high)]
     return found[0], found[1]
 
 
-def _symbolic(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
+def _symbolize_input(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
     """Return the text of one input with symbols in the place of their values."""
     if own := by_place.get(name):
         return "any float" if own.is_float and not own.conditions else own.name

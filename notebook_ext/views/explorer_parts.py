@@ -63,11 +63,11 @@ def overview(
     return {
         "name": one_line(name, 40),
         "others": [
-            {"name": one_line(n, 40), "entries": [_entry(s, c) for c in s.compilations]}
+            {"name": one_line(n, 40), "entries": [_entry_data(s, c) for c in s.compilations]}
             for n, s in (others or {}).items()
         ],
         "summary": summary(session).to_dict(),
-        "entries": [_entry(session, c) for c in session.compilations],
+        "entries": [_entry_data(session, c) for c in session.compilations],
         "start": start_entry(session),
         "empty": empty_views(session, others or (), can_edit=can_edit),
         "device": one_line(session.device, 40),
@@ -114,9 +114,9 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
     """
     view, *arguments = key.split("|")
     if view == "other":
-        return part(_session(session, others, arguments[0])[1], "|".join(arguments[1:]))
+        return part(_find_session(session, others, arguments[0])[1], "|".join(arguments[1:]))
     if view == "difference":
-        (a, first), (b, second) = (_session(session, others, n, name) for n in arguments)
+        (a, first), (b, second) = (_find_session(session, others, n, name) for n in arguments)
         return comparison(first, second, (a, b))
     if view == "linked":
         entry, target = arguments
@@ -129,7 +129,7 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
     return _SESSION_VIEWS[view](session)
 
 
-def _session(
+def _find_session(
     session: Session, others: OtherSessions | None, number: str, name: str = DEFAULT_NAME
 ) -> tuple[str, Session]:
     """Return (name, session) for a number in ``others``; for "", the displayed session."""
@@ -235,7 +235,7 @@ def comparison_parts(
         yield key, part(session, key, others, name)
 
 
-def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
+def _entry_data(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
     rejected = sum(names_entry(r.entry, compilation) for call in session.calls for r in call.guard_failures)
     return {
         "id": compilation.id,

@@ -107,31 +107,31 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     If one size of a shape differs it is ``x.size(0) 4 -> 8``, else the kind of the guard and both values.
     """
     name = one_line(source_name(origin), 60)
-    before, after = _items(expected), _items(actual)
+    before, after = _split_items(expected), _split_items(actual)
     if before is not None and after is not None and len(before) == len(after):
         differing = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
         accessor = {"shape": "size", "size": "size", "sizes": "size", "stride": "stride", "strides": "stride"}.get(kind)
         if len(differing) == 1 and accessor:
             i = differing[0]
-            return f"{_member(name, f'{accessor}({i})')} {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
+            return f"{_member_text(name, f'{accessor}({i})')} {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
     if actual.startswith("missing"):
         return f"{name} is missing"
     dimension = _DIMENSION.match(expected)
     if dimension and actual:
-        return f"{_member(name, f'size({dimension[2]})')} {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
+        return f"{_member_text(name, f'size({dimension[2]})')} {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
     arrow = " -> ".join(shorten_floats(one_line(t, 40)) for t in (expected, actual) if t)
     if kind in EQUALITY_KINDS or "None" in (expected, actual):
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind.removeprefix('tensor '), 40)}: {arrow}".strip()
 
 
-def _member(name: str, member: str) -> str:
+def _member_text(name: str, member: str) -> str:
     """Return ``x.size(0)``, or in words for a value that has no name."""
     if not name.endswith(STACK_VALUE):
         return f"{name}.{member}"
     return f"{member} of {'a ' if name == STACK_VALUE else ''}{name}"
 
 
-def _items(text: str) -> Sequence[str] | None:
+def _split_items(text: str) -> Sequence[str] | None:
     found = _ARRAY.match(text.strip())
     return [item.strip() for item in found.group(1).split(",")] if found else None

@@ -43,8 +43,8 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
     ordinals = source_lines.ordinals(session, record)
     return {
         "compilation": record.id,
-        "guards": [_guard(session, ordinals, g) for g in guard_records],
-        "tree": _tree(guard_records),
+        "guards": [_guard_data(session, ordinals, g) for g in guard_records],
+        "tree": _tree_rows(guard_records),
         "cases": [
             _case_row(session, call, r, guard_records)
             for call in session.calls
@@ -60,10 +60,10 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
 def symbol_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     """Return the history of each symbol: sources, value range, specialization, assumptions."""
     ordinals = source_lines.ordinals(session, record)
-    return [_symbol(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
+    return [_symbol_data(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
 
 
-def _symbol(session: Session, ordinals: source_lines.LineOrdinals, symbol: TracedSymbolRecord) -> dict[str, Any]:
+def _symbol_data(session: Session, ordinals: source_lines.LineOrdinals, symbol: TracedSymbolRecord) -> dict[str, Any]:
     return {
         "name": sanitize(symbol.name),
         "places": [sanitize(p) for p in symbol.sources],
@@ -73,8 +73,8 @@ def _symbol(session: Session, ordinals: source_lines.LineOrdinals, symbol: Trace
         "became": sanitize(symbol.specialized_to),
         "specialized_by": None
         if symbol.specialized_by is None
-        else _assumption(session, ordinals, symbol.specialized_by),
-        "relations": [_assumption(session, ordinals, r) for r in symbol.assumptions],
+        else _assumption_data(session, ordinals, symbol.specialized_by),
+        "relations": [_assumption_data(session, ordinals, r) for r in symbol.assumptions],
     }
 
 
@@ -87,7 +87,9 @@ def symbol_range(symbol: TracedSymbolRecord) -> str:
     return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"
 
 
-def _assumption(session: Session, ordinals: source_lines.LineOrdinals, assumption: SymbolAssumption) -> dict[str, Any]:
+def _assumption_data(
+    session: Session, ordinals: source_lines.LineOrdinals, assumption: SymbolAssumption
+) -> dict[str, Any]:
     return {
         "text": sanitize(assumption.text),
         "why": sanitize(assumption.why),
@@ -185,7 +187,7 @@ def _why_empty(record: CompilationRecord) -> str:
     )
 
 
-def _guard(session: Session, ordinals: source_lines.LineOrdinals, guard: GuardRecord) -> dict[str, Any]:
+def _guard_data(session: Session, ordinals: source_lines.LineOrdinals, guard: GuardRecord) -> dict[str, Any]:
     return {
         "id": guard.id,
         "origin": sanitize(guard.source),
@@ -203,7 +205,7 @@ def _guard(session: Session, ordinals: source_lines.LineOrdinals, guard: GuardRe
     }
 
 
-def _tree(guard_records: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
+def _tree_rows(guard_records: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
     root = _Branch("")
     for i, guard in enumerate(guard_records):
         branch = root
@@ -212,11 +214,11 @@ def _tree(guard_records: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
         branch.guards.append(i)
     rows: list[dict[str, Any]] = []
     for branch in root.children.values():
-        _flatten(branch, -1, 0, rows)
+        _append_rows(branch, -1, 0, rows)
     return rows
 
 
-def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]]) -> None:
+def _append_rows(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]]) -> None:
     label = branch.label
     while not branch.guards and len(branch.children) == 1:
         (branch,) = branch.children.values()
@@ -233,7 +235,7 @@ def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]
     )
     rows.extend({"guard": i, "parent": me, "depth": depth + 1, "label": "", "count": ""} for i in branch.guards)
     for below in branch.children.values():
-        _flatten(below, me, depth + 1, rows)
+        _append_rows(below, me, depth + 1, rows)
 
 
 def _guess_failed_guard(rejection: GuardFailure, guard_records: tuple[GuardRecord, ...]) -> str:

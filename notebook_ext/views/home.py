@@ -118,8 +118,8 @@ def home(session: Session) -> dict[str, Any]:
     return {
         "outcome": outcome(session, found),
         "tone": tone if session.compilations or found else "warn",
-        "figures": _figures(session),
-        "findings": [_row(session, f, cell) for f in found[:MAX_FINDINGS]],
+        "figures": _figure_rows(session),
+        "findings": [_finding_row(session, f, cell) for f in found[:MAX_FINDINGS]],
         "more": max(0, len(found) - MAX_FINDINGS),
         "kernel_title": _kernel_title(session),
         "compiled": [_compiled_row(session, g) for g in groups(session)[:MAX_COMPILED]],
@@ -130,7 +130,7 @@ def home(session: Session) -> dict[str, Any]:
 def findings(session: Session) -> list[Finding]:
     """Return the findings of a session: wrong results first, then by what the fix saves."""
     found = [
-        *_exceptions(session),
+        *_exception_findings(session),
         *_break_findings(session),
         *_recompile_findings(session),
         *_other_problems(session),
@@ -201,7 +201,7 @@ def outcome(session: Session, found: Iterable[Finding]) -> str:
 # Figures.
 
 
-def _figures(session: Session) -> list[dict[str, str]]:
+def _figure_rows(session: Session) -> list[dict[str, str]]:
     number = counts(session)
     rows = [
         ("Graphs", f"{number.graphs:,}", "graph"),
@@ -212,7 +212,7 @@ def _figures(session: Session) -> list[dict[str, str]]:
     kernels, calls = program_counts(session, session.compilations)
     if ran_on_cpu(session):
         rows += [(_kernel_title(session), f"{kernels:,}", "kernels|cpu"), ("ATen calls", f"{calls:,}", "kernels|cpu")]
-        rows.append((f"Kernels for {one_line(_target(session), 20)}", f"{number.kernels:,}", "kernels"))
+        rows.append((f"Kernels for {one_line(_target_of(session), 20)}", f"{number.kernels:,}", "kernels"))
     else:
         rows.append((_kernel_title(session), f"{kernels:,}", "kernels"))
         if calls or not _is_only_compiled(session):  # a program that did not run made no calls: do not show 0
@@ -234,10 +234,10 @@ def _is_only_compiled(session: Session) -> bool:
 def _kernel_title(session: Session) -> str:
     if ran_on_cpu(session):
         return "CPU kernels"
-    return f"Kernels for {one_line(_target(session), 20)}" if _is_only_compiled(session) else "Kernels"
+    return f"Kernels for {one_line(_target_of(session), 20)}" if _is_only_compiled(session) else "Kernels"
 
 
-def _target(session: Session) -> str:
+def _target_of(session: Session) -> str:
     return next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
 
 
@@ -263,14 +263,14 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
 # Findings.
 
 
-def _exceptions(session: Session) -> Iterator[Finding]:
+def _exception_findings(session: Session) -> Iterator[Finding]:
     for group in groups(session):
         for compilation, record in errors_of(group.compilations):
             yield _finding_of_break_or_error(
                 session,
                 compilation,
                 record,
-                f"{_owner(session, group, record)} raises an exception",
+                f"{_stopped_function(session, group, record)} raises an exception",
                 sanitize(record.context or record.title).rstrip(".") + ".",
                 urgency=1,
                 sign="✗",
@@ -291,7 +291,7 @@ def _break_findings(session: Session) -> Iterator[Finding]:
         seconds = sum(map(compile_seconds, resumed))
         edit = _break_edit(session, record)
         name = "runs as Python" if record.skips_frame else "breaks the graph"
-        owner, title = _owner(session, group, record, compilation.frame), sanitize(record.title).rstrip(".")
+        owner, title = _stopped_function(session, group, record, compilation.frame), sanitize(record.title).rstrip(".")
         saves = [pluralize(len(found), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
         if seconds:
             saves.append(format_seconds(seconds))
@@ -333,7 +333,7 @@ def _finding_of_break_or_error(
     )
 
 
-def _owner(session: Session, group: RootGroup, record: BreakRecord, frame: str = "") -> str:
+def _stopped_function(session: Session, group: RootGroup, record: BreakRecord, frame: str = "") -> str:
     """Return the function in which a graph stops: the root, a callee, or a resume function."""
     if record.skips_frame and frame not in ("", group.root.id):
         return source_lines.frame_name(session, frame)
@@ -442,7 +442,7 @@ def _other_problems(session: Session) -> Iterator[Finding]:
         line = f"linked|{problem.compilation}|line={problem.span.line}" if problem.span and problem.compilation else ""
         yield Finding(
             sanitize(problem.title),
-            _sentence(sanitize(problem.cause)),
+            _make_sentence(sanitize(problem.cause)),
             NO_ACTION if is_fact else _URGENCY[problem.severity],
             problem.seconds + (1 - number / 1e4) / 1e6,
             sanitize(problem.gain),
@@ -454,7 +454,7 @@ def _other_problems(session: Session) -> Iterator[Finding]:
         )
 
 
-def _sentence(text: str) -> str:
+def _make_sentence(text: str) -> str:
     """Return a text as a sentence; a name at its start keeps its case."""
     start = text[:1] if text.partition(" ")[0].endswith(":") else text[:1].upper()
     return start + text[1:] + ("." if text else "")
@@ -488,7 +488,7 @@ def _unfused_traffic(session: Session) -> Iterator[Finding]:
 # Edits of the cell.
 
 
-def _tree(session: Session) -> CellTree | None:
+def _parse_cell(session: Session) -> CellTree | None:
     cell = cell_texts.get(session)
     try:
         return CellTree(cell) if cell is not None else None
@@ -497,14 +497,14 @@ def _tree(session: Session) -> CellTree | None:
 
 
 def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] | None:
-    tree = _tree(session)
+    tree = _parse_cell(session)
     found = None if tree is None else break_edit(tree, record.kind, record.span)
     return found if tree is not None and found is not None and is_valid(tree.cell, found[0]) else None
 
 
 def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
     """Return the first fix that can be made in the cell, and its text."""
-    tree = _tree(session)
+    tree = _parse_cell(session)
     own = set(cluster.failure.fixes)
     if tree is None or cluster.failure.is_expected or not all(f in own or "\n" in f.code for f in fixes):
         return None, ""
@@ -513,7 +513,7 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
     failing = [c for c in calls if c.outcome == "compiled" and c.entry in compiled]
     first = [c for c in calls if c.outcome == "compiled" and c.entry == cluster.failure.entry]
     name = source_name(cluster.failure.source).split(".")[0]
-    parameters = _parameters(session, cluster.call)
+    parameters = _argument_names(session, cluster.call)
     for fix in fixes:
         if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code or fix not in own:
             continue
@@ -530,7 +530,7 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
     return None, ""
 
 
-def _parameters(session: Session, call: CallRecord) -> list[str]:
+def _argument_names(session: Session, call: CallRecord) -> list[str]:
     """Return the names of a call's arguments as the caller gives them: without ``self``."""
     names = list(call.inputs or {})
     frame: FrameRecord | None = next((f for f in session.frames if f.id == call.frame), None)
@@ -541,7 +541,7 @@ def _parameters(session: Session, call: CallRecord) -> list[str]:
 # Rows.
 
 
-def _row(session: Session, finding: Finding, cell: CellText | None) -> dict[str, Any]:
+def _finding_row(session: Session, finding: Finding, cell: CellText | None) -> dict[str, Any]:
     tried = [f for f in finding.tried if f.verified or f.unverified_reason]
     edit = None
     if cell is not None and finding.edit is not None:

@@ -37,9 +37,9 @@ def kernels(session: Session) -> dict[str, Any]:
         "aten_reason": " ".join(dict.fromkeys(sanitize(r) for c in compiled if (r := c.cpu_program.reason))),
         "later_calls": _later_calls([r for c in compiled if (r := c.cpu_program.later_calls)]),
         "rows": [
-            _row(session, c, k, frames.get(c.frame, ""), nodes)
+            _kernel_row(session, c, k, frames.get(c.frame, ""), nodes)
             for c in shown
-            for nodes in (_fused(c),)
+            for nodes in (_fused_nodes(c),)
             for k in unique_kernels(c)
         ],
         "externs": [
@@ -55,7 +55,7 @@ def kernels(session: Session) -> dict[str, Any]:
             for nodes in ({n.id: n for g in c.graphs for n in g.nodes},)
             for e in aten_calls_of(c)
         ],
-        "decisions": [_decision(c, d) for c in shown for lowering in _lowerings(c) for d in lowering.decisions],
+        "decisions": [_decision_data(c, d) for c in shown for lowering in _lowerings_of(c) for d in lowering.decisions],
     }
 
 
@@ -65,17 +65,17 @@ def _later_calls(reasons: list[str]) -> str:
     return sanitize(reasons[0]) + others if reasons else ""
 
 
-def _lowerings(compilation: CompilationRecord) -> list[LoweringRecord]:
+def _lowerings_of(compilation: CompilationRecord) -> list[LoweringRecord]:
     return [found for found in (compilation.lowering, compilation.backward_lowering) if found is not None]
 
 
-def _fused(compilation: CompilationRecord) -> dict[str, NodeRecord]:
+def _fused_nodes(compilation: CompilationRecord) -> dict[str, NodeRecord]:
     """Return the nodes that kernels fuse, by id; graphs are read only if needed."""
     wanted = {i for k in compilation.kernels for i in k.fused_nodes}
     return {n.id: n for g in compilation.graphs for n in g.nodes if n.id in wanted} if wanted else {}
 
 
-def _row(
+def _kernel_row(
     session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str, nodes: dict[str, NodeRecord]
 ) -> dict[str, Any]:
     numbers = source_lines.ordinals(session, compilation) if nodes else source_lines.LineOrdinals()
@@ -100,13 +100,13 @@ def _row(
         "flops": kernel.flops,
         "counts": _symbolic_counts(kernel),
         "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch_args or {}).items()},
-        "targets": {one_line(t.target, 40): _target(t, kernel) for t in kernel.targets},
+        "targets": {one_line(t.target, 40): _target_data(t, kernel) for t in kernel.targets},
         "estimates": {
-            t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
+            t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _target_names(session, compilation)
         },
         "measured": _measured_time(kernel),
         "launched": launches_of(session, compilation.id, kernel.id),
-        "tuning": _tuning(kernel),
+        "tuning": _tuning_data(kernel),
         "choices": autotune_choices(compilation, kernel),
         "check": one_line(verify.outcome, 40) if verify else "not checked",
         "check_note": one_line(
@@ -142,13 +142,13 @@ def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> li
                 for way, took in sorted(c.candidates, key=lambda w: (w[1] is None, w[1] or 0.0))
             ],
         }
-        for lowering in _lowerings(compilation)
+        for lowering in _lowerings_of(compilation)
         for c in lowering.autotune_choices
         if nodes and nodes.issuperset(c.nodes)
     ]
 
 
-def _tuning(kernel: KernelRecord) -> dict[str, Any] | None:
+def _tuning_data(kernel: KernelRecord) -> dict[str, Any] | None:
     """Return the settings of a kernel that were tried by hand."""
     found = kernel.tuning
     if found is None:
@@ -160,7 +160,7 @@ def _tuning(kernel: KernelRecord) -> dict[str, Any] | None:
         ],
         "points": [
             {
-                "values": _settings(p.values),
+                "values": _settings_data(p.values),
                 "seconds": p.seconds,
                 "registers": p.resources.registers if p.resources else None,
                 "spills": p.resources.spills if p.resources else None,
@@ -169,11 +169,11 @@ def _tuning(kernel: KernelRecord) -> dict[str, Any] | None:
             }
             for p in found.points
         ],
-        "chosen": _settings(found.chosen) if found.chosen else None,
+        "chosen": _settings_data(found.chosen) if found.chosen else None,
     }
 
 
-def _settings(values: dict[str, int]) -> dict[str, int]:
+def _settings_data(values: dict[str, int]) -> dict[str, int]:
     return {one_line(name, 40): value for name, value in values.items()}
 
 
@@ -196,11 +196,11 @@ def _measured_time(kernel: KernelRecord) -> dict[str, Any] | None:
     }
 
 
-def _targets(session: Session, compilation: CompilationRecord) -> list[str]:
+def _target_names(session: Session, compilation: CompilationRecord) -> list[str]:
     return targets_of(compilation) or [default_target(session, compilation)]
 
 
-def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
+def _target_data(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
     """Return the compile result of a kernel for one target."""
     resources = target.resources
     return {
@@ -228,7 +228,7 @@ def _vector_text(resources: KernelResources) -> str:
     return f"{resources.lanes} lanes, {resources.vector_bits}-bit" if (resources.lanes or 1) > 1 else "1 (no vectors)"
 
 
-def _decision(compilation: CompilationRecord, decision: FusionDecision) -> dict[str, Any]:
+def _decision_data(compilation: CompilationRecord, decision: FusionDecision) -> dict[str, Any]:
     """Return a fusion decision with the kernels that it concerns.
 
     For a fusion this is the kernel that holds both sides, otherwise the kernels that hold either side.

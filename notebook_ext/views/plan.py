@@ -42,15 +42,15 @@ def plan_html(plan: Plan) -> str:
     notes = "".join(f'<div style="{MUTED}">{_text(note)}</div>' for note in plan.notes)
     constants = ", ".join(f"{name} {value:g}" for name, value in plan.constants.items())
     model = f'<details style="{MUTED}"><summary>How this was computed</summary>{MODEL} {_text(constants)}.</details>'
-    return f'<div style="{STYLE}"><div>{head}</div>{_mesh(plan)}{notes}{"".join(map(_class_html, plan.classes))}{model}</div>'
+    return f'<div style="{STYLE}"><div>{head}</div>{_mesh_html(plan)}{notes}{"".join(map(_class_html, plan.classes))}{model}</div>'
 
 
-def _mesh(plan: Plan) -> str:
+def _mesh_html(plan: Plan) -> str:
     """Return the picture of the mesh and what a rank of each class holds at the peak."""
     names, sizes = tuple(plan.mesh) or ("world",), tuple(plan.mesh.values()) or (plan.world,)
     classes = {rank: i for i, one in enumerate(plan.classes) for rank in one.ranks}
     held = "".join(
-        f"<div>{_square(class_color(i))}{_text(format_ranks(one.ranks).capitalize())}: {_peak_parts_text(one.step_peak)}</div>"
+        f"<div>{_square_html(class_color(i))}{_text(format_ranks(one.ranks).capitalize())}: {_peak_parts_text(one.step_peak)}</div>"
         for i, one in enumerate(plan.classes)
     )
     rest = " Outlined ranks were not planned." if len(classes) < plan.world else ""
@@ -74,9 +74,9 @@ def _class_html(one: RankClass) -> str:
     notes = "".join(f'<div style="{MUTED}">{_text(note)}</div>' for note in one.notes)
     return (
         f'<div style="margin-top:10px"><b>{format_ranks(one.ranks).capitalize()}</b>: {_text(", ".join(facts))}</div>{notes}'
-        f"<div>Live memory from the start to step {one.steps}</div>{_image(memory_svg(one.curve), 'Live bytes over the operators of the run')}"
-        f"{_legend(one.step_peak)}<div>Time of step {one.steps}</div>{_image(time_svg(one), 'Computation and communication')}"
-        f"{_times(one)}{_collectives(one)}"
+        f"<div>Live memory from the start to step {one.steps}</div>{_image_html(memory_svg(one.curve), 'Live bytes over the operators of the run')}"
+        f"{_legend_html(one.step_peak)}<div>Time of step {one.steps}</div>{_image_html(time_svg(one), 'Computation and communication')}"
+        f"{_times_html(one)}{_collectives_html(one)}"
     )
 
 
@@ -94,7 +94,7 @@ def memory_svg(curve: tuple[MemoryPoint, ...], width: int = 1000, height: int = 
             points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (*there, *reversed(back)))
             areas.append(f'<polygon fill="{color}" points="{points}"/>')
         low = high
-    return _svg(width, height, "".join(areas))
+    return _svg_text(width, height, "".join(areas))
 
 
 def time_svg(one: RankClass, width: int = 1000, height: int = 36) -> str:
@@ -108,44 +108,44 @@ def time_svg(one: RankClass, width: int = 1000, height: int = 36) -> str:
         f' fill="{EXPOSED if c.exposed_seconds > c.seconds / 2 else HIDDEN}"/>'
         for c in one.collectives
     ]
-    return _svg(width, height, "".join(bars))
+    return _svg_text(width, height, "".join(bars))
 
 
-def _svg(width: int, height: int, inside: str) -> str:
+def _svg_text(width: int, height: int, inside: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" preserveAspectRatio="none"'
         f' width="{width}" height="{height}">{inside}</svg>'
     )
 
 
-def _image(svg: str, alt: str) -> str:
+def _image_html(svg: str, alt: str) -> str:
     return image(image_data(svg), alt, PICTURE)
 
 
-def _legend(peak: MemoryPoint) -> str:
+def _legend_html(peak: MemoryPoint) -> str:
     parts = [
-        f"{_square(color)}{name} {format_bytes(size)}"
+        f"{_square_html(color)}{name} {format_bytes(size)}"
         for color, name, size in zip(COLORS, MEMORY_CATEGORIES, peak.bytes, strict=True)
         if size
     ]
     return f'<div style="{MUTED}">At the peak of the steps: {" ".join(parts)}</div>'
 
 
-def _times(one: RankClass) -> str:
+def _times_html(one: RankClass) -> str:
     parts = (
         (COMPUTATION, "computation", one.compute_seconds),
         (EXPOSED, "communication, exposed", one.exposed_seconds),
         (HIDDEN, "communication, hidden", one.hidden_seconds),
     )
-    text = " ".join(f"{_square(color)}{name} {format_duration(seconds)}" for color, name, seconds in parts)
+    text = " ".join(f"{_square_html(color)}{name} {format_duration(seconds)}" for color, name, seconds in parts)
     return f'<div style="{MUTED}">{text}. Upper bar: shares of the step; lower bar: when collectives run.</div>'
 
 
-def _square(color: str) -> str:
+def _square_html(color: str) -> str:
     return f'<span style="display:inline-block;width:10px;height:10px;background:{color};margin:0 4px 0 8px"></span>'
 
 
-def _collectives(one: RankClass) -> str:
+def _collectives_html(one: RankClass) -> str:
     rows = collective_rows(one.collectives)
     heads = ("Calls", "Collective", "Bytes", "Group", "Link", "Phase", "Exposed", "Line")
     body = "".join(

@@ -32,16 +32,16 @@ def recompiles(session: Session) -> dict[str, Any]:
     """Return one lane for each code object that was compiled or skipped."""
     return {
         "is_observed": session.compiler == "torch",
-        "lanes": [_lane(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
+        "lanes": [_lane_data(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
         "dropped": session.calls_dropped,
     }
 
 
-def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
+def _lane_data(session: Session, frame: FrameRecord) -> dict[str, Any]:
     is_library = is_installed_file(frame.file) or frame.file.endswith(".py>")
     entries = [c for c in session.compilations if c.frame == frame.id]
     calls = [c for c in session.calls if c.frame == frame.id]
-    columns = _columns(session, entries, calls)
+    columns = _call_columns(session, entries, calls)
     varying = _varying_inputs(calls)
     for column in columns:
         given = calls[column["first"] - 1].inputs or {}
@@ -56,7 +56,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         if frame.resumes_after
         else f"line {frame.first_line}" + (f" of {source_lines.file_name(session, frame.file)}" if is_library else ""),
         "limit": config.recompile_limit,
-        "entries": [_entry(session, e, columns) for e in entries],
+        "entries": [_entry_data(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],
         "cut": max(0, len(columns) - MAX_COLUMNS),
         "calls": len(calls),
@@ -68,7 +68,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
     }
 
 
-def _entry(session: Session, entry: CompilationRecord, columns: list[dict[str, Any]]) -> dict[str, Any]:
+def _entry_data(session: Session, entry: CompilationRecord, columns: list[dict[str, Any]]) -> dict[str, Any]:
     made = next((c["first"] for c in columns if c["outcome"] == "compiled" and c["entry"] == entry.id), 0)
     return {
         "id": entry.id,
@@ -80,10 +80,10 @@ def _entry(session: Session, entry: CompilationRecord, columns: list[dict[str, A
     }
 
 
-def _columns(session: Session, entries: list[CompilationRecord], calls: list[CallRecord]) -> list[dict[str, Any]]:
+def _call_columns(session: Session, entries: list[CompilationRecord], calls: list[CallRecord]) -> list[dict[str, Any]]:
     columns: list[dict[str, Any]] = []
     for number, call in enumerate(calls, 1):
-        cells = _cells(call, entries)
+        cells = _entry_states(call, entries)
         compiled = [e for e in entries if e.id == call.entry and call.outcome == "compiled"]
         last = columns[-1] if columns else None
         inputs = ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in (call.inputs or {}).items())
@@ -100,7 +100,7 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
                 "caller": source_lines.line_name(session, call.caller),
                 "cells": cells,
                 "order": list(cells),
-                "rejections": [_rejection(session, r, compiled) for r in call.guard_failures],
+                "rejections": [_rejection_data(session, r, compiled) for r in call.guard_failures],
             }
         )
     return columns
@@ -127,7 +127,7 @@ def _varying_inputs(calls: list[CallRecord]) -> list[str]:
     return [name for name, texts in seen.items() if len(texts) > 1]
 
 
-def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:
+def _entry_states(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:
     """Return the state of each checked entry: "rejected", "hit", "compiled" or "python"."""
     ids = {e.id for e in entries} | {e.id.rpartition("/")[2] for e in entries}
     cells = {a: "rejected" for a in (*call.checked_entries, *(r.entry for r in call.guard_failures)) if a in ids}
@@ -136,7 +136,7 @@ def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]
     return cells
 
 
-def _rejection(session: Session, rejection: GuardFailure, compiled: list[CompilationRecord]) -> dict[str, Any]:
+def _rejection_data(session: Session, rejection: GuardFailure, compiled: list[CompilationRecord]) -> dict[str, Any]:
     fixes = useful_fixes(rejection, compiled, lambda s: source_lines.line_name(session, s))
     return {
         "entry": rejection.entry,

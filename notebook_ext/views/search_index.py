@@ -78,15 +78,15 @@ def index_part(session: Session, compilation: CompilationRecord) -> IndexPart:
     name = source_lines.frame_name(session, compilation.frame)
     return IndexPart(
         [("function", name, words, f"linked|{compilation.id}")],
-        dict(_lines(session, compilation)),
-        list(_breaks(session, compilation)),
-        list(_guards(compilation)),
-        list(_kernels(compilation)),
-        _nodes(compilation),
+        dict(_line_rows(session, compilation)),
+        list(_break_rows(session, compilation)),
+        list(_guard_rows(compilation)),
+        list(_kernel_rows(compilation)),
+        _node_rows(compilation),
     )
 
 
-def _lines(session: Session, compilation: CompilationRecord) -> Iterator[tuple[source_lines.FileLine, IndexRow]]:
+def _line_rows(session: Session, compilation: CompilationRecord) -> Iterator[tuple[source_lines.FileLine, IndexRow]]:
     """Yield the source lines that were compiled."""
     for file, line in sorted(source_lines.ordinals(session, compilation).numbers):
         text = source_lines.line_text(session, file, line)
@@ -96,14 +96,14 @@ def _lines(session: Session, compilation: CompilationRecord) -> Iterator[tuple[s
             yield (file, line), row
 
 
-def _kernels(compilation: CompilationRecord) -> Iterator[IndexRow]:
+def _kernel_rows(compilation: CompilationRecord) -> Iterator[IndexRow]:
     for kernel in {k.id: k for k in (*compilation.kernels, *compilation.cpu_kernels)}.values():
         names = ", ".join(n.rpartition(":")[2] for n in kernel.fused_nodes)
         target = f"kernels|{compilation.id}|{kernel.id}"
         yield "kernel", one_line(f"{kernel.id} {kernel.name}", 80), one_line(names, 100), target
 
 
-def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
+def _break_rows(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
     for record in compilation.trace.breaks if compilation.trace else ():
         where = source_lines.line_name(session, record.span)
         yield (
@@ -114,21 +114,21 @@ def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[IndexR
         )
 
 
-def _guards(compilation: CompilationRecord) -> Iterator[IndexRow]:
+def _guard_rows(compilation: CompilationRecord) -> Iterator[IndexRow]:
     for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
         name = one_line(f"{source_name(guard.source)} {guard.kind}", 80)
         yield "guard", name, one_line(guard.expected, 100), f"guards|{compilation.id}|guard={number}"
 
 
-def _nodes(compilation: CompilationRecord) -> Iterator[IndexRow]:
+def _node_rows(compilation: CompilationRecord) -> Iterator[IndexRow]:
     for number, graph in enumerate(compilation.graphs):
         stage = sanitize(graph.stage) if number else ""
         for node in graph.nodes:
             if node.op != "output":
-                yield _node(compilation, stage, graph, node)
+                yield _node_row(compilation, stage, graph, node)
 
 
-def _node(compilation: CompilationRecord, stage: str, graph: GraphRecord, node: NodeRecord) -> IndexRow:
+def _node_row(compilation: CompilationRecord, stage: str, graph: GraphRecord, node: NodeRecord) -> IndexRow:
     kind = tensor_type(node.dtype, node.shape) if node.dtype else ""
     name = one_line(node.name, 60)
     detail = one_line(f"{graph.stage}: {node.text}  {kind}", 140)

@@ -156,11 +156,11 @@ def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
     for record in (*(c for c in new if c.id not in known.made), compilation):
         made = known.made.get(record.id)
         if made is None or made[0] is not record or made[1] != len(files):
-            known.made[record.id] = (record, len(files), _ordinals(session, record, files, known.lines))
+            known.made[record.id] = (record, len(files), _make_ordinals(session, record, files, known.lines))
     return known.made[compilation.id][2]
 
 
-def _ordinals(
+def _make_ordinals(
     session: Session, compilation: CompilationRecord, files: set[str], lines: dict[FileLine, int]
 ) -> LineOrdinals:
     found = LineOrdinals(of_session=lines)
@@ -179,7 +179,7 @@ def _ordinals(
 
 
 @functools.lru_cache(maxsize=64)
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return text.splitlines()
 
 
@@ -192,7 +192,7 @@ def line_text(session: Session, file: str, line: int) -> str:
     """Return one line of a file without indentation; empty if unknown."""
     for known in session.files:
         if known.id == file:
-            lines = _lines(known.text)
+            lines = _split_lines(known.text)
             index = line - known.first_line
             return lines[index].strip() if 0 <= index < len(lines) else ""
     return ""
@@ -204,7 +204,7 @@ def snippet(session: Session, span: Span | None) -> str:
         return ""
     for file in session.files:
         if file.id == span.file:
-            lines = _lines(file.text)
+            lines = _split_lines(file.text)
             index = span.line - file.first_line
             if not 0 <= index < len(lines):
                 return ""
@@ -257,12 +257,12 @@ def function_of(session: Session, span: Span | None) -> str:
     if file is None or span is None:
         return ""
     line = span.line - file.first_line + 1
-    inside = [name for first, last, name in _functions(file.text) if first <= line <= last]
+    inside = [name for first, last, name in _function_ranges(file.text) if first <= line <= last]
     return one_line(inside[-1], 60) if inside else ""
 
 
 @functools.lru_cache(maxsize=64)
-def _functions(text: str) -> tuple[tuple[int, int, str], ...]:
+def _function_ranges(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return first line, last line and qualified name of each function, outer ones first."""
     try:
         return tuple(_functions_in(ast.parse(text), ""))

@@ -20,7 +20,7 @@ LISTING_TITLES = {"asm": "Assembly", "ptx": "PTX", "sass": "SASS", "amdgcn": "AM
 
 def stage_differences(before: CompilationRecord | None, after: CompilationRecord | None) -> list[dict[str, Any]]:
     """Return the stages that differ, in the order of the pipeline: title and diff."""
-    old, new = ({} if c is None else _texts(c) for c in (before, after))
+    old, new = ({} if c is None else _texts_by_title(c) for c in (before, after))
     found = []
     for title in dict.fromkeys((*old, *new)):
         rows = diff_lines(old.get(title, ""), new.get(title, ""))
@@ -40,7 +40,7 @@ def session_differences(before: Session, after: Session) -> list[dict[str, Any]]
     return found
 
 
-def _texts(compilation: CompilationRecord) -> dict[str, str]:
+def _texts_by_title(compilation: CompilationRecord) -> dict[str, str]:
     """Return the texts of a compilation's graphs and kernels by title."""
     graphs = {
         STAGE_TITLES.get(g.stage, one_line(g.title, 60)): "\n".join(n.text for n in g.nodes) for g in compilation.graphs

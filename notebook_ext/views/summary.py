@@ -106,7 +106,7 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     if not any(has_graph(c) for c in session.compilations):
         return Summary(
             tuple(_nothing_compiled_items(session, spent)),
-            _limit_lines(dict.fromkeys(_hints(session))),
+            _limit_lines(dict.fromkeys(_hint_texts(session))),
             progress,
             notes,
         )
@@ -383,7 +383,7 @@ def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:
     return found if len(found) <= MAX_HINTS else (*found[:MAX_HINTS], f"… and {len(found) - MAX_HINTS} more.")
 
 
-def _hints(session: Session) -> Iterator[str]:
+def _hint_texts(session: Session) -> Iterator[str]:
     for skipped in session.skipped:
         yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.hint, 200)}".rstrip()
     for _, record in breaks_and_errors_of(session.compilations):

@@ -77,7 +77,7 @@ class _StepColumns:
         frames, codes = _Interner(), _Interner()
         of_step = [frames.of(s.frame) for s in steps]
         of_code = [codes.of((s.code, s.span.file if s.span else "")) for s in steps]
-        ops = [self._op(code, s) for code, s in zip(of_code, steps, strict=True)]
+        ops = [self._op_number(code, s) for code, s in zip(of_code, steps, strict=True)]
         self._rest_of_root(of_code[0])
         return {
             "compilation": self.record.id,
@@ -88,14 +88,14 @@ class _StepColumns:
             "depth": [s.depth for s in steps],
             "op": ops,
             "event": [_EVENTS.index(s.event) if s.event in _EVENTS else 0 for s in steps],
-            "stack": [-1 if s is None else self._stack(s) for s in _states(steps)],
-            "caller": _callers(steps),
-            "locals": self._locals(steps, of_step),
+            "stack": [-1 if s is None else self._stack_number(s) for s in _stack_states(steps)],
+            "caller": _caller_steps(steps),
+            "locals": self._local_changes(steps, of_step),
             "codes": [one_line(name, 80) for name, _ in codes.values()],
-            "nodes": [[i, self._text(n)] for i, s in enumerate(steps) for n in s.nodes],
-            "guards": [[i, self._text(g)] for i, s in enumerate(steps) for g in s.guards],
-            "effects": [[i, self._text(e)] for i, s in enumerate(steps) for e in s.side_effects],
-            "described": self._nodes(steps),
+            "nodes": [[i, self._text_number(n)] for i, s in enumerate(steps) for n in s.nodes],
+            "guards": [[i, self._text_number(g)] for i, s in enumerate(steps) for g in s.guards],
+            "effects": [[i, self._text_number(e)] for i, s in enumerate(steps) for e in s.side_effects],
+            "described": self._node_rows(steps),
             "source": [sanitize(r.text) for r in rows],
             "lines": [r.line for r in rows],
             "ordinals": {
@@ -103,24 +103,24 @@ class _StepColumns:
                 for place, row in self.rows.items()
                 if place in self.ordinals.numbers
             },
-            "stop": self._stop(),
+            "stop": self._stop_reason(),
             "ops": self.ops.values(),
             "cells": self.cells.values(),
             "strings": self.strings.values(),
         }
 
-    def _text(self, text: str) -> int:
+    def _text_number(self, text: str) -> int:
         return self.strings.of(one_line(shorten_paths(_CODE_OBJECT.sub(r"<code object \1>", text)), 160))
 
-    def _op(self, code: int, step: StepRecord) -> int:
-        return self._instruction(code, step.offset, step.opname, step.argument, step.span)
+    def _op_number(self, code: int, step: StepRecord) -> int:
+        return self._instruction_number(code, step.offset, step.opname, step.argument, step.span)
 
-    def _instruction(self, code: int, offset: int, opname: str, argument: str, span: Span | None) -> int:
+    def _instruction_number(self, code: int, offset: int, opname: str, argument: str, span: Span | None) -> int:
         row = self.rows.get((span.file, span.line), -1) if span else -1
         is_piece = span is not None and 0 <= span.column < span.end_column and span.end_line in (-1, span.line)
         piece = (span.column, span.end_column) if span is not None and is_piece else (-1, -1)
         name = self.strings.of(sanitize(opname))
-        return self.ops.of((code, offset, name, self._text(argument), row, span.line if span else 0, *piece))
+        return self.ops.of((code, offset, name, self._text_number(argument), row, span.line if span else 0, *piece))
 
     def _rest_of_root(self, code: int) -> None:
         """Add the instructions of the root that were not executed.
@@ -130,16 +130,16 @@ class _StepColumns:
         executed = {(op[0], op[1]) for op in self.ops.values()}
         for i in self.record.trace.instructions if self.record.trace else ():
             if (code, i.offset) not in executed:
-                self._instruction(code, i.offset, i.opname, i.argument, i.span)
+                self._instruction_number(code, i.offset, i.opname, i.argument, i.span)
 
-    def _stack(self, step: StepRecord) -> int:
+    def _stack_number(self, step: StepRecord) -> int:
         cell = -1
         nodes = step.stack_nodes or ("",) * len(step.stack)
         for text, node in zip(step.stack, nodes, strict=True):
-            cell = self.cells.of((cell, self._text(text), self.strings.of(sanitize(node)) if node else -1))
+            cell = self.cells.of((cell, self._text_number(text), self.strings.of(sanitize(node)) if node else -1))
         return cell
 
-    def _locals(self, steps: tuple[StepRecord, ...], frames: list[int]) -> list[list[int]]:
+    def _local_changes(self, steps: tuple[StepRecord, ...], frames: list[int]) -> list[list[int]]:
         """Return the changes of local variables.
 
         The first changes of a frame belong to the step before, which entered the frame. A deleted variable has
@@ -154,11 +154,11 @@ class _StepColumns:
             nodes = step.locals_nodes or {}
             for name, text in step.locals_changed.items():
                 node = self.strings.of(sanitize(nodes[name])) if name in nodes else -1
-                words = self._text(text) if text else -1
+                words = self._text_number(text) if text else -1
                 changes.append([at, frames[i], self.strings.of(one_line(name, 60)), words, node])
         return sorted(changes, key=lambda change: change[0])
 
-    def _nodes(self, steps: tuple[StepRecord, ...]) -> dict[str, list[Any]]:
+    def _node_rows(self, steps: tuple[StepRecord, ...]) -> dict[str, list[Any]]:
         """Return expression, type, line ordinal and recorded values by node name.
 
         A node that is missing was removed as unused.
@@ -169,20 +169,20 @@ class _StepColumns:
         made = dict.fromkeys(name for s in steps for name in s.nodes)
         values = node_values(self.record, graph) if graph else {}
         of_name = {n.name: values[i] for i, n in enumerate(graph.nodes) if i in values} if graph else {}
-        return {sanitize(n): [*self._node(known[n], files), of_name.get(n)] for n in made if n in known}
+        return {sanitize(n): [*self._node_row(known[n], files), of_name.get(n)] for n in made if n in known}
 
-    def _node(self, node: NodeRecord, files: set[str]) -> list[Any]:
+    def _node_row(self, node: NodeRecord, files: set[str]) -> list[Any]:
         ordinal = self.ordinals.of(source_lines.node_spans(node, files).span)
         text = "input" if node.op == "placeholder" else node.text.partition(" = ")[2] or node.text
         return [one_line(text, 120), tensor_type(node.dtype, node.shape) if node.dtype else "", ordinal]
 
-    def _stop(self) -> str:
+    def _stop_reason(self) -> str:
         """Return why the trace ended before the function did, else ""."""
         found = self.record.trace.breaks if self.record.trace else ()
         return one_line(found[0].title, 120) if found else ""
 
 
-def _states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
+def _stack_states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
     """Return for each step the step whose stack is current after it.
 
     This is the latest step of the frame that executes next, or None if that frame is about to start.
@@ -196,7 +196,7 @@ def _states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
     return found
 
 
-def _callers(steps: tuple[StepRecord, ...]) -> list[int]:
+def _caller_steps(steps: tuple[StepRecord, ...]) -> list[int]:
     """Return for each step the step that entered the next executing frame; -1 for the root."""
     latest: dict[int, int] = {}
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Locations from which compiled code reads the value of a symbol: a property of an input, as one number.
+"""Locations of symbols in inputs: from which property of an input compiled code reads one.
 
 A size is numbered by its dimension. The input itself, its storage offset and its strides have negative numbers.
 """

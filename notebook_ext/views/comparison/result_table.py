@@ -16,7 +16,7 @@ NUMBER = "padding:2px 12px 2px 0;text-align:right;font-variant-numeric:tabular-n
 
 def result_table_text(compared: TorchComparison) -> str:
     """Return the table as text in columns."""
-    table = [COLUMN_TITLES, *map(_cells, compared.rows[:MAX_ROWS])]
+    table = [COLUMN_TITLES, *map(_row_cells, compared.rows[:MAX_ROWS])]
     widths = [max(len(row[i]) for row in table) for i in range(len(COLUMN_TITLES))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     return "\n".join(["Largest difference of any element", *lines, *_omitted_rows_line(compared)])
@@ -28,7 +28,7 @@ def result_table_html(compared: TorchComparison) -> str:
         f'<th scope="col" style="{NUMBER if i > 2 else CELL};font-weight:600">{h}</th>'
         for i, h in enumerate(COLUMN_TITLES)
     )
-    rows = "".join(_row_html(_cells(row)) for row in compared.rows[:MAX_ROWS])
+    rows = "".join(_row_html(_row_cells(row)) for row in compared.rows[:MAX_ROWS])
     rest = "".join(f"<div>{html.escape(line)}</div>" for line in _omitted_rows_line(compared))
     caption = '<caption style="text-align:left;padding:0 0 2px">Largest difference of any element</caption>'
     return f'<table style="border-collapse:collapse;margin:6px 0">{caption}<tr>{heads}</tr>{rows}</table>{rest}'
@@ -42,7 +42,7 @@ def _row_html(cells: tuple[str, ...]) -> str:
     )
 
 
-def _cells(row: ResultDifference) -> tuple[str, ...]:
+def _row_cells(row: ResultDifference) -> tuple[str, ...]:
     differences = (row.ours_vs_torch, row.ours_vs_eager, row.torch_vs_eager)
     return (str(row.call), one_line(row.value, 60), one_line(row.type, 40), *map(_format_difference, differences))
 

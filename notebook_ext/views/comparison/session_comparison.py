@@ -167,7 +167,7 @@ def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
             target: [[name, text] for name, text in _program_facts(program) if text]
             for target, program in programs.items()
         },
-        "kernels": {t: [_resources(k, t) for k in unique_kernels(program)] for t, program in programs.items()},
+        "kernels": {t: [_kernel_text(k, t) for k in unique_kernels(program)] for t, program in programs.items()},
     }
 
 
@@ -198,7 +198,7 @@ def _program_facts(program: CompilationRecord) -> Iterator[tuple[str, str]]:
     yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
 
 
-def _resources(kernel: KernelRecord, target: str) -> str:
+def _kernel_text(kernel: KernelRecord, target: str) -> str:
     """Return one kernel as a line: launch, memory, and resources on the target."""
     parts = [f"{kernel.id} {one_line(kernel.name, 60)}: grid {sanitize(kernel.grid) or '?'}"]
     parts += [f"{sanitize(k)}={sanitize(v)}" for k, v in (kernel.launch_args or {}).items()]

@@ -43,7 +43,7 @@ def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict
     if program is None:
         return no_layout(MISSING_MESSAGE)
     try:
-        return _read(_run(program, dot_source(chosen)), len(chosen.nodes))
+        return _parse_layout(_run_graphviz(program, dot_source(chosen)), len(chosen.nodes))
     except subprocess.TimeoutExpired:
         return no_layout(
             f"Graphviz took longer than {TIMEOUT_SECONDS:.0f} s for this graph, so the built-in layout is used."
@@ -126,13 +126,13 @@ def _nested_calls(
 
 
 @functools.lru_cache(maxsize=64)
-def _run(program: str, text: str) -> str:
+def _run_graphviz(program: str, text: str) -> str:
     return subprocess.run(
         [program, "-Tplain"], input=text, capture_output=True, check=True, encoding="utf-8", timeout=TIMEOUT_SECONDS
     ).stdout
 
 
-def _read(plain: str, count: int) -> dict[str, Any]:
+def _parse_layout(plain: str, count: int) -> dict[str, Any]:
     """Parse Graphviz's plain output, which is in inches with y upward."""
     nodes: list[list[int]] = [[0, 0] for _ in range(count)]
     edges: list[list[Any]] = []

@@ -56,7 +56,7 @@ def layered_layout(graph: GraphRecord) -> list[NodeBox]:
     inputs.
     """
     nodes = {n.id: n for n in graph.nodes}
-    ranks = _ranks(graph.nodes, nodes)
+    ranks = _node_depths(graph.nodes, nodes)
     by_rank: dict[int, list[NodeRecord]] = {}
     for node in graph.nodes:
         by_rank.setdefault(ranks[node.id], []).append(node)
@@ -73,7 +73,7 @@ def layered_layout(graph: GraphRecord) -> list[NodeBox]:
     return boxes
 
 
-def _ranks(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) -> dict[str, int]:
+def _node_depths(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) -> dict[str, int]:
     """Return the depth of each node.
 
     Graph inputs move down to just above their first reader, so that parameters are close to their use.
@@ -132,11 +132,11 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
             "empty": why,
         }
     index = {n.id: i for i, n in enumerate(chosen.nodes)}
-    before, origins = _origins(record, chosen)
+    before, origins = _origin_rows(record, chosen)
     between = next((s for s in intermediate_graphs(record) if s.stage == chosen.stage), None)
     passes = () if between else passes_of(record, chosen)
     return result | {
-        **_columns(session, record, chosen),
+        **_column_data(session, record, chosen),
         "count": len(chosen.nodes),
         "is_small": len(chosen.nodes) <= MAX_GRAPHVIZ_NODES,
         "edges": [[index[i], to] for to, n in enumerate(chosen.nodes) for i in dict.fromkeys(n.inputs) if i in index],
@@ -148,7 +148,7 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
             "is_input": [n.op in INPUT_OPS for n in before.nodes],
         },
         "origins": origins,
-        "passes": [_pass(chosen, number, p) for number, p in enumerate(passes, 1)],
+        "passes": [_pass_data(chosen, number, p) for number, p in enumerate(passes, 1)],
         "empty": "",
     }
 
@@ -160,7 +160,7 @@ def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
     return found or between or (record.graphs[0] if record.graphs else None)
 
 
-def _pass(graph: GraphRecord, number: int, record: PassRecord) -> dict[str, Any]:
+def _pass_data(graph: GraphRecord, number: int, record: PassRecord) -> dict[str, Any]:
     """Return a pass as a diff of node lines.
 
     ``intermediate_graph`` is the stage name of the graph after the pass.
@@ -184,7 +184,7 @@ def node_line(node: NodeRecord) -> str:
     return one_line(node.text, 300) + (f"  # {kind}" if kind else "")
 
 
-def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecord | None, list[list[int]]]:
+def _origin_rows(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecord | None, list[list[int]]]:
     """Return the graph with most origins of this graph's nodes, and each node's origins in it."""
     wanted = {o for n in chosen.nodes for o in n.origins}
     others = [g for g in record.graphs if g is not chosen]
@@ -202,7 +202,7 @@ def _origins(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecor
     return before, [sorted(found) for found in origins]
 
 
-def _edges(boxes: list[NodeBox], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
+def _edge_rows(boxes: list[NodeBox], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
     edges: list[list[int]] = []
     pins: list[list[int]] = []
     for i, box in enumerate(boxes):
@@ -213,7 +213,7 @@ def _edges(boxes: list[NodeBox], index: dict[str, int]) -> tuple[list[list[int]]
     return edges, pins
 
 
-def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -> dict[str, Any]:
+def _column_data(session: Session, record: CompilationRecord, chosen: GraphRecord) -> dict[str, Any]:
     numbers = source_lines.ordinals(session, record)
     files = {f.id for f in session.files}
     kernel_of = {node: k.id for k in record.kernels for node in k.fused_nodes}
@@ -319,24 +319,24 @@ def graph_svg(session: Session, compilation: CompilationRecord, record: GraphRec
     index = {b.node.id: i for i, b in enumerate(shown)}
     numbers = source_lines.ordinals(session, compilation)
     files = {f.id for f in session.files}
-    edges, pins = _edges(shown, index)
+    edges, pins = _edge_rows(shown, index)
     width = max(b.x for b in shown) + WIDTH + 16
     height = max(b.y for b in shown) + HEIGHT + 16 + (18 if len(boxes) > limit else 0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-8 -8 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="11">',
         f'<rect x="-8" y="-8" width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    parts.extend(f'<path d="{_curve(shown[j], shown[i])}" fill="none" stroke="#757575"/>' for j, i in edges)
+    parts.extend(f'<path d="{_curve_path(shown[j], shown[i])}" fill="none" stroke="#757575"/>' for j, i in edges)
     for number, (j, i) in enumerate(pins, 1):
-        parts.append(_pin(shown[j].x + WIDTH - 30, shown[j].y + HEIGHT, number))
-        parts.append(_pin(shown[i].x + WIDTH - 30, shown[i].y - 12, number))
+        parts.append(_pin_svg(shown[j].x + WIDTH - 30, shown[j].y + HEIGHT, number))
+        parts.append(_pin_svg(shown[i].x + WIDTH - 30, shown[i].y - 12, number))
     parts.extend(_node_svg(box, numbers.of(source_lines.node_spans(box.node, files).span)) for box in shown)
     if len(boxes) > limit:
         parts.append(f'<text x="0" y="{height - 14}" fill="#424242">{len(boxes) - limit} more nodes not drawn</text>')
     return "".join([*parts, "</svg>"])
 
 
-def _curve(a: NodeBox, b: NodeBox) -> str:
+def _curve_path(a: NodeBox, b: NodeBox) -> str:
     x1, y1, x2, y2 = a.x + WIDTH // 2, a.y + HEIGHT, b.x + WIDTH // 2, b.y
     if y2 <= y1:
         return f"M{a.x + WIDTH} {a.y + HEIGHT // 2}L{b.x} {b.y + HEIGHT // 2}"
@@ -344,7 +344,7 @@ def _curve(a: NodeBox, b: NodeBox) -> str:
     return f"M{x1} {y1}C{x1} {middle} {x2} {middle} {x2} {y2}"
 
 
-def _pin(x: int, y: int, number: int) -> str:
+def _pin_svg(x: int, y: int, number: int) -> str:
     return f'<rect x="{x}" y="{y}" width="28" height="12" rx="6" fill="#ffffff" stroke="#757575"/><text x="{x + 14}" y="{y + 9}" font-size="9" text-anchor="middle" fill="#212121">P{number}</text>'
 
 

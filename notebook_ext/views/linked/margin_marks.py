@@ -61,10 +61,12 @@ def margin(session: Session) -> list[dict[str, Any]]:
     """
     marks, total = line_marks(session)
     files = [f for f in session.files if not is_installed_file(f.id) and not f.is_withheld]
-    return [{"file": one_line(f.name, 60), "marks": rows} for f in files if (rows := _rows(session, f, marks, total))]
+    return [
+        {"file": one_line(f.name, 60), "marks": rows} for f in files if (rows := _mark_rows(session, f, marks, total))
+    ]
 
 
-def _rows(session: Session, file: SourceFile, marks: Marks, total: int) -> list[dict[str, Any]]:
+def _mark_rows(session: Session, file: SourceFile, marks: Marks, total: int) -> list[dict[str, Any]]:
     numbers = {
         place: number
         for c in session.compilations

@@ -83,20 +83,20 @@ class LinkedPanes:
         self.row_of_place: dict[source_lines.FileLine, int] = {}
         self.rows_of_line: dict[tuple[str, str], dict[int, int]] = {}
         """Row numbers by line number, for each (pane, kernel)."""
-        self._source()
-        self._bytecode()
-        parent = self._graphs()
-        self._kernels(parent)
+        self._add_source()
+        self._add_bytecode()
+        parent = self._add_graphs()
+        self._add_kernels(parent)
 
-    def _open(self, id: str, title: str, parent: str, language: str = "") -> Pane:
+    def _open_pane(self, id: str, title: str, parent: str, language: str = "") -> Pane:
         pane = Pane(id, title, parent, language, self.panes[-1].end if self.panes else 0)
         self.panes.append(pane)
         return pane
 
     # Source and bytecode.
 
-    def _source(self) -> None:
-        pane = self._open("source", "Source", "", "python")
+    def _add_source(self) -> None:
+        pane = self._open_pane("source", "Source", "", "python")
         frame = next((f for f in self.session.frames if f.id == self.compilation.frame), None)
         used = dict.fromkeys(self.ordinals.numbers)
         if frame is not None and frame.file in self.files:
@@ -128,21 +128,21 @@ class LinkedPanes:
                     found.setdefault(span.file, []).append(node.target.rpartition(".")[2])
         return {file: one_line(", ".join(dict.fromkeys(names)), 80) for file, names in found.items()}
 
-    def _bytecode(self) -> None:
-        pane = self._open("bytecode", "Bytecode", "source", "bytecode")
+    def _add_bytecode(self) -> None:
+        pane = self._open_pane("bytecode", "Bytecode", "source", "bytecode")
         trace = self.compilation.trace
         inlined = [c for c in trace.inlined if c.instructions] if trace else []
         if inlined:
             pane.rows.append(PaneRow(source_lines.frame_name(self.session, self.compilation.frame), is_head=True))
-        pane.rows.extend(map(self._instruction, trace.instructions if trace else ()))
+        pane.rows.extend(map(self._instruction_row, trace.instructions if trace else ()))
         for call in inlined:
             where = f"{source_lines.file_name(self.session, call.file)}:{call.first_line}"
             pane.rows.append(PaneRow(one_line(f"{call.name}, inlined, {where}", 120), is_head=True))
-            pane.rows.extend(map(self._instruction, call.instructions))
+            pane.rows.extend(map(self._instruction_row, call.instructions))
         if not pane.rows:
             pane.empty = _BACKWARD_NOTE if self._is_backward() else "No bytecode was recorded for this compilation."
 
-    def _instruction(self, step: Instruction) -> PaneRow:
+    def _instruction_row(self, step: Instruction) -> PaneRow:
         text = f"{one_line(step.opname, 40):<20} {one_line(step.argument, 60)}".rstrip()
         return PaneRow(text, str(step.offset), self._source_row(step.span), mark=self._column_range(step.span))
 
@@ -163,27 +163,27 @@ class LinkedPanes:
 
     # Graphs.
 
-    def _graphs(self) -> str:
+    def _add_graphs(self) -> str:
         """Add the FX and ATen panes; return the id of the pane that the loop IR comes from."""
         by_stage = {g.stage: g for g in self.compilation.graphs}
         forward = next((by_stage[s] for s in ("aten", "forward", "joint") if s in by_stage), None)
-        self._graph("fx", "FX", "source", by_stage.get("fx"))
-        self._graph("aten", "AOT forward" if "backward" in by_stage else "ATen", "fx", forward)
+        self._add_graph("fx", "FX", "source", by_stage.get("fx"))
+        self._add_graph("aten", "AOT forward" if "backward" in by_stage else "ATen", "fx", forward)
         if "backward" in by_stage:
-            self._graph("backward", "AOT backward", "fx", by_stage["backward"])
+            self._add_graph("backward", "AOT backward", "fx", by_stage["backward"])
         if "decomposed" not in by_stage:
             return "aten"
-        self._graph("decomposed", "Decomposed", "aten", by_stage["decomposed"])
+        self._add_graph("decomposed", "Decomposed", "aten", by_stage["decomposed"])
         if "backward decomposed" in by_stage:
-            self._graph("bdecomposed", "Backward decomposed", "backward", by_stage["backward decomposed"])
+            self._add_graph("bdecomposed", "Backward decomposed", "backward", by_stage["backward decomposed"])
         return "decomposed"
 
-    def _graph(self, id: str, title: str, parent: str, graph: GraphRecord | None) -> None:
-        pane = self._open(id, title, parent, "python")
-        fates = self._outcomes()
+    def _add_graph(self, id: str, title: str, parent: str, graph: GraphRecord | None) -> None:
+        pane = self._open_pane(id, title, parent, "python")
+        fates = self._fallback_texts()
         for node in graph.nodes if graph else ():
             self.row_of_node[node.id] = pane.end
-            pane.rows.append(self._node(node, len(pane.rows) + 1, fates.get(node.id, "")))
+            pane.rows.append(self._node_row(node, len(pane.rows) + 1, fates.get(node.id, "")))
         if graph is not None and not graph.nodes:
             pane.rows.extend(
                 PaneRow(sanitize(t), str(i), label="only the text of this graph was recorded")
@@ -195,7 +195,7 @@ class LinkedPanes:
         elif id == "aten" and aot is not None:
             pane.note = one_line(aot.note, 300).rstrip(".")
 
-    def _node(self, node: NodeRecord, number: int, fate: str) -> PaneRow:
+    def _node_row(self, node: NodeRecord, number: int, fate: str) -> PaneRow:
         found = source_lines.node_spans(node, self.files)
         up = tuple(self.row_of_node[o] for o in node.origins if o in self.row_of_node) or self._source_row(found.span)
         calls = (self.call, *found.callers, *found.library) if found.span else ()
@@ -212,7 +212,7 @@ class LinkedPanes:
             node_text(node), str(number), up, callers, one_line(label), "", fate, self._column_range(found.span)
         )
 
-    def _outcomes(self) -> dict[str, str]:
+    def _fallback_texts(self) -> dict[str, str]:
         """Return why a node has no kernel, by node."""
         return {e.node: f"ATen fallback: {one_line(e.reason).rstrip('.')}" for e in aten_calls_of(self.compilation)}
 
@@ -233,13 +233,13 @@ class LinkedPanes:
 
     # Kernels.
 
-    def _kernels(self, parent: str) -> None:
+    def _add_kernels(self, parent: str) -> None:
         if self.compilation.compiler == "torch":
             self._torch_kernels(parent)
             return
-        loop = self._open("loop", "Loop IR", parent, "python")
+        loop = self._open_pane("loop", "Loop IR", parent, "python")
         for kernel in self.kernels:
-            self._segment(
+            self._add_kernel_rows(
                 loop,
                 kernel,
                 (
@@ -251,14 +251,14 @@ class LinkedPanes:
                 [o.id for o in kernel.ops],
             )
         is_cpu = bool(self.kernels) and all(k.language == "llvm" for k in self.kernels)
-        triton = self._open("triton", *(("LLVM IR", "loop", "llvm") if is_cpu else ("Triton", "loop", "python")))
+        triton = self._open_pane("triton", *(("LLVM IR", "loop", "llvm") if is_cpu else ("Triton", "loop", "python")))
         for kernel in self.kernels:
             lines = kernel_lines(kernel.text)
-            self._segment(triton, kernel, (self._triton_row(kernel, number, text) for number, text in lines))
+            self._add_kernel_rows(triton, kernel, (self._triton_row(kernel, number, text) for number, text in lines))
         for pane in (loop, triton):
             pane.empty = "" if pane.rows else self._why_no_kernels()
-        for stage, title, language in self._cpu_stages() if is_cpu else self._stages():
-            self._listing(stage, title, language)
+        for stage, title, language in self._cpu_stages() if is_cpu else self._listing_stages():
+            self._add_listing(stage, title, language)
 
     def _torch_kernels(self, parent: str) -> None:
         """Add Inductor's kernels and the wrapper program that launches them.
@@ -266,16 +266,16 @@ class LinkedPanes:
         Each kernel is linked as a whole to the nodes that Inductor names.
         """
         is_cpp = bool(self.kernels) and all(k.language == "cpp" for k in self.kernels)
-        pane = self._open("triton", "C++" if is_cpp else "Triton", parent, "cpp" if is_cpp else "python")
+        pane = self._open_pane("triton", "C++" if is_cpp else "Triton", parent, "cpp" if is_cpp else "python")
         for kernel in self.kernels:
             up = self._rows_of_nodes(kernel.fused_nodes)
             rows = (
                 PaneRow(sanitize(text), str(number), up, label="" if up or not text.strip() else UNKNOWN_ORIGIN)
                 for number, text in kernel_lines(kernel.text)
             )
-            self._segment(pane, kernel, rows)
+            self._add_kernel_rows(pane, kernel, rows)
         pane.empty = "" if pane.rows else self._why_no_kernels()
-        program = self._open("program", "Program", "triton", "python")
+        program = self._open_pane("program", "Program", "triton", "python")
         text = self.compilation.lowering.wrapper_text if self.compilation.lowering else ""
         rows = (PaneRow(sanitize(line), str(i), label=UNKNOWN_ORIGIN) for i, line in enumerate(text.splitlines(), 1))
         program.rows.extend(rows)
@@ -293,7 +293,9 @@ class LinkedPanes:
     def _rows_of_nodes(self, ids: Iterable[str]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(self.row_of_node[i] for i in ids if i in self.row_of_node))
 
-    def _segment(self, pane: Pane, kernel: KernelRecord, rows: Iterable[PaneRow], ids: Iterable[str] = ()) -> None:
+    def _add_kernel_rows(
+        self, pane: Pane, kernel: KernelRecord, rows: Iterable[PaneRow], ids: Iterable[str] = ()
+    ) -> None:
         """Add the rows of one kernel, numbered from 1; with several kernels, under a heading."""
         start = len(pane.rows)
         if len(self.kernels) > 1:
@@ -310,7 +312,7 @@ class LinkedPanes:
         title = "AArch64" if "AArch64" in next(found, "") else "x86-64"
         return [("llopt", "Optimized IR", "llvm"), ("asm", title, "assembly")]
 
-    def _stages(self) -> list[tuple[str, str, str]]:
+    def _listing_stages(self) -> list[tuple[str, str, str]]:
         low = (
             [("amdgcn", "AMDGCN", "assembly")]
             if self.target.startswith("hip")
@@ -318,8 +320,8 @@ class LinkedPanes:
         )
         return [("ttir", "TTIR", "mlir"), ("ttgir", "TTGIR", "mlir"), ("llir", "LLVM IR", "llvm"), *low]
 
-    def _listing(self, stage: str, title: str, language: str) -> None:
-        pane = self._open(stage, title, "ptx" if stage == "sass" else "triton", language)
+    def _add_listing(self, stage: str, title: str, language: str) -> None:
+        pane = self._open_pane(stage, title, "ptx" if stage == "sass" else "triton", language)
         found, coverage = 0, [0, 0, 0]
         for kernel in self.kernels:
             target = next((t for t in kernel.targets if t.target == self.target), None)
@@ -327,12 +329,12 @@ class LinkedPanes:
             if listing is None:
                 why = self._why_no_listing(target, title)
                 pane.empty = pane.empty or why
-                self._segment(pane, kernel, [PaneRow(why, is_head=True)] if len(self.kernels) > 1 else [])
+                self._add_kernel_rows(pane, kernel, [PaneRow(why, is_head=True)] if len(self.kernels) > 1 else [])
                 continue
             found += 1
             for i, count in enumerate((listing.instructions, listing.linked, listing.labelled)):
                 coverage[i] += count
-            self._segment(pane, kernel, self._listing_rows(listing, kernel.id))
+            self._add_kernel_rows(pane, kernel, self._listing_rows(listing, kernel.id))
         if not self.kernels:
             pane.empty = self._why_no_kernels()
         if not found:

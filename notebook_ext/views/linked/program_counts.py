@@ -18,17 +18,17 @@ def ran_on_cpu(session: Session) -> bool:
 
 def program_counts(session: Session, compilations: Iterable[CompilationRecord]) -> tuple[int, int]:
     """Count the kernels and ATen calls of the programs that ran, on this CPU if one did."""
-    counted = [_cpu_counts(c) if ran_on_cpu(session) else _counts(c) for c in compilations]
+    counted = [_cpu_counts(c) if ran_on_cpu(session) else _count_kernels_and_calls(c) for c in compilations]
     return sum(kernels for kernels, _ in counted), sum(calls for _, calls in counted)
 
 
-def _counts(compilation: CompilationRecord) -> tuple[int, int]:
+def _count_kernels_and_calls(compilation: CompilationRecord) -> tuple[int, int]:
     return len(unique_kernels(compilation)), len(aten_calls_of(compilation))
 
 
 def _cpu_counts(compilation: CompilationRecord) -> tuple[int, int]:
     ran = compilation.cpu_program
-    kernels, calls = _counts(for_target(compilation, CPU))
+    kernels, calls = _count_kernels_and_calls(for_target(compilation, CPU))
     if not (ran.kernels or ran.externs) or ran.reason:
         calls += _aten_count(compilation, compilation.lowering, is_backward=False)
     if not ran.has_backward:

@@ -45,9 +45,9 @@ def linked_with_long_texts(
     record = session.compilation(compilation)
     target = target or default_target(session, record)
     found = LinkedPanes(session, for_target(record, target), target)
-    small = {p.id: _texts(p) for p in found.panes if _is_small(p)}
-    long = {p.id: _texts(p) for p in found.panes if p.id not in small}
-    return _structure(session, found, targets_of(record)) | {"texts": small}, long
+    small = {p.id: _row_texts(p) for p in found.panes if _is_small(p)}
+    long = {p.id: _row_texts(p) for p in found.panes if p.id not in small}
+    return _panes_data(session, found, targets_of(record)) | {"texts": small}, long
 
 
 def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
@@ -57,7 +57,7 @@ def pane_text(session: Session, compilation: str, target: str, pane: str) -> lis
         KeyError: there is no such compilation.
     """
     found = LinkedPanes(session, for_target(session.compilation(compilation), target), target)
-    return next((_texts(p) for p in found.panes if p.id == pane), [])
+    return next((_row_texts(p) for p in found.panes if p.id == pane), [])
 
 
 def targets_of(record: CompilationRecord) -> list[str]:
@@ -85,7 +85,7 @@ def default_target(session: Session, record: CompilationRecord) -> str:
     return wanted if wanted in known or not known else known[0]
 
 
-def _texts(pane: Pane) -> list[str]:
+def _row_texts(pane: Pane) -> list[str]:
     return [row.text for row in pane.rows]
 
 
@@ -93,7 +93,7 @@ def _is_small(pane: Pane) -> bool:
     return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
 
 
-def _structure(session: Session, found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
+def _panes_data(session: Session, found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
     rows = [row for pane in found.panes for row in pane.rows]
     strings: dict[str, int] = {}
     record = found.compilation
@@ -101,8 +101,8 @@ def _structure(session: Session, found: LinkedPanes, targets: list[str]) -> dict
         "compilation": record.id,
         "target": sanitize(found.target),
         "targets": [sanitize(t) for t in targets] or [sanitize(found.target)],
-        "kernels": [_kernel(k, found.target) for k in found.kernels],
-        "panes": [_pane(p) for p in found.panes],
+        "kernels": [_kernel_data(k, found.target) for k in found.kernels],
+        "panes": [_pane_data(p) for p in found.panes],
         "up": [_origin_rows(row) for row in rows],
         "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
         "labels": _sparse_column(rows, "label", strings),
@@ -114,8 +114,8 @@ def _structure(session: Session, found: LinkedPanes, targets: list[str]) -> dict
             for place, row in found.row_of_place.items()
             if place in found.ordinals.numbers
         },
-        "breaks": _breaks(found),
-        "costs": _costs(session, found),
+        "breaks": _break_titles(found),
+        "costs": _costs_by_row(session, found),
         "strings": list(strings),
     }
 
@@ -132,7 +132,7 @@ def _sparse_column(rows: list[PaneRow], name: str, strings: dict[str, int]) -> d
     }
 
 
-def _pane(pane: Pane) -> dict[str, Any]:
+def _pane_data(pane: Pane) -> dict[str, Any]:
     heads = [i for i, row in enumerate(pane.rows) if row.is_head]
     numbers = [row.number for row in pane.rows]
     counted = numbers == [str(i + 1) for i in range(len(numbers))]
@@ -152,7 +152,7 @@ def _pane(pane: Pane) -> dict[str, Any]:
     }
 
 
-def _kernel(kernel: Any, target: str) -> dict[str, Any]:
+def _kernel_data(kernel: Any, target: str) -> dict[str, Any]:
     record = next((t for t in kernel.targets if t.target == target), None)
     grid = f"grid {sanitize(kernel.grid)}" if kernel.grid else ""
     warps = (kernel.launch_args or {}).get("num_warps", "")
@@ -168,7 +168,7 @@ def _kernel(kernel: Any, target: str) -> dict[str, Any]:
     }
 
 
-def _breaks(found: LinkedPanes) -> dict[str, str]:
+def _break_titles(found: LinkedPanes) -> dict[str, str]:
     trace = found.compilation.trace
     places = found.row_of_place
     return {
@@ -178,7 +178,7 @@ def _breaks(found: LinkedPanes) -> dict[str, str]:
     }
 
 
-def _costs(session: Session, found: LinkedPanes) -> dict[str, list[Any]]:
+def _costs_by_row(session: Session, found: LinkedPanes) -> dict[str, list[Any]]:
     """Return by source row its recompiles, its share of the kernels' bytes, and both in words."""
     marks, total = line_marks(session)
     return {

@@ -40,45 +40,49 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         steps += [{"name": lines.step_name(s), "bytes": s.live_bytes, "lines": lines.of(s.nodes)} for s in record.steps]
         saved = _saved_names(compilation) if record.stage == "forward" else set()
         blocks += [
-            _block(b, start, record, lines, saved)
+            _block_data(b, start, record, lines, saved)
             for b in record.blocks
             if b.kind != "input" and (b.bytes or b.unknown_bytes)
         ]
-        programs.append(_program(record, start))
+        programs.append(_program_data(record, start))
     peak = max(range(len(steps)), key=lambda n: steps[n]["bytes"], default=-1)
     return {
         "compilation": compilation.id,
-        "target": "this CPU" if compilation.memory is compilation.cpu_program.memory else _target(session, compilation),
+        "target": "this CPU"
+        if compilation.memory is compilation.cpu_program.memory
+        else _target_name(session, compilation),
         "programs": programs,
         "steps": steps,
         "blocks": blocks,
         "peak": peak,
         "source": lines.texts if steps else {},
         "outcome": _peak_sentence(compilation, steps, peak),
-        "recompute": _recompute(compilation),
+        "recompute": _recompute_text(compilation),
         "checkpoints": _checkpoint_rows(compilation, checkpoint_trials.get(session, {}).get(entry, ())),
     }
 
 
-def _program(record: MemoryRecord, start: int) -> dict[str, Any]:
+def _program_data(record: MemoryRecord, start: int) -> dict[str, Any]:
     held = sum(b.bytes for b in record.blocks if b.kind == "input")
     return {
         "name": record.stage,
         "first": start,
         "count": len(record.steps),
-        "peak": _peak(record),
+        "peak": _peak_text(record),
         "held": format_bytes(held),
     }
 
 
-def _peak(record: MemoryRecord) -> str:
+def _peak_text(record: MemoryRecord) -> str:
     """Return the peak; a lower bound, or none, if some sizes are known only at run time."""
     if not any(b.unknown_bytes and b.kind != "input" for b in record.blocks):
         return format_bytes(record.peak_bytes)
     return f"at least {format_bytes(record.peak_bytes)}" if record.peak_bytes else UNKNOWN_SIZE
 
 
-def _block(block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, saved: set[str]) -> dict[str, Any]:
+def _block_data(
+    block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, saved: set[str]
+) -> dict[str, Any]:
     last = lines.step_name(record.steps[block.last]) if 0 <= block.last < len(record.steps) else ""
     return {
         "name": one_line(block.name, 40),
@@ -94,7 +98,7 @@ def _block(block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLin
     }
 
 
-def _target(session: Session, compilation: CompilationRecord) -> str:
+def _target_name(session: Session, compilation: CompilationRecord) -> str:
     return one_line(compilation.lowering.target if compilation.lowering else session.target, 40)
 
 
@@ -107,12 +111,10 @@ def _peak_sentence(compilation: CompilationRecord, steps: list[dict[str, Any]], 
         if peak < start + len(record.steps):
             live = record.live_blocks(peak - start)
             if not live:
-                return f"The peak is {_peak(record)}."
+                return f"The peak is {_peak_text(record)}."
             largest = ", ".join(f"{one_line(b.name, 40)} {format_bytes(b.bytes)}" for b in live[:3])
             step = f"step {peak - start + 1} of {len(record.steps)} of the {record.stage}, {steps[peak]['name']}"
-            return (
-                f"The peak is {_peak(record)}, at {step}: {pluralize(len(live), 'tensor')} live, the largest {largest}."
-            )
+            return f"The peak is {_peak_text(record)}, at {step}: {pluralize(len(live), 'tensor')} live, the largest {largest}."
         start += len(record.steps)
     return ""
 
@@ -122,7 +124,7 @@ def _saved_names(compilation: CompilationRecord) -> set[str]:
     return {v.name for v in partition.values if v.action == "saved"} if partition else set()
 
 
-def _recompute(compilation: CompilationRecord) -> str:
+def _recompute_text(compilation: CompilationRecord) -> str:
     """Return what recomputing values in the backward saves; empty without a backward."""
     partition = compilation.aot.partition if compilation.aot else None
     if partition is None:

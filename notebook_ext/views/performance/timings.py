@@ -18,11 +18,11 @@ def timings(session: Session) -> dict[str, Any]:
     """
     frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
     roots = {f.id for f in session.frames if not f.parent}
-    rows = [_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
+    rows = [_timing_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
     return {
         "rows": rows,
         "end": max((b["start"] + b["seconds"] for r in rows for b in r["bars"]), default=0.0),
-        "totals": _totals(session),
+        "totals": _total_rows(session),
         "root_calls": sum(c.frame in roots for c in session.calls if c.start),
         "calls": [
             [
@@ -37,7 +37,7 @@ def timings(session: Session) -> dict[str, Any]:
     }
 
 
-def _row(compilation: CompilationRecord, name: str) -> dict[str, Any]:
+def _timing_row(compilation: CompilationRecord, name: str) -> dict[str, Any]:
     top = [t for t in compilation.timings if not t.parent]
     whole = sum(t.seconds for t in top)
     compiled = [t for k in compilation.kernels for t in k.targets]
@@ -49,13 +49,13 @@ def _row(compilation: CompilationRecord, name: str) -> dict[str, Any]:
         "text": format_seconds(whole),
         "after": sum(t.seconds for t in compiled),
         "bars": [
-            _bar(t, compilation.timings, whole)
+            _bar_data(t, compilation.timings, whole)
             for t in sorted(compilation.timings, key=lambda t: (t.start, -t.seconds))
         ],
     }
 
 
-def _bar(timing: Timing, all_of_it: tuple[Timing, ...], whole: float) -> dict[str, Any]:
+def _bar_data(timing: Timing, all_of_it: tuple[Timing, ...], whole: float) -> dict[str, Any]:
     return {
         "stage": one_line(timing.stage, 60),
         "start": timing.start,
@@ -85,7 +85,7 @@ def exclusive_seconds(compilation: CompilationRecord) -> dict[str, float]:
     return {stage: max(0.0, value) for stage, value in found.items()}
 
 
-def _totals(session: Session) -> list[dict[str, Any]]:
+def _total_rows(session: Session) -> list[dict[str, Any]]:
     totals: dict[str, float] = {}
     for compilation in session.compilations:
         for stage, value in exclusive_seconds(compilation).items():

@@ -61,7 +61,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True, 
     kept: list[str] = []
     left_out: list[str] = []
     room = limit_kb * 1000 - 800
-    for section in _sections(session, timed):
+    for section in _snapshot_sections(session, timed):
         text = _details_html(section.title, section.html, unfolded and section.title.startswith(UNFOLDED))
         size = len(text.encode())
         if size > room:
@@ -71,7 +71,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True, 
         kept.append(text)
     if left_out:
         names = one_line(", ".join(left_out), 200)
-        kept.append(f"<p>Left out to stay below {limit_kb} kB: {_text(names)}.</p>")
+        kept.append(f"<p>Left out to stay below {limit_kb} kB: {_escape_text(names)}.</p>")
     size_kb = max(1, round(sum(len(k.encode()) for k in kept) / 1000))
     return _details_html(
         f"Static snapshot: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept), unfolded
@@ -82,12 +82,12 @@ def summary_html(session: Session, *, timed: bool = True) -> str:
     """Return the summary line as HTML without buttons; hints and notes follow below it."""
     summary_line = summary(session, timed=timed)
     parts = [
-        f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text)
+        f"<b>{_escape_text(item.text)}</b>" if item.kind == "name" else _escape_text(item.text)
         for item in summary_line.items
         if item.kind != "action"
     ]
     line = "".join(parts).replace(" ,", ",")
-    below = "".join(f'<div style="{MUTED}">{_text(t)}</div>' for t in (*summary_line.hints, *summary_line.notes))
+    below = "".join(f'<div style="{MUTED}">{_escape_text(t)}</div>' for t in (*summary_line.hints, *summary_line.notes))
     return f'<div style="margin:2px 0">{line}{below}</div>'
 
 
@@ -126,7 +126,7 @@ def snapshot_text(session: Session) -> str:
     return shorten_paths("\n".join(lines))
 
 
-def _sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
+def _snapshot_sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
     yield from _break_sections(session)
     yield from _recompile_sections(session, timed)
     yield from _source_sections(session)
@@ -151,9 +151,9 @@ def _break_sections(session: Session) -> Iterator[SnapshotSection]:
     examples: set[str] = set()
     if stops["breaks"]:
         body = "".join(
-            f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
-            + _list(b["hints"])
-            + _example(b, examples)
+            f"<p><b>{_escape_text(b['root'])}, {_escape_text(b['place'])}:</b> {_escape_text(b['title'])}</p>{_code_html(b['pointed'])}<p>{_escape_text(b['why'])}</p>"
+            + _list_html(b["hints"])
+            + _example_html(b, examples)
             + _discarded_attempts(b["attempts"])
             for b in stops["breaks"][:MAX_ROWS]
         )
@@ -163,26 +163,26 @@ def _break_sections(session: Session) -> Iterator[SnapshotSection]:
     if stops["attempts"]:
         title = f"Discarded attempts (retraced without a break) ({len(stops['attempts'])})"
         yield SnapshotSection(
-            title, _list(stops["attempts"][:MAX_ROWS]) + _omitted_rows_html(len(stops["attempts"]), "attempt")
+            title, _list_html(stops["attempts"][:MAX_ROWS]) + _omitted_rows_html(len(stops["attempts"]), "attempt")
         )
     if stops["skipped"]:
         rows = [[s["name"], s["reason"], s["hint"]] for s in stops["skipped"]]
-        yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Reason", "Hint"], rows))
+        yield SnapshotSection(f"Not compiled ({len(rows)})", _table_html(["Name", "Reason", "Hint"], rows))
     if stops["failures"]:
         rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in stops["failures"]]
-        yield SnapshotSection(f"Internal errors ({len(rows)})", _table(["Entry", "Error", "Fallback"], rows))
+        yield SnapshotSection(f"Internal errors ({len(rows)})", _table_html(["Entry", "Error", "Fallback"], rows))
 
 
-def _example(record: dict[str, Any], shown: set[str]) -> str:
+def _example_html(record: dict[str, Any], shown: set[str]) -> str:
     """Return an example with such a graph break and one without it, once for each kind."""
     if not record["before"] or record["kind"] in shown:
         return ""
     shown.add(record["kind"])
-    return f"<p>Example with this graph break:</p>{_code(record['before'])}<p>Without it:</p>{_code(record['after'])}"
+    return f"<p>Example with this graph break:</p>{_code_html(record['before'])}<p>Without it:</p>{_code_html(record['after'])}"
 
 
 def _discarded_attempts(attempts: list[str]) -> str:
-    return f"<p>Discarded attempts:</p>{_list(attempts)}" if attempts else ""
+    return f"<p>Discarded attempts:</p>{_list_html(attempts)}" if attempts else ""
 
 
 def _recompile_sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
@@ -199,7 +199,7 @@ def _recompile_sections(session: Session, timed: bool) -> Iterator[SnapshotSecti
                 rows.append([name, f"{column['first']}", column["inputs"], why, *cost])
     if rows:
         heads = ["Function", "Call", "Inputs", "Why", *(["Time"] if timed else [])]
-        yield SnapshotSection(f"Compilations ({len(rows)})", _table(heads, rows))
+        yield SnapshotSection(f"Compilations ({len(rows)})", _table_html(heads, rows))
 
 
 def _source_sections(session: Session) -> Iterator[SnapshotSection]:
@@ -214,7 +214,9 @@ def _source_sections(session: Session) -> Iterator[SnapshotSection]:
         lines = []
         for row in rows[:MAX_LINES]:
             number = numbers.get((row.file, row.line), 0)
-            lines.append(f'{_badge(number)}<span style="color:#616161">{row.line or "":>5} </span>{_text(row.text)}')
+            lines.append(
+                f'{_badge_html(number)}<span style="color:#616161">{row.line or "":>5} </span>{_escape_text(row.text)}'
+            )
         if lines:
             body = (
                 f'<pre style="{CODE}">' + "\n".join(lines) + "</pre>" + _omitted_rows_html(len(rows), "line", MAX_LINES)
@@ -255,7 +257,8 @@ def _kernel_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
         yield SnapshotSection(
-            f"Kernels{'' if is_portable else f' for {one_line(session.target, 20)}'} ({len(rows)})", _table(heads, rows)
+            f"Kernels{'' if is_portable else f' for {one_line(session.target, 20)}'} ({len(rows)})",
+            _table_html(heads, rows),
         )
 
 
@@ -288,13 +291,13 @@ def _cpu_kernel_sections(rows: list[dict[str, Any]], *, is_portable: bool) -> It
         if is_portable:
             cpu, heads, cells = "", heads[:PORTABLE_COLUMNS], [row[:PORTABLE_COLUMNS] for row in cells]
         title = f"Kernels that ran on this CPU{f', {cpu}' if cpu else ''} ({len(cells)})"
-        yield SnapshotSection(title, _table(heads, cells))
+        yield SnapshotSection(title, _table_html(heads, cells))
 
 
 def _stage_sections(tables: Iterable[Table]) -> Iterator[SnapshotSection]:
     for title, heads, rows in tables:
         if rows:
-            yield SnapshotSection(f"{title} ({len(rows)})", _table(heads, rows, MAX_STAGE_ROWS))
+            yield SnapshotSection(f"{title} ({len(rows)})", _table_html(heads, rows, MAX_STAGE_ROWS))
 
 
 def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
@@ -302,7 +305,7 @@ def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterato
         if record.nodes:
             picture = base64.b64encode(graph_svg(session, compilation, record, MAX_NODES).encode()).decode()
             alt = f"{one_line(record.title, 40)} of entry {compilation.id}: {pluralize(len(record.nodes), 'node')}"
-            body = f'<img alt="{_attribute(alt)}" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">'
+            body = f'<img alt="{_escape_line(alt)}" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">'
             yield SnapshotSection(f"Graph of entry {compilation.id} ({pluralize(len(record.nodes), 'node')})", body)
 
 
@@ -315,7 +318,7 @@ def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterato
         ]
         yield SnapshotSection(
             f"Guards of entry {compilation.id} ({len(guard_records)})",
-            _table(["#", "Value", "Guard", "Expected", "Because of"], rows),
+            _table_html(["#", "Value", "Guard", "Expected", "Because of"], rows),
         )
 
 
@@ -330,7 +333,7 @@ def _timing_sections(session: Session) -> Iterator[SnapshotSection]:
         for r in timings(session)["rows"]
     ]
     if rows:
-        yield SnapshotSection("Compile times", _table(["Entry", "Function", "Whole", "Stages"], rows))
+        yield SnapshotSection("Compile times", _table_html(["Entry", "Function", "Whole", "Stages"], rows))
 
 
 def _triton_sections(session: Session, *, is_portable: bool) -> Iterator[SnapshotSection]:
@@ -357,7 +360,7 @@ def _highlight_html(code: str) -> str:
     try:
         from pygments.lexers import PythonLexer
     except ImportError:
-        return _code(code)
+        return _code_html(code)
     parts = []
     for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(shorten_paths(code)):
         color = next((c for name, c in _COLORS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
@@ -365,36 +368,36 @@ def _highlight_html(code: str) -> str:
     return f'<pre style="{CODE}">{"".join(parts)}</pre>'
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     return escape(shorten_paths(sanitize(text)), quote=True)
 
 
-def _attribute(text: str) -> str:
-    return _text(one_line(text, 300))
+def _escape_line(text: str) -> str:
+    return _escape_text(one_line(text, 300))
 
 
 def _details_html(title: str, body: str, is_open: bool = False) -> str:
-    return f'<details{" open" if is_open else ""} style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_text(title)}</summary>{body}</details>'
+    return f'<details{" open" if is_open else ""} style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_escape_text(title)}</summary>{body}</details>'
 
 
-def _code(text: str) -> str:
-    return f'<pre style="{CODE}">{_text(text)}</pre>' if text else ""
+def _code_html(text: str) -> str:
+    return f'<pre style="{CODE}">{_escape_text(text)}</pre>' if text else ""
 
 
-def _list(texts: Iterable[str]) -> str:
-    items = "".join(f"<li>{_text(t)}</li>" for t in texts)
+def _list_html(texts: Iterable[str]) -> str:
+    items = "".join(f"<li>{_escape_text(t)}</li>" for t in texts)
     return f"<ul>{items}</ul>" if items else ""
 
 
-def _badge(number: int) -> str:
+def _badge_html(number: int) -> str:
     hue = HUES[(number - 1) % 6 + 1] if number else "transparent"
     return f'<span style="background:{hue};color:#fff"><b>{number or "":>3}</b></span> '
 
 
-def _table(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> str:
-    head = "".join(f'<th style="{CELL}">{_text(h)}</th>' for h in heads)
+def _table_html(heads: list[str], rows: list[list[str]], limit: int = MAX_ROWS) -> str:
+    head = "".join(f'<th style="{CELL}">{_escape_text(h)}</th>' for h in heads)
     body = "".join(
-        f'<tr style="{ROW}">' + "".join(f'<td style="{CELL}">{_text(c)}</td>' for c in row) + "</tr>"
+        f'<tr style="{ROW}">' + "".join(f'<td style="{CELL}">{_escape_text(c)}</td>' for c in row) + "</tr>"
         for row in rows[:limit]
     )
     return f'<table style="border-collapse:collapse;font-size:12px"><tr style="{ROW}">{head}</tr>{body}</table>{_omitted_rows_html(len(rows), "row", limit)}'

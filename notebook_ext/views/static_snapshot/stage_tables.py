@@ -23,19 +23,19 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def line_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
     """Return the first tables of a compilation: its source lines and its AOT wrappers."""
-    return _with_entry(compilation, [_lines(session, compilation), _wrappers(session, compilation)])
+    return _with_entry(compilation, [_line_table(session, compilation), _wrapper_table(session, compilation)])
 
 
 def detail_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
     """Return the tables of the remaining stages of a compilation."""
     tables = [
-        _graphs(compilation),
-        _partition(session, compilation),
+        _graph_table(compilation),
+        _partition_table(session, compilation),
         _wrapper_values(session, compilation),
-        _memory(compilation),
-        _fusion(session, compilation),
-        _choices(compilation),
-        _steps(compilation),
+        _memory_table(compilation),
+        _fusion_table(session, compilation),
+        _choice_table(compilation),
+        _step_table(compilation),
     ]
     return _with_entry(compilation, tables)
 
@@ -51,7 +51,7 @@ def backward_table(session: Session) -> Table:
     return "Captured backwards", ["Capture", "Contents", "Reason"], rows
 
 
-def _lines(session: Session, compilation: CompilationRecord) -> Table:
+def _line_table(session: Session, compilation: CompilationRecord) -> Table:
     """Return the nodes of each graph and the kernels that come from each source line."""
     ordinals = source_lines.ordinals(session, compilation)
     files = {f.id for f in session.files}
@@ -77,7 +77,7 @@ def _lines(session: Session, compilation: CompilationRecord) -> Table:
     return "Source lines with their nodes and kernels", ["#", "Line", "Nodes by graph", "Kernels"], rows
 
 
-def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
+def _wrapper_table(session: Session, compilation: CompilationRecord) -> Table:
     view = aot_wrappers(session, compilation.id)
     rows = [
         [ring["name"], "in" if a["direction"] == "in" else "out", a["argument"], a["action"], a["why"]]
@@ -87,7 +87,7 @@ def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
     return "AOT runtime wrappers", ["Wrapper", "Direction", "Value", "Action", "Reason"], rows
 
 
-def _partition(session: Session, compilation: CompilationRecord) -> Table:
+def _partition_table(session: Session, compilation: CompilationRecord) -> Table:
     partition: dict[str, Any] | None = aot_wrappers(session, compilation.id).get("partition")
     rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in partition["rows"]] if partition else []
     return "Saved for backward", ["Value", "Saved or recomputed", "Bytes", "Reason"], rows
@@ -100,7 +100,7 @@ def _wrapper_values(session: Session, compilation: CompilationRecord) -> Table:
     return "Values of small tensors at the wrappers", ["Wrapper", "Direction", "Value", "Contents"], rows
 
 
-def _graphs(compilation: CompilationRecord) -> Table:
+def _graph_table(compilation: CompilationRecord) -> Table:
     rows = []
     for graph in compilation.graphs:
         passes = [
@@ -112,7 +112,7 @@ def _graphs(compilation: CompilationRecord) -> Table:
     return "Graphs", ["Stage", "Size", "Passes that changed it"], rows if len(rows) > 1 else []
 
 
-def _memory(compilation: CompilationRecord) -> Table:
+def _memory_table(compilation: CompilationRecord) -> Table:
     """Return the peak of each program and the largest tensors that are live at it."""
     rows = [
         [
@@ -129,7 +129,7 @@ def _memory(compilation: CompilationRecord) -> Table:
     return "Live memory at its peak", ["Program", "Peak", "Step", "Largest tensors"], rows
 
 
-def _fusion(session: Session, compilation: CompilationRecord) -> Table:
+def _fusion_table(session: Session, compilation: CompilationRecord) -> Table:
     rows = [
         ["fused" if d["fused"] else "not fused", f"{d['first']} {d['second']}".strip(), d["reason"], d["saved"]]
         for d in kernels(session)["decisions"]
@@ -138,7 +138,7 @@ def _fusion(session: Session, compilation: CompilationRecord) -> Table:
     return "Fusion decisions", ["", "Nodes", "Reason", "Saves"], rows
 
 
-def _choices(compilation: CompilationRecord) -> Table:
+def _choice_table(compilation: CompilationRecord) -> Table:
     rows = [
         [one_line(kernel.id, 20), c["taken"], c["reason"], "; ".join(c["ways"])]
         for kernel in {k.id: k for k in compilation.kernels}.values()
@@ -147,7 +147,7 @@ def _choices(compilation: CompilationRecord) -> Table:
     return "Autotuning", ["Kernel", "Chosen", "Reason", "Measured times"], rows
 
 
-def _steps(compilation: CompilationRecord) -> Table:
+def _step_table(compilation: CompilationRecord) -> Table:
     """Return the tracer steps that added something, if steps were recorded."""
     rows = [
         [

@@ -131,11 +131,9 @@ BranchOutput = tuple[Variable, Any]
 def _unify_int_outputs(first: TracedSubgraph, second: TracedSubgraph) -> tuple[TracedSubgraph, TracedSubgraph]:
     """Turn ints that differ between two branches into outputs of their graphs."""
     outputs = [body.builder.graph.output_node() for body in (first, second)]
-    output_iterators = [
-        iter(zip(b.outputs, o.args[0], strict=True)) for b, o in zip((first, second), outputs, strict=True)
-    ]  # type: ignore[arg-type]
+    iterators = [iter(zip(b.outputs, o.args[0], strict=True)) for b, o in zip((first, second), outputs, strict=True)]  # type: ignore[arg-type]
     pairs: list[tuple[BranchOutput, BranchOutput]] = []
-    tree = _merge_trees(first.output_tree, second.output_tree, output_iterators[0], output_iterators[1], pairs)
+    tree = _merge_trees(first.output_tree, second.output_tree, iterators[0], iterators[1], pairs)
     if tree is None:
         return first, second
     for n, output in enumerate(outputs):
