@@ -44,7 +44,7 @@ from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.pytree import tree_map_only
 from engine.torch_private.sympy_functions import PythonPrinter
-from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda
+from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda, reinterpret_tensor
 
 Run = Callable[..., tuple[Any, ...]]
 BUILD_THREADS = 4
@@ -249,6 +249,10 @@ class _ProgramWriter:
         }
         if self.device.type == "cuda":
             self.constants["raw_stream"] = current_raw_stream
+        elif not why_off(Feature.FAST_ALLOCATION) and not any(
+            _may_write(c.target) for s in self.program.steps for c in s.calls
+        ):
+            self.constants["untracked_view"] = reinterpret_tensor
 
     def text(self, *, checks: bool = True) -> str:
         """Return the text of ``run``; without ``checks``, inputs may be misaligned."""
@@ -288,10 +292,11 @@ class _ProgramWriter:
         for ref in buffer_refs(out):
             if ref.buffer in self._returned_complex_inputs and ref.is_complex and _is_whole_buffer(ref):
                 return f"given_{self._names[ref.buffer]}"
+        refs = buffer_refs(out)
+        if is_view and refs:
+            return self._tensor(refs[0], is_tracked=True)
         text = self._value(out)
-        if is_view or not buffer_refs(out) or text.isidentifier():
-            return text
-        return f"{text}.data"
+        return text if not refs or text.isidentifier() or text.startswith("untracked_view(") else f"{text}.data"
 
     @functools.cached_property
     def _returned_complex_inputs(self) -> set[str]:
@@ -522,18 +527,25 @@ class _ProgramWriter:
 
     @_value.register
     def _(self, ref: BufferRef) -> str:
-        return f"view_as_complex({self._view_text(ref)})" if ref.is_complex else self._view_text(ref)
+        return self._tensor(ref, is_tracked="untracked_view" not in self.constants)
 
-    def _view_text(self, ref: BufferRef) -> str:
+    def _tensor(self, ref: BufferRef, *, is_tracked: bool) -> str:
+        """Return the text of a tensor; it shares its buffer's version counter if ``is_tracked``."""
+        text = self._view_text(ref, is_tracked=is_tracked)
+        return f"view_as_complex({text})" if ref.is_complex else text
+
+    def _view_text(self, ref: BufferRef, *, is_tracked: bool) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
         if _is_whole_buffer(ref):
             return local
-        if buffer is not None and _is_transpose(ref, buffer):
+        if is_tracked and buffer is not None and _is_transpose(ref, buffer):
             return f"{local}.t()"
         if buffer is None:
             raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
         shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
         stride = self._sizes(buffer.stride if ref.stride is None else ref.stride)
+        if not is_tracked:
+            return f"untracked_view({local}, {shape}, {stride}, {self._size(ref.offset)})"
         if static_size(ref.offset) == 0:
             return f"{local}.as_strided({shape}, {stride})"
         # An allocation starts at offset 0 of its storage; inputs and ATen results may be views.
@@ -579,13 +591,20 @@ def _returns_tensor(target: Any) -> bool:
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
+def _may_write(target: Any) -> bool:
+    """Return True if a call may write its arguments, whose version counters then count it."""
+    called = called_overload(target)
+    return called is None or called.namespace not in ("aten", "engine") or called._schema.is_mutable
+
+
 def _has_data_dependent_size(target: Any) -> bool:
     """Return True if an operator's result size may depend on data.
 
     The graph may have assumed that size.
     """
     called = called_overload(target)
-    return called is None or called.namespace != "aten" or torch.Tag.dynamic_output_shape in called.tags
+    is_known = called is not None and called.namespace in ("aten", "engine")
+    return not is_known or torch.Tag.dynamic_output_shape in called.tags
 
 
 def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:

@@ -53,7 +53,7 @@ class Feature(enum.Enum):
     KERNELS = "graphs run in ATen, without kernels"
     COMPILED_AUTOGRAD = "backwards run in torch's engine"
     GUARD_HELPERS = "guards are checked one by one, which is slower"
-    FAST_ALLOCATION = "memory is allocated by empty_strided, which is slower"
+    FAST_ALLOCATION = "tensors are made by empty_strided and as_strided, which is slower"
     CUDA_GRAPHS = "kernels are launched one by one, without CUDA graphs"
     DISK_CACHE = "nothing is stored on disk"
     SOURCE_LIMIT = "sources of generated code stay in memory until the process ends"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     empty_strided_cpu: Any
     empty_strided_cuda: Any
     make_subclass: Any
+    reinterpret_tensor: Any
 
 ENTRIES = (
     Entry(
@@ -61,6 +62,14 @@ ENTRIES = (
         without="memory on a GPU is allocated by empty_strided",
         off=Feature.FAST_ALLOCATION,
         calls=("(a, a, a)",),
+    ),
+    Entry(
+        "torch._C._dynamo.guards:_reinterpret_tensor",
+        Kind.FUNCTION,
+        "Makes a tensor on the memory of another, without the dispatcher and autograd's views.",
+        without="views are made by as_strided",
+        off=Feature.FAST_ALLOCATION,
+        calls=("(a, a, a, a)",),
     ),
     Entry(
         "torch.nested._internal.nested_tensor:NestedTensor",

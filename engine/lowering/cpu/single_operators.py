@@ -19,7 +19,7 @@ from engine.ir.static_sizes import static_size
 from engine.lowering.memory.live_memory import size_hints
 
 MIN_BYTES = 1 << 16
-"""Below this, most of the time is the call itself, which takes ATen as long as a kernel."""
+"""Below this, most of the time is the call itself."""
 
 NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 FASTER_IN_KERNELS = frozenset(
@@ -42,6 +42,17 @@ FASTER_IN_KERNELS = frozenset(
     )
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""
+
+SLOW_CALLS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("gelu", "gelu_backward", "mish", "remainder", "log_sigmoid_forward", "any", "all", "mean", "logsumexp"),
+        *("var", "var_mean", "std", "std_mean", "native_layer_norm", "native_group_norm", "_fused_rms_norm"),
+        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"),
+        *("repeat", "constant_pad_nd", "index", "_adaptive_avg_pool2d", *(f"{name}2d" for name in NEAREST)),
+    )
+)
+"""Operators whose call takes ATen 3 us longer than a kernel, or more, on 1,000 elements."""
 
 CALL_SECONDS = 6e-6
 """Time of a call of an operator in eager, with its share of autograd."""
@@ -73,7 +84,7 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
             continue
         moved = [static_size(k.bytes_moved) for k in computed_by]
         if all(count is not None and count < MIN_BYTES for count in moved):
-            reasons[node] = SMALL
+            reasons |= {} if called._schema.name in SLOW_CALLS else {node: SMALL}
         elif called._schema.name not in FASTER_IN_KERNELS and not any(k.loads_tiles for k in computed_by):
             reasons[node] = SAME_BYTES
     return reasons
