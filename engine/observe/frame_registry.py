@@ -5,6 +5,7 @@ Frames are user functions, resume functions, and wrappers (named by the function
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 
@@ -70,8 +71,9 @@ class FrameRegistry:
         """
         if id in self._first_inlined or id not in self._records:
             return
+        inside = self._places_inside(id, places)
         own = self._records[id].name.removesuffix(self._suffix)
-        for file, name in places:
+        for file, name in places if inside is None else inside:
             if name not in (own, *WRAPPER_NAMES) and not name.startswith("<") and self._sources.is_user_file(file):
                 self._first_inlined[id] = name
                 return
@@ -87,11 +89,15 @@ class FrameRegistry:
 
         Functions (file, name) below the frame's own in the stack will be frames that Python calls.
         """
+        for place in self._places_inside(id, places) or ():
+            self._callers_after_break.setdefault(place, id)
+
+    def _places_inside(self, id: str, places: list[tuple[str, str]]) -> list[tuple[str, str]] | None:
+        """Return the places below a frame's own in the stack; None if the frame is not in it."""
         own = [
             i for i, (_, name) in enumerate(places) if _RESUME.sub(r"\g<name>", name) == self._function_names.get(id)
         ]
-        for place in places[own[-1] + 1 :] if own else ():
-            self._callers_after_break.setdefault(place, id)
+        return places[own[-1] + 1 :] if own else None
 
     def finish(self) -> None:
         """Set the final names: wrappers by the wrapped function, methods with their class."""
@@ -110,6 +116,8 @@ class FrameRegistry:
         inside = self._first_inlined.get(frame.id)
         if inside is not None and self._is_wrapper(plain, frame):
             plain = inside
+        elif plain in WRAPPER_NAMES and not self._sources.is_user_file(frame.file):
+            return f"{plain} ({os.path.basename(frame.file)}){self._suffix}"
         owner = self._owner(frame)
         return (f"{owner}.{plain}" if owner and plain in _METHODS else plain) + self._suffix
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine.observe.json_values import as_list
 from engine.observe.parse_graph import SHORT_DTYPES
 from engine.records.bytecode import Span
-from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord
+from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord, separate_entries
 from engine.records.trace import BreakRecord
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
@@ -181,12 +181,7 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
     if kind == "identity":
         return (Fix(f"Create {name} once, outside the compiled function, and pass the same object to each call."),)
     if kind == "equal":
-        return (
-            Fix(
-                f"Each value of {name} needs its own cache entry. If there are many, move the code that depends on it out of the "
-                "compiled function."
-            ),
-        )
+        return (separate_entries(name, is_flag=expected in ("True", "False")),)
     return ()
 
 

@@ -16,6 +16,7 @@ from engine.records.base import Record
 from engine.records.bytecode import Span
 from engine.records.counts import (
     aten_calls_of,
+    breaks_and_errors_of,
     breaks_of,
     causing_guard_failure,
     compile_seconds,
@@ -26,7 +27,7 @@ from engine.records.counts import (
 )
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import operator_name
-from engine.records.guards import Fix, GuardFailure
+from engine.records.guards import STORM, Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives
 from engine.records.ranks.groups import divergence_title, format_ranks
@@ -40,8 +41,6 @@ Severity = Literal["error", "warning", "advice"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
 """Most severe first: wrong or not compiled; costs time or memory at each run; advice."""
 
-STORM = 3
-"""Number of recompiles for one reason from which on they are a warning."""
 GUARD_SECONDS = 1e-4
 """Median seconds of guard evaluation per call from which on it is a warning."""
 WARM_UP_HITS = 20
@@ -121,9 +120,11 @@ def _hint(text: str) -> tuple[Fix, ...]:
 def _nothing_compiled(session: Session) -> Iterator[Finding]:
     if not _is_nothing_compiled(session):
         return
+    stops = breaks_and_errors_of(session.compilations)
+    none = "no function or module that computes with tensors was called"
     why = next(
         (f"{s.name}: {_one_line(s.reason)}" for s in session.skipped),
-        "no function or module that computes with tensors was called",
+        _one_line(stops[0][1].context or stops[0][1].title) if stops else none,
     )
     fixes = _hint(session.skipped[0].hint) if session.skipped else ()
     yield Finding("nothing-compiled", "error", "Nothing was compiled", why, fixes, view="breaks")
@@ -176,6 +177,17 @@ def _internal_errors(session: Session) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _graphs_run_as_traced(session: Session) -> Iterator[Finding]:
+    names = {f.id: f.name for f in session.frames}
+    for compilation in session.compilations:
+        if compilation.aot is not None and (fallback := compilation.aot.fallback) is not None:
+            span = next((n.span for g in compilation.graphs for n in g.nodes if n.name == fallback.node), None)
+            yield Finding(
+                "runs-as-traced", "warning", f"The graph of {names[compilation.frame]} runs as traced, without kernels",
+                _one_line(fallback.reason), _hint(fallback.hint), "", span, f"aot|{compilation.id}", compilation.id,
+            )  # fmt: skip
+
+
 # Graph breaks and recompiles.
 
 
@@ -220,7 +232,7 @@ def _recompiles(session: Session) -> Iterator[Finding]:
         first, failure = compiled[0]
         name = names[frame].name if frame in names else f"frame {frame}"
         span = failure.span if failure else None
-        saves = 0.0 if failure and failure.is_expected else sum(compile_seconds(c) for c, _ in compiled)
+        saves = 0.0 if failure and failure.needs_no_fix(len(compiled)) else sum(compile_seconds(c) for c, _ in compiled)
         yield Finding(
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
             f"{name} was recompiled {_count_text(len(compiled), 'time')} for one reason",
@@ -387,20 +399,27 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 
 
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
-    found: dict[tuple[str, bool, str, str], list[tuple[str, Span | None]]] = {}
+    found: dict[tuple[str, str, str], list[tuple[str, str, Span | None]]] = {}
     for compilation in session.compilations:
         nodes = {n.id: n for g in compilation.graphs for n in g.nodes}
         for call in aten_calls_of(compilation):
             if not call.is_library:
                 node = nodes.get(call.node)
-                place = (compilation.id, node.span if node else None)
-                is_custom = not call.op.startswith(_OPERATORS_OF_TORCH)
-                found.setdefault((operator_name(call.op, node), is_custom, call.reason, call.hint), []).append(place)
-    for (op, is_custom, reason, hint), places in found.items():
-        where, advice = ("its own code", _CUSTOM_ADVICE) if is_custom else ("in ATen", hint)
+                op = operator_name(call.op, node)
+                custom = "" if call.op.startswith(_OPERATORS_OF_TORCH) else op
+                place = (op, compilation.id, node.span if node else None)
+                found.setdefault((custom, call.reason, call.hint), []).append(place)
+    for (custom, reason, hint), places in found.items():
+        where, advice = ("its own code", _CUSTOM_ADVICE) if custom else ("in ATen", hint)
+        _, compilation_id, span = places[0]
+        first, *others = dict.fromkeys(op for op, _, _ in places)
+        names = (
+            f"{first} and {others[0] if len(others) == 1 else f'{len(others)} other operators'}" if others else first
+        )
+        run, fused = ("run", "are not fused") if others else ("runs", "is not fused")
         yield Finding(
-            "aten-fallback", "advice", f"{op} runs {where} and is not fused with the kernels around it", _one_line(reason), _hint(advice),
-            "the memory traffic of its operands", places[0][1], "kernels", places[0][0], len(places),
+            "aten-fallback", "advice", f"{names} {run} {where} and {fused} with the kernels around", _one_line(reason), _hint(advice),
+            "the memory traffic of the operands", span, "kernels", compilation_id, len(places),
         )  # fmt: skip
 
 
@@ -532,6 +551,7 @@ RULES: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     _wrong_kernels,
     _values_not_finite,
     _internal_errors,
+    _graphs_run_as_traced,
     _graph_breaks,
     _recompiles,
     _specialized_sizes,

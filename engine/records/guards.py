@@ -107,8 +107,20 @@ class Fix(Record):
     unverified_reason: str = ""
 
 
+STORM = 3
+"""Number of recompiles for one reason from which on they are a warning."""
 NO_FIX = "No fix needed"
 """Start of the text of a fix where there is nothing to do."""
+
+
+def separate_entries(name: str, *, is_flag: bool) -> Fix:
+    """Return the advice for a specialized value that no symbol can replace."""
+    if is_flag:
+        return Fix(f"{NO_FIX}: True and False of {name} need one cache entry each.")
+    return Fix(
+        f"{NO_FIX} for a few values: each value of {name} needs its own cache entry. If there are many, move the code "
+        "that depends on it out of the compiled function."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +144,12 @@ class GuardFailure(Record):
 
     @property
     def is_expected(self) -> bool:
-        """True if nothing needs to be fixed: the call has to be compiled for itself."""
+        """True if no fix saves this compile: the call has to be compiled for itself."""
         return bool(self.fixes) and all(fix.text.startswith(NO_FIX) for fix in self.fixes)
+
+    def needs_no_fix(self, count: int) -> bool:
+        """Return True if that holds for ``count`` recompiles for this reason."""
+        return self.is_expected and (count < STORM or all(fix.text.startswith(f"{NO_FIX}:") for fix in self.fixes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class EditView {
   draw() {
     if (this.frame.model.hasKernel === false) return put(this.el, h("p", { class: "mut pad" }, "This page has no kernel. Run the notebook: there a graph can be edited, compiled and compared with eager."));
     const [entry, stage] = this.wanted ?? ["", ""], { data } = this;
+    if (data && !this.frame.isReady) this.frame.say(this.standing);
     if (this.waiting || (data && (!this.wanted || (entry === data.entry && (!stage || stage === data.stage))))) return;
     this.wanted = undefined;
     this.request("open", entry || data?.entry || this.frame.overview.start, stage);
@@ -79,9 +80,14 @@ class EditView {
     this.numbers();
     this.show();
     this.frame.note();
-    const { trial } = data, { title } = data.choices.find((/** @type {any} */ c) => c.entry === data.entry && c.stage === data.stage);
-    this.frame.say(data.said || (trial && waiting !== "open" ? trial.sentence : `${title}, ${data.edits.length ? "edited" : "not edited yet"}.`));
+    this.frame.say(data.said || (data.trial && waiting !== "open" ? data.trial.sentence : this.standing));
     if (this.wanted) this.draw();
+  }
+
+  /** The stage that is shown, in a sentence. */
+  get standing() {
+    const { choices, entry, stage, edits } = this.data;
+    return `${choices.find((/** @type {any} */ c) => c.entry === entry && c.stage === stage).title}, ${edits.length ? "edited" : "not edited yet"}.`;
   }
 
   get hint() {

@@ -247,6 +247,7 @@ export class Frame {
   /** Open a view, optionally at an entry and a detail. @param {string} id @param {...string} where */
   open(id, ...where) {
     this.isReady = false;
+    if (id !== this.view?.id) put(this.sentence);
     this.view = this.viewOf(TABS.some((tab) => tab[0] === id) ? id : TABS[0][0]);
     this.drawTabs();
     for (const tab of this.tabs.children) {

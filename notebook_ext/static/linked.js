@@ -379,6 +379,7 @@ export class LinkedView {
     b.setAttribute("aria-pressed", String(this.isPinned));
     l.setAttribute("aria-pressed", String(this.library));
     this.frame.say(...this.sentence(own));
+    for (const slot of SLOTS) this.views[slot].rows.scroll();
   }
 
   drawRail() {

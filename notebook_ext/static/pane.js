@@ -155,7 +155,7 @@ export class PaneView {
     const { tops } = this.rows, [marks, all] = tops ? [hits.map((i) => tops[i]), tops[tops.length - 1]] : [hits, this.end - this.from];
     put(this.ruler, rulerMarks(marks, all).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));
     this.rows.refresh((i, row) => row.className !== this.#look(this.from + i));
-    if (view.cursor.slot === this.slot) this.rows.show(view.cursor.row - this.from, 100);
-    else this.rows.show(hits.length ? hits[0] : -1, 54);
+    if (view.cursor.slot === this.slot) this.rows.show(view.cursor.row - this.from, 100, true);
+    else this.rows.show(hits.length ? hits[0] : -1, 54, true);
   }
 }

@@ -87,7 +87,7 @@ def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
         "compilation": record.id,
         "cause": sanitize(record.cause),
         "inputs": [[one_line(source_name(k), 80), one_line(v, 80)] for k, v in (record.inputs or {}).items()],
-        "restarts": [sanitize(r) for r in record.restart_reasons],
+        "restarts": [sanitize(r.partition("\n")[0]) for r in record.restart_reasons],
         "caches": [
             {
                 "cache": one_line(c.cache),

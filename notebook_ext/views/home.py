@@ -66,6 +66,8 @@ MIN_TRAFFIC = 1_000_000
 DYNAMIC_OPTION = "--dynamic"
 _FAILED = ("fail", "would fail")
 _SIZE_KINDS = ("shape", "tensor size", "size")
+_TENSOR_KINDS = ("type", "dtype", "device", "ndim", "requires_grad")
+"""Kinds of guards that no fix of another value can make hold."""
 _ALL_CALLS = "torch.tensor("
 """A fix with this call is applied to every call, so that all arguments have one type."""
 
@@ -295,15 +297,17 @@ def _break_findings(session: Session) -> Iterator[Finding]:
         saves = [pluralize(len(found), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
         if seconds:
             saves.append(format_seconds(seconds))
+        has_fix = bool(edit or record.hints)
         yield _finding_of_break_or_error(
             session,
             compilation,
             record,
             f"{owner} {name}: {title if title.startswith('Python') else title[:1].lower() + title[1:]}",
             sanitize(record.explanation).rstrip(".") + ".",
-            urgency=3,
+            urgency=3 if has_fix else NO_ACTION,
+            sign="!" if has_fix else "i",
             saved=len(found) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
-            saves=", ".join(saves),
+            saves=", ".join(saves) if has_fix else "",
             fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]),
             edit=edit[0] if edit else None,
             edit_text=edit[1] if edit else "",
@@ -388,16 +392,18 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     seconds = sum(map(compile_seconds, cluster.compilations))
     useful = useful_fixes(failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
     edit, text = _recompile_edit(session, cluster, useful)
-    also = "" if edit else _other_changed_inputs(session, failure)
+    also = _other_changed_inputs(session, failure)
     is_numbered = session.compiler != "torch"
+    needs_none = failure.needs_no_fix(count)
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
         re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence)) + also,
-        NO_ACTION if failure.is_expected else 3,
+        NO_ACTION if needs_none else 3,
         count + min(seconds, 1e3) / 1e3,
         ""
-        if failure.is_expected or also
+        if needs_none or also
         else f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
+        sign="i" if needs_none else "!",
         place=source_lines.failure_place(session, failure),
         pointed=sanitize(source_lines.source_line(session, failure.span)),
         line=f"linked|{failure.entry}|line={failure.span.line}"
@@ -419,13 +425,20 @@ def _other_changed_inputs(session: Session, failure: GuardFailure) -> str:
         return ""
     own = guards[failure.guard].source
     failed = (guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards)
-    names = (g.source for g in failed if g.kind in ("dict keys", "length") and not own.startswith(g.source))
-    if not (other := next(names, "")):
+    names = (
+        (g.source, g.kind if g.kind in _TENSOR_KINDS else "")
+        for g in failed
+        if not own.startswith(g.source) and not g.source.startswith(own)
+        if g.kind in ("dict keys", "length", *_TENSOR_KINDS) or g.expected in ("True", "False")
+    )
+    other, kind = next(names, ("", ""))
+    if not other:
         return ""
     pairs = enumerate(zip(reversed(own), reversed(failure.source), strict=False))
     same = next((n for n, (a, b) in pairs if a != b), 0)  # the root may have the user's name
     root, named = own[: len(own) - same], failure.source[: len(failure.source) - same]
-    return f" {source_name(named + other.removeprefix(root) if other.startswith(root) else other)} changed, too."
+    name = source_name(named + other.removeprefix(root) if other.startswith(root) else other)
+    return f" {name}{kind and f' {kind}'} changed, too."
 
 
 def _call_number(session: Session, call: CallRecord) -> int:
@@ -435,8 +448,9 @@ def _call_number(session: Session, call: CallRecord) -> int:
 
 def _other_problems(session: Session) -> Iterator[Finding]:
     """Yield the problems that ``engine.doctor`` also reports, in its words."""
+    shown = (*_SHOWN_WITH_EDITS, *(["nothing-compiled"] if breaks_and_errors_of(session.compilations) else []))
     for number, problem in enumerate(find_problems(session)):
-        if problem.kind in _SHOWN_WITH_EDITS:
+        if problem.kind in shown:
             continue
         is_fact = problem.severity == "advice" and (not problem.fixes or problem.kind in _FACTS)
         line = f"linked|{problem.compilation}|line={problem.span.line}" if problem.span and problem.compilation else ""
@@ -456,7 +470,8 @@ def _other_problems(session: Session) -> Iterator[Finding]:
 
 def _make_sentence(text: str) -> str:
     """Return a text as a sentence; a name at its start keeps its case."""
-    start = text[:1] if text.partition(" ")[0].endswith(":") else text[:1].upper()
+    word = text.partition(" ")[0]
+    start = text[:1] if word.endswith(":") or "_" in word else text[:1].upper()
     return start + text[1:] + ("." if text else "")
 
 

@@ -19,6 +19,7 @@ from engine.records.counts import (
     graph_count,
     groups,
     has_graph,
+    is_user_error,
     recompiles_of,
     unique_kernels,
 )
@@ -352,8 +353,9 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
     yield SummaryItem("Nothing was compiled", "breaks", "name")
     frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
     if frames:
-        yield SummaryItem(f": {one_line(frames[0].name, 60)} ran as Python")
         stops = breaks_and_errors_of(session.compilations)
+        does = "raises an exception" if stops and is_user_error(stops[0][1]) else "ran as Python"
+        yield SummaryItem(f": {one_line(frames[0].name, 60)} {does}")
         if stops:
             yield SummaryItem(" (")
             yield SummaryItem(

@@ -67,6 +67,9 @@ def edit_a_kernel(page: Any) -> None:
     assert page.locator(".lm .edit [data-result]").inner_text().startswith("✗ Line ")
     assert "past the end of b." in page.locator(".lm .edit [data-result]").inner_text()
     keep(page, "edit-kernel-fault")
+    choose_view(page, "guards")
+    choose_view(page, "edit")
+    assert "edited" in said(page)
 
 
 def tune_a_kernel(page: Any) -> None:

@@ -640,6 +640,8 @@ def test_notes_and_lists_are_whole_on_a_narrow_page(explorer: Show) -> None:
     assert page.locator(".lm .kernels h4", has_text="in the program for cuda:90").count() == 1
     page.locator('.lm .tabs [data-view="compilations"]').click()
     assert page.locator(".lm .compilations .two > [tabindex='0']").count() >= 1
+    table = page.locator(".lm .compilations .two > [tabindex='0']")
+    assert table.evaluate("e => e.scrollWidth <= e.clientWidth + 1")
 
 
 def test_columns_of_recompiles_are_aligned_in_all_rows(explorer: Show) -> None:

@@ -14,7 +14,7 @@ from engine.ir.introspection.tensor_spec import described_type
 from engine.ir.sources.attributes import ModuleHooksSource
 from engine.ir.sources.base import MISSING, ConstName
 from engine.ir.sources.containers import LengthSource
-from engine.records.guards import NO_FIX, Fix
+from engine.records.guards import NO_FIX, Fix, separate_entries
 
 
 def _name_of(cls: type) -> str:
@@ -74,6 +74,8 @@ class TypeMatch(Guard):
                     "The class was defined again (its cell was re-run). Create the object again from the new class, or compile after the last definition."
                 ),
             )
+        if described_type(value) is getattr(self.type, "cls_to_become", None):
+            return (Fix("Call the module once before it is compiled: a lazy module has another type afterwards."),)
         return (Fix(f"Always pass {self.user_expr} with the same type, or write one function per type."),)
 
 
@@ -217,9 +219,8 @@ class EqualsMatch(Guard):
             symbol = Fix(f"Make {self.user_expr} a symbol from the first call", "f = engine.compile(f, dynamic=True)")
             return (symbol, lift) if type(self.expected) is int and self.source.is_argument_or_item() else (lift,)
         return (
-            Fix(
-                f"Each value of {self.user_expr} needs its own cache entry. If there are many, move the code that depends on it out "
-                "of the compiled function."
+            separate_entries(
+                self.user_expr, is_flag={self.expected_text(), describe_values.describe(value)} == {"True", "False"}
             ),
         )
 

@@ -108,15 +108,21 @@ export class Rows {
     this.inner.append(fresh);
   }
 
-  /** Bring a row into view. @param {number} index @param {number} lead pixels above it */
-  show(index, lead) {
+  /** Bring a row into view. @param {number} index @param {number} lead pixels above it @param {boolean} [isLater] `scroll` is called afterwards */
+  show(index, lead, isLater) {
     if (index < 0) return;
     if (!this.view) this.view = this.el.clientHeight;
     if (!this.view) return;
     // Clamp like the browser does, so that the cached position stays correct.
     const top = Math.min(scrollFor(this.#lines(index), this.top, this.view, lead, this.height), Math.max(0, this.#lines(this.count) * this.height - this.view));
     if (top === this.top) return;
-    this.el.scrollTop = this.top = top;
+    this.top = top;
     this.#fill();
+    if (!isLater) this.scroll();
+  }
+
+  /** Scroll to where `show` has drawn rows. This forces a layout if the page has changed, so several lists do it last. */
+  scroll() {
+    if (this.view) this.el.scrollTop = this.top;
   }
 }

@@ -124,6 +124,7 @@ def test_a_break_that_torch_asks_for_is_not_the_users() -> None:
     assert own
     assert {(b.title, b.hints) for b in own} == {("graph_break() in torch's own code", ())}
     assert {b.span.file for b in own} == {str(HERE)}
+    assert "wrapper (optimizer.py)" in {f.name for f in session.frames}  # not by its caller
 
 
 @pytest.mark.thorough

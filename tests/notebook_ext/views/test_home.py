@@ -117,7 +117,7 @@ def test_recompiles_are_told_apart_by_what_changed(shell: Shell) -> None:
     titles = {f.title.removeprefix("smooth recompiles: "): f.saves.split(",")[0] for f in found}
     assert titles == {
         "window 3 -> 5": "2 compiles",
-        "mode 'mean' -> 'max'": "1 compile",
+        "mode 'mean' -> 'max'": "",
         "signal ndim: 2 -> 1": "1 compile",
         "signal requires_grad: False -> True": "1 compile",
     }
@@ -298,6 +298,36 @@ def test_an_exception_is_no_graph_break(shell: Shell) -> None:
     assert shown["outcome"] == "f was compiled into 1 graph; then it raised an exception."
     assert (shown["findings"][0]["title"], shown["tone"]) == ("f raises an exception", "bad")
     assert counts(session).breaks == 0
+    shown = home(
+        run(
+            shell,
+            "def f(x, of):\n    return x * {'a': 1}[of]\n\ntry:\n    f(torch.ones(2), 'b')\nexcept KeyError:\n    pass\n",
+        )
+    )
+    assert shown["outcome"] == "Nothing was compiled: f raises an exception (line 2: {'a': 1}[of])."
+    assert [(f["title"], f["cause"]) for f in shown["findings"]] == [("f raises an exception", "KeyError: 'b'.")]
+
+
+def test_what_no_fix_can_save_is_not_promised(shell: Shell) -> None:
+    """A flag, a value beside another that changed, and a graph without kernels save nothing."""
+    cell = "def f(x, flag, n):\n    return (x + n) * 2 if flag else x - n\n\nx = torch.ones(2)\nf(x, True, 1)\nf(x, False, 1)\nf(x.double(), False, 2)\n"
+    found = {f["title"]: f for f in home(run(shell, cell))["findings"]}
+    assert {t.removeprefix("f recompiles: "): (f["sign"], f["saves"]) for t, f in found.items()} == {
+        "flag True -> False": ("i", ""),
+        "n 1 -> 2": ("!", ""),
+    }
+    assert found["f recompiles: n 1 -> 2"]["cause"].endswith(" x dtype changed, too.")
+    traced = home(run(shell, "def g(x):\n    return x.to_sparse()\n\ng(torch.ones(2))\n", "--backend aot_eager"))[
+        "findings"
+    ]
+    assert [(f["title"], f["cause"], f["place"], f["saves"]) for f in traced] == [
+        (
+            "The graph of g runs as traced, without kernels",
+            "to_sparse returns a sparse or quantized tensor.",
+            "line 2",
+            "",
+        )
+    ]
 
 
 def test_the_counts_are_those_of_the_summary(shell: Shell) -> None:
@@ -361,7 +391,7 @@ def test_a_number_gets_no_tensor_edit_and_a_custom_operator_a_line(shell: Shell)
     found = findings(shell.ns["_compile"])
     custom = next(f for f in found if "strangers.twice" in f.title)
     assert (custom.title.partition(" runs ")[2], custom.place) == (
-        "its own code and is not fused with the kernels around it",
+        "its own code and is not fused with the kernels around",
         "line 11",
     )
     assert all(f.edit is None for f in found if f.title.startswith("at_least_two breaks"))

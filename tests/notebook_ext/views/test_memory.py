@@ -59,6 +59,7 @@ def test_sizes_known_only_at_run_time_are_symbols_in_both_views() -> None:
     assert "unknown until it runs" in memory(session, entry)["recompute"]
     assert [v["name"] for v in shown["outputs"]] == ["output 0"]
     assert shown["checks"] >= 1
+    assert not [row for row in shown["graph"]["outputs"] if "SymBool" in row["type"]]
 
 
 @pytest.mark.thorough

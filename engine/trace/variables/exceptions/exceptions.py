@@ -239,7 +239,10 @@ class ExceptionVariable(AttributeDictVariable):
         """The exception as a traceback ends: ``ValueError: no rows``."""
         message = self.known_args[0].resolved if len(self.known_args) == 1 else self
         is_text = message.is_constant and message.python_type() is str
-        return f"{self.cls.__name__}: {message.constant}" if is_text else f"{self.describe()} is raised"
+        if not is_text:
+            return f"{self.describe()} is raised"
+        shown = repr(message.constant) if self.cls.__str__ is KeyError.__str__ else message.constant
+        return f"{self.cls.__name__}: {shown}"
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
