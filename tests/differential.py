@@ -439,11 +439,14 @@ class TensorCollector(Comparison):
             self.tensors(a.grad, b.grad, f"{where}.grad")
 
 
-def beyond_rounding(name: str, found: Comparison, plain: Observation, *, grad: bool) -> list[str]:
-    """Return the differences of a comparison, less rounding errors like eager's.
+def beyond_rounding(
+    name: str, found: Comparison, plain: Observation, compiled: Observation, *, grad: bool, rounds: int = 1
+) -> list[str]:
+    """Return the differences of two runs, less rounding errors like eager's.
 
-    The program runs once more in float64, its casts and autocast too. A tensor may be ``ROUNDING_FACTOR`` times as far from its values as eager's.
+    The program runs once more in float64, as many ``rounds`` of its calls as were made until then, its casts and autocast too. A tensor may be ``ROUNDING_FACTOR`` times as far from its values as eager's.
     """
+    found.observations(plain, compiled)
     if not found.unequal:
         return found.differences
     loaded = prepare(name, "float64")
@@ -452,7 +455,9 @@ def beyond_rounding(name: str, found: Comparison, plain: Observation, *, grad: b
         loaded.target.double()
     exact = TensorCollector()
     with InDouble():
-        exact.observations(plain, observe(loaded, loaded.target, grad=grad))
+        for _ in range(rounds):
+            seen = observe(loaded, loaded.target, grad=grad)
+        exact.observations(plain, seen)
     excused = {where for where, pair in found.unequal.items() if is_rounding_error(*pair, exact.found.get(where))}
     return [line for line in found.differences if line.partition(": ")[0] not in excused]
 

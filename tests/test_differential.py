@@ -159,9 +159,7 @@ def test_rounding_like_eager_is_no_difference() -> None:
         plain, changed = prepare(name, "plain"), prepare(name, "compiled")
         expected = observe(plain, plain.target)
         seen = observe(changed, after(lambda r: r + error)(changed.target))
-        comparison = Comparison({torch.float32: (0.0, 0.0)})
-        comparison.observations(expected, seen)
-        return beyond_rounding(name, comparison, expected, grad=True)
+        return beyond_rounding(name, Comparison({torch.float32: (0.0, 0.0)}), expected, seen, grad=True)
 
     assert found(1e-9) == []
     assert any("values differ" in line for line in found(1e-4))
@@ -175,9 +173,7 @@ def test_casts_and_autocast_of_a_program_are_rounding() -> None:
         plain, changed = prepare(name, "plain"), prepare(name, "compiled")
         expected = observe(plain, plain.target, grad=False)
         seen = observe(changed, after(lambda r: r + error)(changed.target), grad=False)
-        comparison = Comparison({torch.float32: (0.0, 0.0)})
-        comparison.observations(expected, seen)
-        return beyond_rounding(name, comparison, expected, grad=False)
+        return beyond_rounding(name, Comparison({torch.float32: (0.0, 0.0)}), expected, seen, grad=False)
 
     assert found(1e-4) == []
     assert any("values differ" in line for line in found(0.2))

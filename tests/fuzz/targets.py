@@ -76,8 +76,7 @@ class Programs(Target):
                 [] if any(text in str(error) for text in KNOWN_LIMITS) else [f"backward raises only compiled: {error}"]
             )
         comparison = Comparison(None if backend == "eager" else tolerances(plain.program))
-        comparison.observations(expected, actual)
-        found = beyond_rounding(name, comparison, expected, grad=True)
+        found = beyond_rounding(name, comparison, expected, actual, grad=True)
         if found:
             again = prepare(name, "again")
             if Comparison().observations(expected, observe(again, again.target)):
