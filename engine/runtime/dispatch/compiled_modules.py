@@ -47,6 +47,7 @@ class _CompiledModuleBase(_SkipInitSubclass):
 
 
 _CLASS: Any = object.__dict__["__class__"]
+_EQUALS: Any = object.__dict__["__eq__"]
 _compiled_classes: WeakTable[type, weakref.ref[type]] = WeakTable()
 """Compiled class of each module class; weak, because it refers to its base."""
 
@@ -91,6 +92,7 @@ def _compiled_class(cls: type) -> type:
         "__deepcopy__": _deepcopy,
         "__copy__": _copy,
         "__reduce_ex__": _reduce,
+        **({"__eq__": _equals, "__hash__": _hash} if cls.__eq__ is _EQUALS else {}),
     }
     compiled = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
     _compiled_classes[cls] = weakref.ref(compiled)
@@ -111,6 +113,15 @@ def _set_class(wrapper: Any, cls: type) -> None:
 def _function_of_method(value: Any, module: Any) -> Any:
     """Return the function of a method that is bound to ``module``, else None."""
     return value.__func__ if type(value) is MethodType and value.__self__ is module else None
+
+
+def _equals(wrapper: Any, other: Any) -> Any:
+    """Compare by the original, so that tables keyed by the module, as FSDP's, find it by either."""
+    return getattr(wrapper, ORIGINAL_MODULE_ATTR) is unwrap_compiled(other) or NotImplemented
+
+
+def _hash(wrapper: Any) -> int:
+    return hash(getattr(wrapper, ORIGINAL_MODULE_ATTR))
 
 
 def _get_forward(wrapper: Any) -> Any:

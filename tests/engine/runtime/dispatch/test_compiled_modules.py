@@ -80,6 +80,22 @@ def test_it_is_a_module_of_the_same_class() -> None:
     assert unwrap_compiled(twin.forward) == net.forward
 
 
+def test_tables_keyed_by_a_module_find_it_by_its_compiled_form() -> None:
+    """A compiled module equals the original alone, unless the class compares by itself."""
+
+    class Sized(torch.nn.Linear):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Sized) and self.in_features == other.in_features
+
+        __hash__ = torch.nn.Linear.__hash__
+
+    module = torch.nn.Linear(2, 2)
+    compiled = engine.compile(module, backend="eager")
+    assert {module: "name"}[compiled] == "name"
+    assert compiled == module == compiled != torch.nn.Linear(2, 2)
+    assert engine.compile(Sized(2, 2), backend="eager") == Sized(2, 3)
+
+
 def test_calls_and_forward_are_compiled() -> None:
     """Calling it, its forward, and its own methods that call it, all dispatch."""
     compiler = FakeCompiler()

@@ -124,25 +124,7 @@ def _process(rank: int, folder: str) -> None:
             _compare(function, "triton", rank, 0)
         for function in BROKEN:
             _compare(function, "eager", rank, None)
-        _trains(rank)
         _renewed(rank, folder)
-
-
-def _trains(rank: int) -> None:
-    """Check that data-parallel training captures the module and averages gradients.
-
-    The module is trained by both processes. The averaged gradients are those of eager.
-    """
-    torch.manual_seed(0)
-    plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
-    torch.manual_seed(0)
-    other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
-    compiled = engine.compile(other, backend="eager")
-    plain(_argument(rank)).square().sum().backward()
-    with engine.expect(graphs=1):
-        compiled(_argument(rank)).square().sum().backward()
-    for mine, its in zip(plain.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(its.grad, mine.grad)
 
 
 def _renewed(rank: int, folder: str) -> None:
