@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -31,7 +32,7 @@ Collective = tuple[str, str]
 INTERVAL_SECONDS = 1.0
 """Seconds between two comparisons by the watcher's thread."""
 WAITING_SECONDS = 60.0
-"""Seconds without a collective of the next rank after which that is reported."""
+"""Seconds without a collective of the next rank after which that is reported; at most half the group's time limit."""
 WINDOW = 256
 """Number of latest collectives that ranks compare; a rank is rarely further ahead."""
 SHOWN = 4
@@ -49,7 +50,11 @@ def watch_collectives(graph: torch.fx.Graph, run: Run) -> Run:
 
     def noted(*args: Any) -> Any:
         watcher.record(by_group)
-        return run(*args)
+        try:
+            return run(*args)
+        except RuntimeError:
+            watcher.explain_failure(by_group)
+            raise
 
     return noted
 
@@ -114,6 +119,15 @@ def _watcher_of_default_group() -> CollectiveWatcher | None:
         return _watchers[0]
 
 
+def _time_limit(name: str) -> float:
+    """Return the time limit of a process group in seconds; infinity if its backend has none."""
+    group = lazily_loaded.c10d._resolve_process_group(name)
+    options: list[Any] = []
+    with contextlib.suppress(RuntimeError):  # the group has no backend for a device
+        options += [getattr(group._get_backend(device), "options", None) for device in group._device_types]
+    return min((o._timeout.total_seconds() for o in options if hasattr(o, "_timeout")), default=float("inf"))
+
+
 class _Stream:
     """Collectives that this rank ran in one group, with their count and the latest ones."""
 
@@ -121,10 +135,13 @@ class _Stream:
         ranks: list[int] = torch.distributed.get_process_group_ranks(lazily_loaded.c10d._resolve_process_group(name))
         own = torch.distributed.get_rank()
         self.next_rank = ranks[(ranks.index(own) + 1) % len(ranks)]
+        self.waiting_seconds = min(WAITING_SECONDS, _time_limit(name) / 2)
         self.key = f"engine_collectives/{name}/{'-'.join(map(str, ranks))}"
         self.count = self.posted = 0
         self.latest: deque[Collective] = deque(maxlen=WINDOW)
         self.ahead_since: tuple[int, float] | None = None
+        self.unreached: Sequence[str] | None = None
+        """First collective that this rank reached and the next rank has not posted."""
         self.is_reported = False
 
 
@@ -142,7 +159,8 @@ class CollectiveWatcher:
         self._rank = torch.distributed.get_rank()
         self._streams: dict[str, _Stream] = {}
         self._lock = make_lock()
-        self._ended = threading.Event()
+        self._ended, self._wake = threading.Event(), threading.Event()
+        self._seen: set[int] = set()
         self._thread = threading.Thread(target=self._watch, name="engine-collective-order", daemon=True)
         self._thread.start()
         atexit.register(self.stop)
@@ -161,17 +179,38 @@ class CollectiveWatcher:
                 stream = self._streams.get(name) or self._streams.setdefault(name, _Stream(name))
                 stream.count += len(collectives)
                 stream.latest.extend(collectives)
+            if id(by_group) not in self._seen:  # ranks may differ from now on: post it without delay
+                self._seen.add(id(by_group))
+                self._wake.set()
+
+    def explain_failure(self, by_group: Mapping[str, list[Collective]]) -> None:
+        """Name the rank that differs or is behind after collectives failed. Waits for no rank."""
+        if self._process != os.getpid():
+            return
+        with contextlib.suppress(RuntimeError):
+            for stream in [s for name, s in self._streams.items() if name in by_group]:
+                self._publish(stream)
+                self._compare_with_next_rank(stream)
+                if stream.unreached and not stream.is_reported:
+                    text, line = stream.unreached
+                    self._print_warning(
+                        f"{text} at {line} failed on rank {self._rank}, and rank {stream.next_rank} has not posted it."
+                        f" Rank {stream.next_rank} has ended, is late, or runs other code."
+                    )
 
     def stop(self) -> None:
         """End the thread, in the process that started it."""
         self._ended.set()
+        self._wake.set()
         if self._process == os.getpid():
             self._thread.join(5.0)
 
     def _watch(self) -> None:
         # The store ends with the process that hosts it, which is no error of this rank.
         with contextlib.suppress(RuntimeError):
-            while not self._ended.wait(INTERVAL_SECONDS) and self.is_current():
+            while self.is_current():
+                self._wake.wait(INTERVAL_SECONDS)
+                self._wake.clear()
                 with self._lock:
                     streams = list(self._streams.values())
                 for stream in streams:
@@ -188,29 +227,30 @@ class CollectiveWatcher:
             stream.posted = count
 
     def _compare_with_next_rank(self, stream: _Stream) -> None:
-        key = f"{stream.key}/{stream.next_rank}"
         if stream.is_reported:
             return
+        key = f"{stream.key}/{stream.next_rank}"
         count, latest = json.loads(self._store.get(key)) if self._store.check([key]) else (0, [])
         theirs = _by_number(count, latest)
         with self._lock:
             ours = _by_number(stream.count, stream.latest)
         for number in sorted(ours.keys() & theirs.keys()):
-            if ours[number][0] != theirs[number][0]:
+            if not _may_agree(ours[number][0], theirs[number][0]):
                 stream.is_reported = True
                 self._print_warning(_difference(self._rank, stream.next_rank, number, ours, theirs))
                 return
-        self._note_waiting(stream, count, ours)
+        stream.unreached = ours.get(count)
+        self._note_waiting(stream, count)
 
-    def _note_waiting(self, stream: _Stream, count: int, ours: Mapping[int, Sequence[str]]) -> None:
+    def _note_waiting(self, stream: _Stream, count: int) -> None:
         if count >= stream.posted or stream.ahead_since is None or stream.ahead_since[0] != count:
             stream.ahead_since = (count, time.monotonic())
-        elif time.monotonic() - stream.ahead_since[1] > WAITING_SECONDS and count in ours:
-            text, line = ours[count]
+        elif time.monotonic() - stream.ahead_since[1] > stream.waiting_seconds and stream.unreached is not None:
             stream.ahead_since = (count, float("inf"))
+            text, line = stream.unreached
             self._print_warning(
-                f"Rank {self._rank} reached {text} at {line} more than {WAITING_SECONDS:.0f} s ago; rank {stream.next_rank} has not."
-                f" Rank {stream.next_rank} is slow, has ended, or runs other code."
+                f"Rank {self._rank} reached {text} at {line} more than {stream.waiting_seconds:.0f} s ago;"
+                f" rank {stream.next_rank} has not. Rank {stream.next_rank} is slow, has ended, or runs other code."
             )
 
     def _print_warning(self, sentence: str) -> None:
@@ -221,6 +261,14 @@ def _by_number(count: int, latest: Iterable[Sequence[str]]) -> dict[int, Sequenc
     """Return the latest of ``count`` collectives by their number."""
     numbers = list(latest)
     return dict(enumerate(numbers, count - len(numbers)))
+
+
+def _may_agree(ours: str, theirs: str) -> bool:
+    """Compare two texts; a size that is a symbol in one of them may be any number."""
+    if ours == theirs:
+        return True
+    sides = [re.findall(r"[?\w]+|[^?\w]", text) for text in (ours, theirs)]
+    return len(sides[0]) == len(sides[1]) and all("?" in (a, b) or a == b for a, b in zip(*sides, strict=True))
 
 
 def _difference(

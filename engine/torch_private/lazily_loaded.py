@@ -56,7 +56,7 @@ ENTRIES = (
         Kind.CLASS,
         "Group that a collective names.",
         without=WITHOUT_PLANS,
-        members=("unbox",),
+        members=("unbox", "_get_backend", "_device_types"),
     ),
     Entry(
         "torch._C._distributed_c10d:Reducer",

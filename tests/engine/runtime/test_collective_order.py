@@ -33,6 +33,13 @@ def reduces(x: torch.Tensor, way: str) -> torch.Tensor:
     return y
 
 
+def averages(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """A mean over the ranks of a group, of any number of elements."""
+    y = x / group.size()
+    dist.all_reduce(y, group=group)
+    return y
+
+
 def said(words: str) -> str:
     """Return what was said on standard error, as soon as it holds these words."""
     end = time.monotonic() + SECONDS
@@ -46,7 +53,8 @@ def _process(rank: int, folder: str) -> None:
     sys.stderr = SAID
     with a_group(rank, folder):
         compiled = engine.compile(reduces, backend="eager")
-        x = torch.ones(4)
+        x, other = torch.ones(4), dist.new_group([0, 1])
+        engine.compile(averages, backend="eager", dynamic=bool(rank))(x, other)
         for way in ("sum", "sum two" if rank else "sum", "sum"):
             compiled(x, way)
         if rank:
@@ -63,11 +71,18 @@ def _process(rank: int, folder: str) -> None:
         assert f"rank 1 runs all_reduce(float32[4], max) at test_collective_order.py:{line}" in text
         assert "after 9 that agree" in text
         assert "Rank 1: all_reduce(float32[4], sum) -> all_reduce" in text
+        assert text.count("run different") == 1
         dist.barrier()
+        if not rank:
+            with pytest.raises(RuntimeError, match="peer"):
+                engine.compile(averages, backend="eager")(x, other)
+            line = averages.__code__.co_firstlineno + 3
+            text = f"all_reduce(float32[4], sum) at test_collective_order.py:{line} failed on rank 0, and rank 1 has not posted it."
+            assert text in said("")
 
 
 def test_ranks_that_differ_are_named(tmp_path: pathlib.Path) -> None:
-    """A rank that waits and one that differs are said; a recompile of one rank is not.
+    """A rank that waits, that differs or has ended is said; a recompile or dynamic size of one rank is not.
 
     Ranks, lines and both sequences are named, and no rank waits for the comparison.
     """
