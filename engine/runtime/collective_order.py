@@ -32,7 +32,10 @@ Collective = tuple[str, str]
 INTERVAL_SECONDS = 1.0
 """Seconds between two comparisons by the watcher's thread."""
 WAITING_SECONDS = 60.0
-"""Seconds without a collective of the next rank after which that is reported; at most half the group's time limit."""
+"""Seconds without a collective of the next rank after which that is reported.
+
+Half the group's time limit if that is less.
+"""
 WINDOW = 256
 """Number of latest collectives that ranks compare; a rank is rarely further ahead."""
 SHOWN = 4
@@ -140,7 +143,7 @@ class _Stream:
         self.count = self.posted = 0
         self.latest: deque[Collective] = deque(maxlen=WINDOW)
         self.ahead_since: tuple[int, float] | None = None
-        self.unreached: Sequence[str] | None = None
+        self.first_ahead: Sequence[str] | None = None
         """First collective that this rank reached and the next rank has not posted."""
         self.is_reported = False
 
@@ -191,8 +194,8 @@ class CollectiveWatcher:
             for stream in [s for name, s in self._streams.items() if name in by_group]:
                 self._publish(stream)
                 self._compare_with_next_rank(stream)
-                if stream.unreached and not stream.is_reported:
-                    text, line = stream.unreached
+                if stream.first_ahead and not stream.is_reported:
+                    text, line = stream.first_ahead
                     self._print_warning(
                         f"{text} at {line} failed on rank {self._rank}, and rank {stream.next_rank} has not posted it."
                         f" Rank {stream.next_rank} has ended, is late, or runs other code."
@@ -239,15 +242,15 @@ class CollectiveWatcher:
                 stream.is_reported = True
                 self._print_warning(_difference(self._rank, stream.next_rank, number, ours, theirs))
                 return
-        stream.unreached = ours.get(count)
+        stream.first_ahead = ours.get(count)
         self._note_waiting(stream, count)
 
     def _note_waiting(self, stream: _Stream, count: int) -> None:
         if count >= stream.posted or stream.ahead_since is None or stream.ahead_since[0] != count:
             stream.ahead_since = (count, time.monotonic())
-        elif time.monotonic() - stream.ahead_since[1] > stream.waiting_seconds and stream.unreached is not None:
+        elif time.monotonic() - stream.ahead_since[1] > stream.waiting_seconds and stream.first_ahead is not None:
             stream.ahead_since = (count, float("inf"))
-            text, line = stream.unreached
+            text, line = stream.first_ahead
             self._print_warning(
                 f"Rank {self._rank} reached {text} at {line} more than {stream.waiting_seconds:.0f} s ago;"
                 f" rank {stream.next_rank} has not. Rank {stream.next_rank} is slow, has ended, or runs other code."

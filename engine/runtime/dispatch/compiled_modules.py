@@ -116,7 +116,7 @@ def _function_of_method(value: Any, module: Any) -> Any:
 
 
 def _equals(wrapper: Any, other: Any) -> Any:
-    """Compare by the original, so that tables keyed by the module, as FSDP's, find it by either."""
+    """Compare by the original, so that a table keyed by the module finds it by either."""
     return getattr(wrapper, ORIGINAL_MODULE_ATTR) is unwrap_compiled(other) or NotImplemented
 
 

@@ -82,9 +82,9 @@ def _process(rank: int, folder: str) -> None:
 
 
 def test_ranks_that_differ_are_named(tmp_path: pathlib.Path) -> None:
-    """A rank that waits, that differs or has ended is said; a recompile or dynamic size of one rank is not.
+    """A rank that waits, that differs or has ended is named.
 
-    Ranks, lines and both sequences are named, and no rank waits for the comparison.
+    A recompile or a dynamic size of one rank is not. Ranks, lines and both sequences are named, and no rank waits for the comparison.
     """
     in_two_processes(_process, tmp_path)
 

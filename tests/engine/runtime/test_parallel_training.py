@@ -1,4 +1,4 @@
-"""Data-parallel and fully sharded training in two processes: compiled as eager, resumed from a checkpoint."""
+"""Data-parallel and fully sharded training in two processes, compiled as in eager."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _whole(value: Any) -> torch.Tensor:
 
 
 def _trained(module: Any, optimizer: torch.optim.Optimizer, seeds: Sequence[int]) -> list[list[torch.Tensor]]:
-    """Train one step per seed on two batches each; return losses, norms, gradients and parameters."""
+    """Train a step of two batches per seed; return losses, norms, gradients, parameters."""
     found = []
     for seed in seeds:
         torch.manual_seed(10 * seed + dist.get_rank())
