@@ -99,9 +99,8 @@ def decompose(
         elif draws is not None and (drawn := draws.decompose(node)) is not None:
             seeds = draws.seeds_node(new, node)
             set_provenance(seeds, provenance)
-            copies[node] = _splice(
-                new, root, node, drawn, [seeds, *(copies[n] for n in node.all_input_nodes)], provenance
-            )
+            operands = [seeds, *(copies[n] for n in node.all_input_nodes)]
+            copies[node] = _splice(new, root, node, drawn, operands, provenance)
             continue
         elif (parts := _decomposition_of(node, provenance, left_whole, known_parts, is_cpu)) is not None:
             copies[node] = _splice(new, root, node, parts, [copies[n] for n in node.all_input_nodes], provenance)
@@ -110,9 +109,8 @@ def decompose(
             new.output(torch.fx.map_arg(node.args[0], copies.__getitem__))
             continue
         else:
-            copied = new.node_copy(node, copies.__getitem__)
-            copied.meta = dict(node.meta)
-            copies[node] = copied
+            copies[node] = new.node_copy(node, copies.__getitem__)
+            copies[node].meta = dict(node.meta)
         set_provenance(copies[node], provenance)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
