@@ -155,11 +155,11 @@ class _ImportPause(threading.local):
         self.standing.intersection_update(_importing_threads())
         seen: dict[int, tuple[int, int]] = {}
         end = 0.0
-        while places := {n: place for n, place in _importing_threads().items() if n not in self.standing}:
-            if places != seen:
-                seen, end = places, time.monotonic() + MAX_IDLE_SECONDS
+        while importing := {n: code for n, code in _importing_threads().items() if n not in self.standing}:
+            if importing != seen:
+                seen, end = importing, time.monotonic() + MAX_IDLE_SECONDS
             elif time.monotonic() > end:
-                self.standing.update(places)
+                self.standing.update(importing)
                 return
             self.end()
             time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -64,16 +64,16 @@ class FrameRegistry:
         if id not in self._records:
             self._store(FrameRecord(id, name + self._suffix, "", 0))
 
-    def record_inlined(self, id: str, places: list[tuple[str, str]]) -> None:
+    def record_inlined(self, id: str, locations: list[tuple[str, str]]) -> None:
         """Record functions (file, name) inlined into a frame, in order.
 
         The first one that is no wrapper may name the frame.
         """
         if id in self._first_inlined or id not in self._records:
             return
-        inside = self._places_inside(id, places)
+        inside = self._places_inside(id, locations)
         own = self._records[id].name.removesuffix(self._suffix)
-        for file, name in places if inside is None else inside:
+        for file, name in locations if inside is None else inside:
             if name not in (own, *WRAPPER_NAMES) and not name.startswith("<") and self._sources.is_user_file(file):
                 self._first_inlined[id] = name
                 return
@@ -84,13 +84,13 @@ class FrameRegistry:
         if match is not None:
             self._self_types[id] = match["name"].rpartition(".")[2]
 
-    def record_break(self, id: str, places: list[tuple[str, str]]) -> None:
+    def record_break(self, id: str, locations: list[tuple[str, str]]) -> None:
         """Record a graph break in an inlined call.
 
         Functions (file, name) below the frame's own in the stack will be frames that Python calls.
         """
-        for place in self._places_inside(id, places) or ():
-            self._callers_after_break.setdefault(place, id)
+        for location in self._places_inside(id, locations) or ():
+            self._callers_after_break.setdefault(location, id)
 
     def _places_inside(self, id: str, places: list[tuple[str, str]]) -> list[tuple[str, str]] | None:
         """Return the places below a frame's own in the stack; None if the frame is not in it."""

@@ -61,8 +61,8 @@ def compile_facts(sessions: Sequence[Session]) -> CompileFacts:
 def _breaks(session: Session) -> Iterator[str]:
     for group in groups(session):
         for _, record in breaks_of(group.compilations):
-            place = span_text(session, record.span)
-            yield f"{place}: {record.title}" if place else record.title
+            line = span_text(session, record.span)
+            yield f"{line}: {record.title}" if line else record.title
 
 
 def _recompiles(session: Session) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _recompiles(session: Session) -> Iterator[str]:
         names = {f.id: f.name for f in group.frames}
         for compilation in recompiles_of(session, group):
             failure = causing_guard_failure(session, compilation.id)
-            place = span_text(session, failure.span) if failure else ""
-            yield f"{place or names.get(compilation.frame, group.root.name)}: {compilation.cause}"
+            line = span_text(session, failure.span) if failure else ""
+            yield f"{line or names.get(compilation.frame, group.root.name)}: {compilation.cause}"
 
 
 def regressions(facts: CompileFacts, baseline: CompileFacts) -> tuple[str, ...]:

@@ -154,8 +154,10 @@ def breaks_and_errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tu
                 if record.context in raised:
                     continue
                 raised.add(record.context)
-            place = (record.span.file, record.span.line, record.span.column) if record.span else record.context
-            found.setdefault((record.kind, record.skips_frame, place), (compilation, record))
+            line_or_context = (
+                (record.span.file, record.span.line, record.span.column) if record.span else record.context
+            )
+            found.setdefault((record.kind, record.skips_frame, line_or_context), (compilation, record))
     return list(found.values())
 
 

@@ -289,8 +289,8 @@ def _changed_values(failure: GuardFailure) -> Iterator[str]:
         yield from (f"{name}.shape[{i}]" for i, (a, b) in enumerate(sizes) if a.strip() != b.strip())
 
 
-def _change_line(symbol: TracedSymbolRecord, place: str) -> Fix:
-    at = f" at {place}" if place else ""
+def _change_line(symbol: TracedSymbolRecord, line: str) -> Fix:
+    at = f" at {line}" if line else ""
     return Fix(
         f"Change what needs the concrete value of {symbol.sources[0]}{at}, or pass fewer values: each one is compiled separately"
     )
@@ -407,19 +407,19 @@ def _missing_lowerings(session: Session) -> Iterator[Finding]:
                 node = nodes.get(call.node)
                 op = operator_name(call.op, node)
                 custom = "" if call.op.startswith(_OPERATORS_OF_TORCH) else op
-                place = (op, compilation.id, node.span if node else None)
-                found.setdefault((custom, call.reason, call.hint), []).append(place)
-    for (custom, reason, hint), places in found.items():
+                node_line = (op, compilation.id, node.span if node else None)
+                found.setdefault((custom, call.reason, call.hint), []).append(node_line)
+    for (custom, reason, hint), node_lines in found.items():
         where, advice = ("its own code", _CUSTOM_ADVICE) if custom else ("in ATen", hint)
-        _, compilation_id, span = places[0]
-        first, *others = dict.fromkeys(op for op, _, _ in places)
+        _, compilation_id, span = node_lines[0]
+        first, *others = dict.fromkeys(op for op, _, _ in node_lines)
         names = (
             f"{first} and {others[0] if len(others) == 1 else f'{len(others)} other operators'}" if others else first
         )
         run, fused = ("run", "are not fused") if others else ("runs", "is not fused")
         yield Finding(
             "aten-fallback", "advice", f"{names} {run} {where} and {fused} with the kernels around", _one_line(reason), _hint(advice),
-            "the memory traffic of the operands", span, "kernels", compilation_id, len(places),
+            "the memory traffic of the operands", span, "kernels", compilation_id, len(node_lines),
         )  # fmt: skip
 
 

@@ -37,8 +37,8 @@ def findings_headline(found: tuple[Finding, ...]) -> str:
 
 
 def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[str]:
-    place = span_text(session, finding.span)
-    head = f"{number}. [{finding.severity}] {_one_line(finding.title)}" + (f" ({place})" if place else "")
+    line = span_text(session, finding.span)
+    head = f"{number}. [{finding.severity}] {_one_line(finding.title)}" + (f" ({line})" if line else "")
     yield from textwrap.wrap(head, WIDTH, subsequent_indent="   ", break_long_words=False)
     rows = [("cause", finding.cause)]
     for fix in finding.fixes:

@@ -271,16 +271,16 @@ def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
             if (group.compilation, group.kernel) == (compilation.id, kernel.id):
                 yield f"  {_launches(group)}"
         if kernel.verify is not None:
-            place = "on" if kernel.language == "llvm" else "in"
-            yield f"  verified {place} {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
+            preposition = "on" if kernel.language == "llvm" else "in"
+            yield f"  verified {preposition} {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
 
 
 def _launches(group: LaunchGroup) -> str:
     """Return one line about launches with equal arguments."""
     arguments = ", ".join(f"{name} {text}" for name, text in group.arguments.items())
-    place = f" from line {group.caller.line}" if group.caller is not None else ""
+    caller = f" from line {group.caller.line}" if group.caller is not None else ""
     time = f", fastest {format_seconds(group.fastest, 3)}" if group.fastest is not None else " by a CUDA graph"
-    return f"launched {group.count} times{place}{time}, grid {group.grid}: {arguments}"
+    return f"launched {group.count} times{caller}{time}, grid {group.grid}: {arguments}"
 
 
 def _runtime(session: Session) -> Lines:

@@ -117,21 +117,21 @@ class TracedSymbolRecord(Record):
     @property
     def constraint(self) -> str:
         """The symbol's supported values as one sentence, with the user's line that restricts them."""
-        place = " = ".join(self.sources)
+        symbol_text = " = ".join(self.sources)
         limits = [a for a in (*self.assumptions, self.specialized_by) if a is not None and a.span is not None]
         at = f" ({limits[-1].span.file}:{limits[-1].span.line})" if limits and limits[-1].span else ""
         if self.specialized_to and not self.is_constant:
-            return f"{place} is always {self.specialized_to}: the code needs equal sizes{at}."
+            return f"{symbol_text} is always {self.specialized_to}: the code needs equal sizes{at}."
         if self.specialized_to:
             if self.why != "marked dynamic":
-                return f"{place} is always {self.specialized_to}: the code allows nothing else{at}."
+                return f"{symbol_text} is always {self.specialized_to}: the code allows nothing else{at}."
             advice = "Remove the mark, or the code that compares the size."
-            return f"{place} is marked dynamic, but the code works for {self.specialized_to} only{at}. {advice}"
+            return f"{symbol_text} is marked dynamic, but the code works for {self.specialized_to} only{at}. {advice}"
         parts = [
             *([] if self.low is None else [f"at least {self.low}"]),
             *([] if self.high is None else [f"at most {self.high}"]),
         ]
-        sentence = f"{place} may be any size" + (f" of {' and '.join(parts)}" if parts else "")
+        sentence = f"{symbol_text} may be any size" + (f" of {' and '.join(parts)}" if parts else "")
         return f"{sentence}{at}." if self.assumptions else f"{sentence}."
 
 

@@ -124,11 +124,11 @@ def print_recompile_causes(session: Session) -> None:
         if compilation.cause != FIRST_CALL:
             # A relation ends in "(s0 is x.size(0))".
             cause = re.sub(r"^The compiled code requires .*?\(\w+ is ", "", compilation.cause)
-            place = re.split(r" is | has |\)[,;)]", cause)[0]
-            at_break = re.search(r"carried over the graph break at line \d+", place)
-            tally[f"a value {at_break[0]}" if at_break else re.sub(r"\[\d+\]", "[…]", place)] += 1
-    for place, times in tally.most_common():
-        print(times, "×", place)
+            subject = re.split(r" is | has |\)[,;)]", cause)[0]
+            at_break = re.search(r"carried over the graph break at line \d+", subject)
+            tally[f"a value {at_break[0]}" if at_break else re.sub(r"\[\d+\]", "[…]", subject)] += 1
+    for subject, times in tally.most_common():
+        print(times, "×", subject)
 
 
 def print_with_stock(function: Callable[..., object], *calls: tuple[object, ...]) -> None:

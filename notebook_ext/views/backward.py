@@ -103,11 +103,13 @@ def _why_not_compiled(record: BackwardRecord) -> str:
 def _autograd_rows(record: BackwardRecord) -> tuple[list[list[Any]], dict[str, int]]:
     """Return the rows of autograd's nodes, and the row of each node of the captured graph."""
     nodes = sorted(record.nodes, key=lambda n: n.position)
-    places = {n.id: k for k, n in enumerate(nodes)}
+    row_numbers = {n.id: k for k, n in enumerate(nodes)}
     rows: list[list[Any]] = []
     became: dict[str, int] = {}
     for row, node in enumerate(nodes):
-        to = ", ".join(f"{places[t]} {one_line(nodes[places[t]].name, 40)}" for t in node.next if t in places)
+        to = ", ".join(
+            f"{row_numbers[t]} {one_line(nodes[row_numbers[t]].name, 40)}" for t in node.next if t in row_numbers
+        )
         hooks = f"hooks: {', '.join(map(sanitize, node.hooks))}" if node.hooks else ""
         rows.append([f"{row} {one_line(node.name, 60)}" + (f" → {to}" if to else ""), hooks, []])
         became |= dict.fromkeys(node.captured, row)
@@ -125,7 +127,7 @@ def _graph_rows(record: BackwardRecord, became: dict[str, int]) -> tuple[list[li
 
 
 def _compiled_graph_rows(
-    session: Session, record: BackwardRecord, places: dict[str, int]
+    session: Session, record: BackwardRecord, row_numbers: dict[str, int]
 ) -> tuple[list[list[Any]], str]:
     """Return the rows of the compiled graphs, and the first compilation for the other views."""
     rows: list[list[Any]] = []
@@ -137,16 +139,18 @@ def _compiled_graph_rows(
         rows.append([f"# {one_line(compilation.cause, 100)}, backend {sanitize(compilation.backend)}", "", []])
         traced, final = compilation.graphs[0], compilation.graphs[-1]
         origins = {n.id: n.origins for n in traced.nodes}
-        rows += [[one_line(n.text, 160), _type_text(n), _captured_rows(n, final, origins, places)] for n in final.nodes]
+        rows += [
+            [one_line(n.text, 160), _type_text(n), _captured_rows(n, final, origins, row_numbers)] for n in final.nodes
+        ]
     return rows, sanitize(entry)
 
 
 def _captured_rows(
-    node: NodeRecord, graph: GraphRecord, origins: dict[str, tuple[str, ...]], places: dict[str, int]
+    node: NodeRecord, graph: GraphRecord, origins: dict[str, tuple[str, ...]], row_numbers: dict[str, int]
 ) -> list[int]:
     """Return the rows of the captured graph that a node comes from, through the traced graph."""
     through = (node.id,) if graph.stage == "fx" else node.origins
-    found = dict.fromkeys(places[o] for t in through for o in origins.get(t, ()) if o in places)
+    found = dict.fromkeys(row_numbers[o] for t in through for o in origins.get(t, ()) if o in row_numbers)
     return list(found)
 
 

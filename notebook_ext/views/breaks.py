@@ -72,9 +72,9 @@ def _attempt_texts(session: Session, compilation: CompilationRecord) -> list[str
 
 def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
     """Return how far an attempt got, why it was discarded, and what was undone."""
-    place = source_lines.line_name(session, record.span)
+    line = source_lines.line_name(session, record.span)
     came = f"after {pluralize(record.operations, 'operation')} and {pluralize(record.guards, 'guard')}"
-    parts = [f"{f'At {place}, ' if place else ''}{came}: {sanitize(record.context).rstrip('.')}"]
+    parts = [f"{f'At {line}, ' if line else ''}{came}: {sanitize(record.context).rstrip('.')}"]
     if record.side_effects:
         parts.append(f"undone: {', '.join(one_line(e, 80) for e in record.side_effects)}")
     if record.restored_state:

@@ -106,9 +106,9 @@ def _collective_rows(session: Session, calls: list[GraphCollective]) -> list[dic
 def _collective_row(session: Session, c: GraphCollective, count: int) -> dict[str, Any]:
     size = f" of {format_bytes(c.bytes)}" if c.bytes else ""
     group = f" over {c.group}" if c.group else ""
-    place = source_lines.line_name(session, c.span)
+    line = source_lines.line_name(session, c.span)
     times = f"{count:,} x " if count > 1 else ""
-    name = f"{times}{c.kind} {tensor_type(c.dtype, None)}{size}{group}{f' ({place})' if place else ''}"
+    name = f"{times}{c.kind} {tensor_type(c.dtype, None)}{size}{group}{f' ({line})' if line else ''}"
     return _text_row(name, _cause_text(c), code=sanitize(source_lines.source_line(session, c.span)).strip())
 
 
@@ -154,10 +154,10 @@ def _limit_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _divergence_row(session: Session, found: RankDivergence) -> dict[str, Any]:
-    place = source_lines.line_name(session, found.span)
+    line = source_lines.line_name(session, found.span)
     sides = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}; " if found.here or found.there else ""
     code = sanitize(source_lines.source_line(session, found.span)).strip()
-    title = divergence_title(found) + (f" ({place})" if place else "")
+    title = divergence_title(found) + (f" ({line})" if line else "")
     return _text_row(title, f"{sides}in the whole run: {', '.join(found.aspects)}", code=code)
 
 

@@ -267,12 +267,12 @@ def _case_row(
         verdicts[:failed] = [["pass", ""] for _ in range(failed)]
     if failed >= 0:
         verdicts[failed] = ["fail", verdicts[failed][1] or sanitize(rejection.actual)]
-    place = source_lines.line_name(session, call.caller)
+    line = source_lines.line_name(session, call.caller)
     compiled = [c for c in session.compilations if c.id == call.entry and call.outcome == "compiled"]
     fixes = useful_fixes(rejection, compiled, lambda span: source_lines.line_name(session, span))
     return {
         "call": call.index + 1,
-        "title": f"call {call.index + 1}" + (f", {place}" if place else ""),
+        "title": f"call {call.index + 1}" + (f", {line}" if line else ""),
         "inputs": ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in (call.inputs or {}).items()),
         "failed": failed,
         "verdicts": verdicts,

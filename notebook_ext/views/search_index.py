@@ -54,8 +54,8 @@ def join_index(parts: Sequence[IndexPart]) -> dict[str, Any]:
     """Return the index of compilations from their parts, in the order of the compilations."""
     lines: dict[source_lines.FileLine, IndexRow] = {}
     for part in parts:
-        for place, row in part.lines.items():
-            lines.setdefault(place, row)
+        for file_line, row in part.lines.items():
+            lines.setdefault(file_line, row)
     kinds: tuple[Iterable[Iterable[IndexRow]], ...] = (
         (p.functions for p in parts),
         [lines.values()],

@@ -169,10 +169,10 @@ def _make_ordinals(
     library: list[Span] = []
     for graph in compilation.graphs:
         for node in graph.nodes_by_source:
-            places = node_spans(node, files)
-            for span in (*places.callers, *([places.span] if places.span else [])):
+            spans = node_spans(node, files)
+            for span in (*spans.callers, *([spans.span] if spans.span else [])):
                 found.add(span)
-            library.extend(places.library)
+            library.extend(spans.library)
     for span in library:  # Numbered last: the first colors belong to the user's lines and modules.
         found.add(span)
     return found

@@ -99,9 +99,9 @@ class _StepColumns:
             "source": [sanitize(r.text) for r in rows],
             "lines": [r.line for r in rows],
             "ordinals": {
-                str(row): self.ordinals.numbers[place]
-                for place, row in self.rows.items()
-                if place in self.ordinals.numbers
+                str(row): self.ordinals.numbers[file_line]
+                for file_line, row in self.rows.items()
+                if file_line in self.ordinals.numbers
             },
             "stop": self._stop_reason(),
             "ops": self.ops.values(),

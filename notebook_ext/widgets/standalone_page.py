@@ -66,7 +66,7 @@ def write_page(
     model = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
     data = script_safe_json(model)
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
-    places: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     count = 0
     packer = _PartPacker(session)
     others_parts = (packer.pack(part) for part in comparison_parts(session, others, name))
@@ -74,8 +74,8 @@ def write_page(
         if not part.same_as:
             stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (count, part.packed))
             count += 1
-        places[part.key] = places[part.same_as] if part.same_as else count - 1
-    stream.write(f'<script type="application/json" id="index">{script_safe_json(places)}</script>\n'.encode())
+        offsets[part.key] = offsets[part.same_as] if part.same_as else count - 1
+    stream.write(f'<script type="application/json" id="index">{script_safe_json(offsets)}</script>\n'.encode())
     stream.write(module_html().encode())
 
 

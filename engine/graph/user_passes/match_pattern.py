@@ -156,15 +156,15 @@ def substitute(module: torch.fx.GraphModule, match: PatternMatch, replacement: P
     copies: _Map = {p: n for p, n in zip(replacement.inputs, match.inputs, strict=True) if p is not None}
     ready = max((order[i] for i in match.inputs), default=-1)
     last = max((order[n] for n in match.graph_nodes), default=ready)
-    place = list(graph.nodes)[last]
+    last_node = list(graph.nodes)[last]
     for node in _body(replacement.module):
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), copies.__getitem__)
         target: Any = node.target
         if node.op == "get_attr":
             target = _free_name(module, f"{node.target}_of_pattern")
             setattr(module, target, getattr(replacement.module, str(node.target)))
-        with graph.inserting_after(place):
-            copies[node] = place = graph.create_node(node.op, target, args, kwargs)
+        with graph.inserting_after(last_node):
+            copies[node] = last_node = graph.create_node(node.op, target, args, kwargs)
     for old, new in zip(match.results, replacement.results, strict=True):
         old.replace_all_uses_with(copies[new], delete_user_cb=order.__contains__)
     for node in sorted(match.graph_nodes, key=order.__getitem__, reverse=True):

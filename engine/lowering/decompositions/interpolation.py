@@ -72,8 +72,8 @@ def _source_step(size: Any, count: Any, align: bool, scale: float | None) -> flo
 
 
 def _nearest_taps(grad: torch.Tensor, size: Any, count: Any, scale: float | None, offset: float) -> InterpolationTaps:
-    place = ((_float_arange(count, grad) + offset) * _source_step(size, count, False, scale)).floor().to(torch.int64)
-    return InterpolationTaps(place.clamp(max=size - 1)[None])
+    position = ((_float_arange(count, grad) + offset) * _source_step(size, count, False, scale)).floor().to(torch.int64)
+    return InterpolationTaps(position.clamp(max=size - 1)[None])
 
 
 def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
@@ -126,9 +126,9 @@ def _linear_neighbors(
 
 
 def _neighbors_of(
-    place: torch.Tensor, size: Any, step: float, align: bool
+    position: torch.Tensor, size: Any, step: float, align: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    source = place * step if align else ((place + 0.5) * step - 0.5).clamp(min=0.0)
+    source = position * step if align else ((position + 0.5) * step - 0.5).clamp(min=0.0)
     first = source.to(torch.int64)
     return first, (first + 1).clamp(max=size - 1), source - first
 
@@ -160,10 +160,10 @@ def _readers(grad: torch.Tensor, size: int, count: int, align: bool, scale: floa
     starts = [max(0, math.floor((n - 1.0 + shift) * slope - shift - 0.01)) for n in range(size)]
     ends = [min(count - 1, math.ceil((n + 1.0 + shift) * slope - shift)) for n in range(size - 1)] + [count - 1]
     longest = max(1, *(end - begin + 1 for begin, end in zip(starts, ends, strict=True)))
-    place = start + _float_arange(longest, grad)[:, None]
-    first, second, share = _neighbors_of(place, size, step, align)
+    position = start + _float_arange(longest, grad)[:, None]
+    first, second, share = _neighbors_of(position, size, step, align)
     weights = torch.where(first == input_place, 1.0 - share, 0.0) + torch.where(second == input_place, share, 0.0)
-    return InterpolationTaps(place.clamp(max=count - 1).to(torch.int64), torch.where(place < count, weights, 0.0))
+    return InterpolationTaps(position.clamp(max=count - 1).to(torch.int64), torch.where(position < count, weights, 0.0))
 
 
 def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scales: float | None) -> torch.Tensor:
@@ -179,21 +179,21 @@ def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scale
     return (value if a.is_floating_point() else value.round()).to(a.dtype)
 
 
-def _sum_of_neighbors(a: torch.Tensor, sides: Sequence[Any], places: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
+def _sum_of_neighbors(a: torch.Tensor, sides: Sequence[Any], positions: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
     """Sum the weighted neighbors along the sides after those of ``places``."""
-    if len(places) == len(sides):
-        read = aten._unsafe_index(a, [None] * (a.dim() - len(sides)) + list(places))
+    if len(positions) == len(sides):
+        read = aten._unsafe_index(a, [None] * (a.dim() - len(sides)) + list(positions))
         widened: torch.Tensor = read.to(_float_arange(1, a).dtype)
         return widened
-    first, second, share = (v.reshape(-1, *[1] * (len(sides) - len(places) - 1)) for v in sides[len(places)])
-    near, far = (_sum_of_neighbors(a, sides, (*places, place)) for place in (first, second))
+    first, second, share = (v.reshape(-1, *[1] * (len(sides) - len(positions) - 1)) for v in sides[len(positions)])
+    near, far = (_sum_of_neighbors(a, sides, (*positions, position)) for position in (first, second))
     total: torch.Tensor = near * (1.0 - share) + far * share
     return total
 
 
 def _cubic_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> InterpolationTaps:
-    step, place = _source_step(size, count, align, scale), _float_arange(count, grad)
-    source = place * step if align else (place + 0.5) * step - 0.5
+    step, position = _source_step(size, count, align, scale), _float_arange(count, grad)
+    source = position * step if align else (position + 0.5) * step - 0.5
     first = source.floor()
     share = source - first
     weights = [_cubic_weight(share + 1.0, CUBIC_COEFFICIENT), _cubic_weight(share, CUBIC_COEFFICIENT)]
@@ -210,17 +210,17 @@ def _cubic_weight(x: torch.Tensor, a: float) -> torch.Tensor:
 
 
 def _replication_taps(grad: torch.Tensor, size: Any, before: Any, after: Any) -> InterpolationTaps:
-    place = torch.arange(size + before + after, device=grad.device) - before
-    return InterpolationTaps(place.clamp(0, size - 1)[None])
+    position = torch.arange(size + before + after, device=grad.device) - before
+    return InterpolationTaps(position.clamp(0, size - 1)[None])
 
 
 def _adaptive_average_taps(grad: torch.Tensor, size: int, count: int) -> InterpolationTaps:
     window = torch.arange(count, device=grad.device)
     start, end = window * size // count, ((window + 1) * size + count - 1) // count
     longest = max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
-    place = start + torch.arange(longest, device=grad.device)[:, None]
+    position = start + torch.arange(longest, device=grad.device)[:, None]
     share = 1.0 / (end - start).to(_float_arange(1, grad).dtype)
-    return InterpolationTaps(place.clamp(max=size - 1), torch.where(place < end, share, 0.0))
+    return InterpolationTaps(position.clamp(max=size - 1), torch.where(position < end, share, 0.0))
 
 
 def _upsample_backward(side: Callable[..., InterpolationTaps], *, aligns: bool) -> Callable[..., torch.Tensor]:
@@ -278,9 +278,9 @@ def _antialias_taps(
     center = (_float_arange(count, a) + 0.5) * step
     start = (center - wide + 0.5).clamp(min=0.0).to(torch.int64)
     end = (center + wide + 0.5).to(torch.int64).clamp(max=size)
-    place = start + torch.arange(math.ceil(wide) * 2 + 1, device=a.device)[:, None]
-    weights = torch.where(place < end, weight(((place - center + 0.5) / max(step, 1.0)).abs()), 0.0)
-    return InterpolationTaps(place.clamp(max=size - 1), weights / weights.sum(0))
+    position = start + torch.arange(math.ceil(wide) * 2 + 1, device=a.device)[:, None]
+    weights = torch.where(position < end, weight(((position - center + 0.5) / max(step, 1.0)).abs()), 0.0)
+    return InterpolationTaps(position.clamp(max=size - 1), weights / weights.sum(0))
 
 
 def _apply_taps(a: torch.Tensor, dim: int, taps: InterpolationTaps) -> torch.Tensor:

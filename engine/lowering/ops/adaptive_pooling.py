@@ -65,14 +65,14 @@ def _window_elements(
     ends = [_window_bounds(w, size, count) for w, (size, count, _) in zip(outer, windows, strict=True)]
     found: list[tuple[Coordinates, LoopIROp | None]] = []
     for offsets in product(*(range(length) for _, _, length in windows)):
-        place = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
+        position = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
         inside: LoopIROp | None = None
-        for p, (_, end), offset, (size, count, _) in zip(place, ends, offsets, windows, strict=True):
+        for p, (_, end), offset, (size, count, _) in zip(position, ends, offsets, windows, strict=True):
             if offset < size // count:  # Every window has at least this many elements.
                 continue
             test = b.call("lt", b.index_value(p), b.index_value(end), dtype=torch.bool)
             inside = test if inside is None else b.logical_and(inside, test)
-        found.append(((*lead, *place), inside))
+        found.append(((*lead, *position), inside))
     return found
 
 
@@ -84,8 +84,8 @@ def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[A
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         zero, total, count = b.constant(0.0, math_dtype), b.constant(0.0, math_dtype), b.constant(1, b.index_dtype)
-        for place, inside in _window_elements(b, index, windows):
-            value = a.load(b, place) if inside is None else b.masked(inside, lambda p=place: a.load(b, p), zero)  # type: ignore[misc]
+        for position, inside in _window_elements(b, index, windows):
+            value = a.load(b, position) if inside is None else b.masked(inside, lambda p=position: a.load(b, p), zero)  # type: ignore[misc]
             total = b.call("add", total, value)
         for w, (n, c, _) in zip(index[-3:], windows, strict=True):
             start, end = _window_bounds(w, n, c)
@@ -105,31 +105,33 @@ def adaptive_max_pool(
     lowest = float("-inf") if math_dtype.is_floating_point else torch.iinfo(math_dtype).min
     rank = len(windows)
 
-    def flat(place: Coordinates) -> IndexExpr:
+    def flat(position: Coordinates) -> IndexExpr:
         total = IndexExpr()
-        for p, (n, _, _) in zip(place[-rank:], windows, strict=True):
+        for p, (n, _, _) in zip(position[-rank:], windows, strict=True):
             total = total * n + p
         return total
 
     def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
-        places = _window_elements(b, index, windows)
-        best, where = b.constant(lowest, math_dtype), b.index_value(flat(places[0][0]))
-        for place, inside in places:
+        positions = _window_elements(b, index, windows)
+        best, where = b.constant(lowest, math_dtype), b.index_value(flat(positions[0][0]))
+        for position, inside in positions:
             value = (
-                a.load(b, place)
+                a.load(b, position)
                 if inside is None
-                else b.masked(inside, lambda p=place: a.load(b, p), b.constant(lowest, math_dtype))  # type: ignore[misc]
+                else b.masked(inside, lambda p=position: a.load(b, p), b.constant(lowest, math_dtype))  # type: ignore[misc]
             )
             is_more = b.call("gt", value, best, dtype=torch.bool)
             if math_dtype.is_floating_point:
                 is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
-            best, where = b.where(is_more, value, best), b.where(is_more, b.index_value(flat(place)), where)
+            best, where = b.where(is_more, value, best), b.where(is_more, b.index_value(flat(position)), where)
         return best, where
 
     name = low.current_node.name if low.current_node is not None else "max_pool"
     values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{name}_value")
-    places = low.pointwise(shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place")
-    return values, places
+    positions = low.pointwise(
+        shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place"
+    )
+    return values, positions
 
 
 @register_lowering(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)

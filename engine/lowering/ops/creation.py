@@ -72,23 +72,23 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if float in map(number_type, (start, step)):
             math_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-            place = b.cast(b.index_value(i[0]), math_dtype)
+            position = b.cast(b.index_value(i[0]), math_dtype)
             return b.cast(
                 b.call(
                     "add",
-                    b.call("mul", place, b.constant(float(step), math_dtype)),
+                    b.call("mul", position, b.constant(float(step), math_dtype)),
                     b.constant(float(start), math_dtype),
                 ),
                 dtype,
             )
-        place = b.index_value(i[0])
+        position = b.index_value(i[0])
         if dtype == torch.int64 or static_sizes((start, step)) is None:
-            place = b.cast(place, torch.int64)
+            position = b.cast(position, torch.int64)
         if step != 1:
-            place = b.call("mul", place, b.size(as_size(step), place.dtype))
+            position = b.call("mul", position, b.size(as_size(step), position.dtype))
         if start != 0:
-            place = b.call("add", place, b.size(as_size(start), place.dtype))
-        return b.cast(place, dtype)
+            position = b.call("add", position, b.size(as_size(start), position.dtype))
+        return b.cast(position, dtype)
 
     return low.pointwise(symbolic_shape(value), dtype, body)
 

@@ -32,14 +32,14 @@ def _node_name(low: LoweringContext) -> str:
 
 def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: LoweredTensor) -> LoweredTensor:
     """Count the bags that start at or before each index: the number of its bag, plus one."""
-    places = low.pointwise(
+    positions = low.pointwise(
         indices.shape,
         torch.int64,
         lambda b, i: b.cast(b.index_value(i[0]), torch.int64),
         name=f"{_node_name(low)}_places",
     )
     name = "an embedding bag has no lowering for offsets"
-    return binary_search(low, offsets, places, None, torch.int64, right=True, rows_name=name)
+    return binary_search(low, offsets, positions, None, torch.int64, right=True, rows_name=name)
 
 
 def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | None:
@@ -116,8 +116,8 @@ def embedding_bag(
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "embedding_bag with mode 'max' has no lowering")
     made, bag_of_each, size_of_each, largest = fake_result(low)
     _check_nonempty(indices, made)
-    math_dtype, places = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
-    bags, name = _Bags(low, indices, places, symbolic_shape(made)[0], padding), _node_name(low)
+    math_dtype, positions = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
+    bags, name = _Bags(low, indices, positions, symbolic_shape(made)[0], padding), _node_name(low)
     width, number = weight.shape[1], torch.int64
     zeros = low.pointwise(
         (bags.count, width), math_dtype, lambda b, i: b.constant(0.0, math_dtype), name=f"{name}_zeros"
@@ -133,7 +133,7 @@ def embedding_bag(
         return b.call("div", value, b.cast(size, math_dtype))
 
     def owner(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.cast(b.call("sub", places.load(b, i), b.constant(1, torch.int64)), bag_of_each.dtype)
+        return b.cast(b.call("sub", positions.load(b, i), b.constant(1, torch.int64)), bag_of_each.dtype)
 
     return (
         low.pointwise(symbolic_shape(made), made.dtype, result),
@@ -197,17 +197,17 @@ def embedding_bag_per_sample_weights_backward(
     """Return the dot product of each looked-up row and its bag's gradient."""
     check_supported_dtype(grad, weight)
     _check_nonempty(indices, grad)
-    places = bag_of_each
+    positions = bag_of_each
     if 0 in bag_of_each.shape:
         after = _bag_of_each_index(low, indices, offsets)
         one = torch.int64
-        places = low.pointwise(indices.shape, one, lambda b, i: b.call("sub", after.load(b, i), b.constant(1, one)))
+        positions = low.pointwise(indices.shape, one, lambda b, i: b.call("sub", after.load(b, i), b.constant(1, one)))
     math_dtype = compute_dtype(grad.dtype)
     each = LoweredTensor((indices.shape[0], grad.shape[1]), grad.definition)
 
     def product(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         index = indices.load(b, i[:1])
-        bag = b.indirect_index(places.load(b, i[:1]), grad.shape[0], wraps=False, is_checked=False)
+        bag = b.indirect_index(positions.load(b, i[:1]), grad.shape[0], wraps=False, is_checked=False)
         row = b.indirect_index(index, weight.shape[0], wraps=False)
         value = b.call(
             "mul", b.cast(grad.load(b, (bag, i[1])), math_dtype), b.cast(weight.load(b, (row, i[1])), math_dtype)

@@ -123,20 +123,20 @@ class GridSampler:
     def _taps_along(self, b: LoopBuilder, where: Coordinates, dim: int, size: Size) -> list[Tap]:
         along = OpExpr(b, b.cast(self.grid.load(b, (*where, IndexExpr({}, self.rank - 1 - dim))), self.compute_dtype))
         count = OpExpr(b, b.size(size, self.compute_dtype))
-        place = (along + 1.0) * ((count - 1.0) * 0.5) if self.align_corners else ((along + 1.0) * count - 1.0) * 0.5
+        position = (along + 1.0) * ((count - 1.0) * 0.5) if self.align_corners else ((along + 1.0) * count - 1.0) * 0.5
         slope = (count - 1.0) * 0.5 if self.align_corners else count * 0.5
         if self.mode == BICUBIC:
-            return self._cubic_taps(place, slope, count)
-        place, slope = self._apply_padding_mode(place, slope, count)
+            return self._cubic_taps(position, slope, count)
+        position, slope = self._apply_padding_mode(position, slope, count)
         if self.mode == NEAREST:
-            return [Tap(place.call("round"), place.constant(1.0), place.constant(0.0))]
-        first = place.call("floor")
-        share = place - first
+            return [Tap(position.call("round"), position.constant(1.0), position.constant(0.0))]
+        first = position.call("floor")
+        share = position - first
         return [Tap(first, 1.0 - share, -slope), Tap(first + 1.0, share, slope)]
 
-    def _cubic_taps(self, place: OpExpr, slope: OpExpr, count: OpExpr) -> list[Tap]:
-        first = place.call("floor")
-        share = place - first
+    def _cubic_taps(self, position: OpExpr, slope: OpExpr, count: OpExpr) -> list[Tap]:
+        first = position.call("floor")
+        share = position - first
         taps = []
         for k, weigh in ((-1, _cubic_outer), (0, _cubic_inner), (1, _cubic_inner), (2, _cubic_outer)):
             weight, change = weigh(share - float(k) if k < 1 else float(k) - share)
@@ -144,15 +144,15 @@ class GridSampler:
             taps.append(Tap(bounded, weight, change * (slope if k < 1 else -slope)))
         return taps
 
-    def _apply_padding_mode(self, place: OpExpr, slope: OpExpr, count: OpExpr) -> tuple[OpExpr, OpExpr]:
+    def _apply_padding_mode(self, position: OpExpr, slope: OpExpr, count: OpExpr) -> tuple[OpExpr, OpExpr]:
         if self.padding == ZEROS:
-            return place, slope
+            return position, slope
         if self.padding == REFLECTION:
-            place, turned = _reflect(place, count, align=self.align_corners)
+            position, turned = _reflect(position, count, align=self.align_corners)
             slope = slope * turned
         last = count - 1.0
-        is_free = (place > 0.0) & (place < last)
-        return place.clamp(0.0, last), is_free.where(slope, 0.0)
+        is_free = (position > 0.0) & (position < last)
+        return position.clamp(0.0, last), is_free.where(slope, 0.0)
 
 
 def _product(parts: Sequence[OpExpr]) -> OpExpr:
@@ -162,14 +162,14 @@ def _product(parts: Sequence[OpExpr]) -> OpExpr:
     return result
 
 
-def _reflect(place: OpExpr, count: OpExpr, *, align: bool) -> tuple[OpExpr, OpExpr]:
+def _reflect(position: OpExpr, count: OpExpr, *, align: bool) -> tuple[OpExpr, OpExpr]:
     """Reflect a position at both ends as often as needed; return it and its sign.
 
     The sign is -1 where the position runs backward, and 0 along a dimension of size 1 with aligned corners.
     """
     start, span = (0.0, count - 1.0) if align else (-0.5, count)
     span = (span > 0.0).where(span, 1.0)
-    moved = place - start
+    moved = position - start
     length = moved.call("abs")
     half = (length / span).call("floor") * 0.5
     rest = length.call("fmod", span)

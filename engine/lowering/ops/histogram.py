@@ -50,11 +50,11 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         value, (start, end) = b.cast(a.load(b, i), math_dtype), bounds(b)
         share = b.call("mul", b.call("sub", value, start), b.constant(float(bins), math_dtype))
-        place = b.cast(b.call("div", share, b.call("sub", end, start)), torch.int64)
-        place = b.call("minimum", place, b.constant(bins - 1, torch.int64))
+        position = b.cast(b.call("div", share, b.call("sub", end, start)), torch.int64)
+        position = b.call("minimum", position, b.constant(bins - 1, torch.int64))
         inside = b.logical_and(b.call("ge", value, start, dtype=torch.bool), b.call("le", value, end, dtype=torch.bool))
         outside = b.constant(bins, torch.int64)
-        return (b.indirect_index(b.where(inside, place, outside), bins, wraps=False, is_checked=False),), b.constant(
+        return (b.indirect_index(b.where(inside, position, outside), bins, wraps=False, is_checked=False),), b.constant(
             1, compute_dtype(a.dtype)
         )
 

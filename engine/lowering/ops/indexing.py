@@ -39,10 +39,10 @@ def embedding(low: LoweringContext, weight: LoweredTensor, indices: LoweredTenso
 @register_lowering(aten.index_select.default)
 def index_select(low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor) -> LoweredTensor:
     check_supported_dtype(a)
-    row, places, dim = at_least_1d(a), at_least_1d(indices), canonical_dim(dim, len(a.shape))
+    row, positions, dim = at_least_1d(a), at_least_1d(indices), canonical_dim(dim, len(a.shape))
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        here = places.load(b, (i[dim] if i else IndexExpr(),))
+        here = positions.load(b, (i[dim] if i else IndexExpr(),))
         return row.load(b, (*i[:dim], b.indirect_index(here, row.shape[dim], wraps=False), *i[dim + 1 :]))
 
     return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
@@ -72,9 +72,9 @@ def index(low: LoweringContext, a: LoweredTensor, indices: Sequence[LoweredTenso
         )
     picked_shape = broadcast_shape(given)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
-    places = sorted(spread)
-    is_together = places == list(range(places[0], places[0] + len(places)))
-    start = places[0] if is_together else 0
+    positions = sorted(spread)
+    is_together = positions == list(range(positions[0], positions[0] + len(positions)))
+    start = positions[0] if is_together else 0
     is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index.Tensor
     shape = symbolic_shape(fake_result(low))
     others = [d for d in range(len(a.shape)) if d not in spread]

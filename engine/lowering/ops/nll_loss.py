@@ -36,13 +36,13 @@ def nll_loss_forward(
         wanted = target.load(b, i if target.shape else ())
         is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
         safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
-        place = b.indirect_index(safe, classes, wraps=False)
-        factor = b.constant(1.0, math_dtype) if weight is None else b.cast(weight.load(b, (place,)), math_dtype)
-        return is_kept, factor, place
+        position = b.indirect_index(safe, classes, wraps=False)
+        factor = b.constant(1.0, math_dtype) if weight is None else b.cast(weight.load(b, (position,)), math_dtype)
+        return is_kept, factor, position
 
     def loss(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        is_kept, factor, place = load_target(b, i)
-        likelihood = b.cast(a.load(b, (place,) if is_single else (*i, place)), math_dtype)
+        is_kept, factor, position = load_target(b, i)
+        likelihood = b.cast(a.load(b, (position,) if is_single else (*i, position)), math_dtype)
         value = b.call("neg", likelihood if weight is None else b.call("mul", likelihood, factor))
         return b.where(is_kept, value, b.constant(0.0, math_dtype))
 
@@ -99,8 +99,8 @@ def nll_loss_backward(
         if reduction == 1:
             value = b.call("div", value, b.cast(total_weight.load(b, ()), math_dtype))
         if weight is not None:
-            place = b.indirect_index(b.where(is_kept, wanted, b.constant(0, wanted.dtype)), a.shape[-1])
-            value = b.call("mul", value, b.cast(weight.load(b, (place,)), math_dtype))
+            position = b.indirect_index(b.where(is_kept, wanted, b.constant(0, wanted.dtype)), a.shape[-1])
+            value = b.call("mul", value, b.cast(weight.load(b, (position,)), math_dtype))
         return b.where(is_kept, value, b.constant(0.0, math_dtype))
 
     each = low.pointwise((a.shape[0],), math_dtype, at_class, name=f"{name}_each")

@@ -89,14 +89,14 @@ def _pool_windows(
     return [PoolWindow(*s) for s in sides]
 
 
-def _in_bounds_test(b: LoopBuilder, places: Iterable[tuple[IndexExpr, Size, bool]]) -> LoopIROp | None:
+def _in_bounds_test(b: LoopBuilder, positions: Iterable[tuple[IndexExpr, Size, bool]]) -> LoopIROp | None:
     """Test if each ``(index, size, is_known)`` is in bounds; None if no index needs a test.
 
     ``is_known``: the index is known to be in bounds.
     """
     test: LoopIROp | None = None
-    for place, size, is_known in places:
-        for part in () if is_known else (b.index_ge(place, 0), b.index_lt(place, size)):
+    for position, size, is_known in positions:
+        for part in () if is_known else (b.index_ge(position, 0), b.index_lt(position, size)):
             test = part if test is None else b.logical_and(test, part)
     return test
 
@@ -147,9 +147,11 @@ def _avg_pool(
         lead, windows = index[:-rank], index[-rank:]
 
         def part(offsets: tuple[int, ...]) -> tuple[LoopIROp | None, Callable[[], LoopIROp]]:
-            place = tuple(s.start(w) + o for s, w, o in zip(sides, windows, offsets, strict=True))
-            inside = _in_bounds_test(b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(place, sides, strict=True)))
-            return inside, lambda: a.load(b, (*lead, *place))
+            position = tuple(s.start(w) + o for s, w, o in zip(sides, windows, offsets, strict=True))
+            inside = _in_bounds_test(
+                b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(position, sides, strict=True))
+            )
+            return inside, lambda: a.load(b, (*lead, *position))
 
         total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), math_dtype)
         return b.call("div", total, b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype))
@@ -190,12 +192,12 @@ def avg_pool_backward(
     math_dtype = compute_dtype(grad.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        lead, place = index[:-rank], index[-rank:]
+        lead, position = index[:-rank], index[-rank:]
 
         def part(back: tuple[int, ...]) -> tuple[LoopIROp | None, Callable[[], LoopIROp]]:
-            windows = tuple((p + s.padding).div(s.stride) - k for p, s, k in zip(place, sides, back, strict=True))
+            windows = tuple((p + s.padding).div(s.stride) - k for p, s, k in zip(position, sides, back, strict=True))
             inside = _in_bounds_test(b, ((w, s.output_size, False) for w, s in zip(windows, sides, strict=True)))
-            for p, s, w in zip(place, sides, windows, strict=True):
+            for p, s, w in zip(position, sides, windows, strict=True):
                 covered = b.index_lt(p + s.padding - w * s.stride, s.kernel_size)
                 inside = covered if inside is None else b.logical_and(inside, covered)
 
@@ -281,26 +283,34 @@ def max_pool_with_indices(
         lead, windows = index[:-rank], index[-rank:]
         best, where = b.constant(lowest, math_dtype), _first_index_in_plane(b, sides, windows)
         for offsets in product(*(range(s.kernel_size) for s in sides)):
-            place = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
-            inside = _in_bounds_test(b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(place, sides, strict=True)))
+            position = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
+            inside = _in_bounds_test(
+                b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(position, sides, strict=True))
+            )
             value = (
-                a.load(b, (*lead, *place)) if inside is None else _masked_load(b, a, (*lead, *place), inside, lowest)
+                a.load(b, (*lead, *position))
+                if inside is None
+                else _masked_load(b, a, (*lead, *position), inside, lowest)
             )
             is_more = b.call("gt", value, best, dtype=torch.bool)
             if math_dtype.is_floating_point:
                 is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
             best = b.where(is_more, value, best)
-            where = b.where(is_more, b.index_value(flatten(place, steps)), where)
+            where = b.where(is_more, b.index_value(flatten(position, steps)), where)
         return best, where
 
     name = low.current_node.name if low.current_node is not None else "max_pool"
     values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{name}_value")
-    places = low.pointwise(shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place")
-    return values, places
+    positions = low.pointwise(
+        shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place"
+    )
+    return values, positions
 
 
-def _masked_load(b: LoopBuilder, a: LoweredTensor, place: Coordinates, inside: LoopIROp, otherwise: float) -> LoopIROp:
-    return b.masked(inside, lambda: a.load(b, place), b.constant(otherwise, compute_dtype(a.dtype)))
+def _masked_load(
+    b: LoopBuilder, a: LoweredTensor, position: Coordinates, inside: LoopIROp, otherwise: float
+) -> LoopIROp:
+    return b.masked(inside, lambda: a.load(b, position), b.constant(otherwise, compute_dtype(a.dtype)))
 
 
 def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates) -> LoopIROp:
@@ -309,18 +319,18 @@ def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: 
     It is the index of the maximum if all elements equal the lowest number of the dtype.
     """
     first, *rest = (_first_in_bounds(b, s, w) for s, w in zip(sides, windows, strict=True))
-    for side, place in zip(sides[1:], rest, strict=True):
-        first = b.call("add", b.call("mul", first, b.size(side.input_size, b.index_dtype)), place)
+    for side, position in zip(sides[1:], rest, strict=True):
+        first = b.call("add", b.call("mul", first, b.size(side.input_size, b.index_dtype)), position)
     return first
 
 
 def _first_in_bounds(b: LoopBuilder, side: PoolWindow, window: IndexExpr) -> LoopIROp:
     """Return the first index of a window that is not in the padding."""
     first = side.start(window)
-    place, none = b.index_value(first), b.constant(0, b.index_dtype)
+    position, none = b.index_value(first), b.constant(0, b.index_dtype)
     if side.padding == 0:
-        return place
+        return position
     if side.dilation == 1:
-        return b.call("maximum", place, none)
-    is_before = b.call("lt", place, none, dtype=torch.bool)
-    return b.where(is_before, b.index_value(first.mod(side.dilation)), place)
+        return b.call("maximum", position, none)
+    is_before = b.call("lt", position, none, dtype=torch.bool)
+    return b.where(is_before, b.index_value(first.mod(side.dilation)), position)

@@ -166,11 +166,11 @@ def _full_index(a: LoweredTensor, dims: tuple[int, ...]) -> Callable[[Coordinate
     """Return a map from (result index, reduction index) to an index of the tensor."""
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 
-    def place(index: Coordinates, inner: Coordinates) -> Coordinates:
+    def full_index(index: Coordinates, inner: Coordinates) -> Coordinates:
         found = {**dict(zip(kept, index, strict=True)), **dict(zip(dims, inner, strict=True))}
         return tuple(found[d] for d in range(len(a.shape)))
 
-    return place
+    return full_index
 
 
 def _canonical_dims(a: LoweredTensor, dim: Any) -> tuple[int, ...]:
@@ -204,14 +204,16 @@ def reduce(
     shape = _reduced_shape(a, dims, False)
     ranges = tuple(a.shape[d] for d in dims)
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
-    place, parts = _full_index(a, dims), _split_count_of(a, dims)
+    full_index, parts = _full_index(a, dims), _split_count_of(a, dims)
     outer = _outer_split(a, dims) if low.is_cpu and parts > 1 else 0
     if outer:
-        made = _reduce_rows(low, kind, shape, ranges, outer, dtype, lambda b, i, r: value(b, place(i, r)), name)
+        made = _reduce_rows(low, kind, shape, ranges, outer, dtype, lambda b, i, r: value(b, full_index(i, r)), name)
     elif parts > 1:
-        made = _split_reduction(low, kind, shape, ranges, parts, dtype, lambda b, i, r: value(b, place(i, r)), name)
+        made = _split_reduction(
+            low, kind, shape, ranges, parts, dtype, lambda b, i, r: value(b, full_index(i, r)), name
+        )
     else:
-        made = low.reduction(kind, shape, ranges, dtype, lambda b, i, r: value(b, place(i, r)), name=name)
+        made = low.reduction(kind, shape, ranges, dtype, lambda b, i, r: value(b, full_index(i, r)), name=name)
     if not keepdim:
         return made
     return made.view(_reduced_shape(a, dims, True), lambda index: tuple(index[d] for d in kept))
@@ -254,11 +256,11 @@ def _split_reduction(
         if parts * length == count:
             return body(b, index[1:], unflatten(flat, ranges))  # type: ignore[no-any-return]
         strides = contiguous_strides(ranges)
-        place = tuple(
+        position = tuple(
             flat.div(s) if k == 0 else flat.div(s).mod(n) for k, (s, n) in enumerate(zip(strides, ranges, strict=True))
         )
         return b.masked(
-            b.index_lt(flat, count), lambda: body(b, index[1:], place), reduction_identity(b, kind, math_dtype)
+            b.index_lt(flat, count), lambda: body(b, index[1:], position), reduction_identity(b, kind, math_dtype)
         )
 
     label = name or (low.current_node.name if low.current_node is not None else "t")
@@ -419,11 +421,11 @@ def _split_variance(
     count = static_product(ranges)
     assert count is not None
     length = count // parts
-    place = _full_index(a, dims)
+    full_index = _full_index(a, dims)
 
     def value(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
         flat = i[0] * length + r[0]
-        return b.cast(a.load(b, place(i[1:], unflatten(flat, ranges))), math_dtype)
+        return b.cast(a.load(b, full_index(i[1:], unflatten(flat, ranges))), math_dtype)
 
     sums = low.reduction("sum", (parts, *shape), (length,), math_dtype, value, name=f"{name}_sums")
 
@@ -576,8 +578,8 @@ def arg_min_or_max(
         if a.dtype.is_floating_point:
             hit = b.call("or", hit, _is_nan(b, v), dtype=torch.bool) if kind else hit
             hit = b.where(_is_nan(b, best), _is_nan(b, v), hit)
-        place = b.cast(b.index_value(flatten([i[d] for d in dims], strides)), torch.int64)
-        return b.where(hit, place, b.size(count, torch.int64))
+        position = b.cast(b.index_value(flatten([i[d] for d in dims], strides)), torch.int64)
+        return b.where(hit, position, b.size(count, torch.int64))
 
     return reduce(low, "min", a, dims, keepdim, torch.int64, body, name=name)
 
@@ -604,10 +606,10 @@ def _min_max_with_index_lowering(kind: str) -> Callable[..., tuple[LoweredTensor
         dims = _canonical_dims(a, dim)
         check_reducible(a, dims)
         top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
-        place = arg_min_or_max(low, kind, a, dims, True, top, name=f"{_node_name(low)}_index")
+        position = arg_min_or_max(low, kind, a, dims, True, top, name=f"{_node_name(low)}_index")
         if keepdim:
-            return top, place
-        return _drop_dims(top, dims), _drop_dims(place, dims)
+            return top, position
+        return _drop_dims(top, dims), _drop_dims(position, dims)
 
     return lowered
 
@@ -629,8 +631,8 @@ def _arg_min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
         dims = _canonical_dims(a, dim)
         check_reducible(a, dims)
         top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
-        place = arg_min_or_max(low, kind, a, dims, True, top)
-        return place if keepdim else _drop_dims(place, dims)
+        position = arg_min_or_max(low, kind, a, dims, True, top)
+        return position if keepdim else _drop_dims(position, dims)
 
     return lowered
 

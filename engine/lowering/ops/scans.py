@@ -48,23 +48,23 @@ def _cumulative_extreme(
     check_supported_dtype(a)
     if a.dtype == torch.bool:  # bool has no smallest and largest number, which a scan needs.
         numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.load(b, i), torch.int32))
-        running, places = _cumulative_extreme(low, kind, numbers, dim)
-        return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), places
+        running, positions = _cumulative_extreme(low, kind, numbers, dim)
+        return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), positions
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] == 1:
         first = low.pointwise(a.shape, torch.int64, lambda b, i: b.constant(0, torch.int64))
         return low.pointwise(a.shape, a.dtype, a.load), first
     values = low.scan(kind, a.shape, dim, a.dtype, a.load)
 
-    def place(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+    def position(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = a.load(b, i)
         holds = b.call("eq", value, values.load(b, i), dtype=torch.bool)
         if value.dtype.is_floating_point:
             holds = b.call("or", holds, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
         return b.where(holds, b.cast(b.index_value(i[dim]), torch.int64), b.constant(0, torch.int64))
 
-    places = low.pointwise(a.shape, torch.int64, place, name=f"{_node_name(low)}_holders")
-    return values, low.scan("max", a.shape, dim, torch.int64, places.load)
+    positions = low.pointwise(a.shape, torch.int64, position, name=f"{_node_name(low)}_holders")
+    return values, low.scan("max", a.shape, dim, torch.int64, positions.load)
 
 
 @register_lowering(aten.logcumsumexp.default)

@@ -84,13 +84,13 @@ def scatter_along_dim(
 ) -> LoweredTensor:
     """Write or add a value to ``a`` at each index along a dimension."""
     row, dim = at_least_1d(a), canonical_dim(dim, len(a.shape))
-    places = at_least_1d(indices)
+    positions = at_least_1d(indices)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        here = b.indirect_index(places.load(b, i), row.shape[dim], wraps=False)
+        here = b.indirect_index(positions.load(b, i), row.shape[dim], wraps=False)
         return (*i[:dim], here, *i[dim + 1 :]), value(b, i if indices.shape else ())
 
-    return reshape(scatter_into(low, row, places.shape, write, is_added=is_added), a.shape)
+    return reshape(scatter_into(low, row, positions.shape, write, is_added=is_added), a.shape)
 
 
 @register_lowering(aten.scatter.src)
@@ -117,8 +117,8 @@ def put(
     math_dtype = compute_dtype(a.dtype) if accumulate else a.dtype
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        place = unflatten(b.indirect_index(indices.load(b, i), count), a.shape)
-        return place, b.cast(
+        position = unflatten(b.indirect_index(indices.load(b, i), count), a.shape)
+        return position, b.cast(
             source.load(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), math_dtype
         )
 
@@ -136,7 +136,12 @@ def scatter_rows(
     is_added: bool,
 ) -> LoweredTensor:
     """Write or add the rows of ``source`` to ``a``, at ``indices`` along ``dim``."""
-    row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(indices), canonical_dim(dim, len(a.shape))
+    row, rows, positions, dim = (
+        at_least_1d(a),
+        at_least_1d(source),
+        at_least_1d(indices),
+        canonical_dim(dim, len(a.shape)),
+    )
     math_dtype = compute_dtype(a.dtype)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
@@ -145,7 +150,7 @@ def scatter_rows(
             value = b.call("mul", value, b.constant(alpha, math_dtype))
         return (
             *i[:dim],
-            b.indirect_index(places.load(b, (i[dim],)), row.shape[dim], wraps=False),
+            b.indirect_index(positions.load(b, (i[dim],)), row.shape[dim], wraps=False),
             *i[dim + 1 :],
         ), value
 
@@ -174,9 +179,9 @@ def index_put(
         return _masked_put(low, a, indices, values, accumulate)
     picked_shape = broadcast_shape(given)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
-    places = sorted(spread)
+    positions = sorted(spread)
     others = [d for d in range(len(a.shape)) if d not in spread]
-    start = places[0] if places == list(range(places[0], places[0] + len(places))) else 0
+    start = positions[0] if positions == list(range(positions[0], positions[0] + len(positions))) else 0
     rest = tuple(a.shape[d] for d in others)
     ranges = (*rest[:start], *picked_shape, *rest[start:])
     math_dtype = compute_dtype(a.dtype) if accumulate else a.dtype
@@ -186,11 +191,11 @@ def index_put(
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         where = i[start : start + len(picked_shape)]
         kept = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
-        place = tuple(
+        position = tuple(
             b.indirect_index(spread[d].load(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
             for d in range(len(a.shape))
         )
-        return place, value(b, i)
+        return position, value(b, i)
 
     return scatter_into(low, a, ranges, write, is_added=accumulate)
 

@@ -84,11 +84,11 @@ def _gather_reduce(
     def counted(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.cast(hits(b, i[:rank], i[rank])[0], torch.int32)
 
-    places = low.pointwise((*a.shape, count), math_dtype, candidate, name=f"{name}_candidates")
+    positions = low.pointwise((*a.shape, count), math_dtype, candidate, name=f"{name}_candidates")
     if reduction in ("amax", "amin") and math_dtype.is_floating_point:
-        best = min_or_max(low, kind, places, (rank,), False, name=f"{name}_best")
+        best = min_or_max(low, kind, positions, (rank,), False, name=f"{name}_best")
     else:
-        best = reduce(low, kind, places, (rank,), False, math_dtype, places.load, name=f"{name}_best")
+        best = reduce(low, kind, positions, (rank,), False, math_dtype, positions.load, name=f"{name}_best")
     found = low.pointwise((*a.shape, count), torch.int32, counted, name=f"{name}_found")
     number = reduce(low, "sum", found, (rank,), False, torch.int32, found.load, name=f"{name}_count")
 
@@ -118,12 +118,12 @@ def _mean_of(b: LoopBuilder, total: LoopIROp, count: LoopIROp) -> LoopIROp:
     return b.where(is_below, b.call("sub", quotient, b.constant(1, total.dtype)), quotient)
 
 
-def _index_matches(b: LoopBuilder, index: LoopIROp, place: IndexExpr, size: Size) -> LoopIROp:
+def _index_matches(b: LoopBuilder, index: LoopIROp, position: IndexExpr, size: Size) -> LoopIROp:
     """Test if an index, counted from the end if negative, equals a position."""
     wide = b.cast(index, torch.int64)
     is_negative = b.call("lt", wide, b.constant(0, torch.int64), dtype=torch.bool)
     wrapped = b.where(is_negative, b.call("add", wide, b.size(size, torch.int64)), wide)
-    return b.call("eq", wrapped, b.cast(b.index_value(place), torch.int64), dtype=torch.bool)
+    return b.call("eq", wrapped, b.cast(b.index_value(position), torch.int64), dtype=torch.bool)
 
 
 @register_lowering(aten.index_reduce.default)
@@ -137,15 +137,20 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> LoweredTensor:
-    row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(index), canonical_dim(dim, len(a.shape))
-    if places.shape[0] == 0:
+    row, rows, positions, dim = (
+        at_least_1d(a),
+        at_least_1d(source),
+        at_least_1d(index),
+        canonical_dim(dim, len(a.shape)),
+    )
+    if positions.shape[0] == 0:
         raise NotLowered(LoweringFallback.EMPTY_INDEX, "a write with an empty index has no lowering")
 
     def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
-        hit = _index_matches(b, places.load(b, (k,)), i[dim], row.shape[dim])
+        hit = _index_matches(b, positions.load(b, (k,)), i[dim], row.shape[dim])
         return hit, lambda: rows.load(b, (*i[:dim], k, *i[dim + 1 :]))
 
-    return reshape(_gather_reduce(low, row, places.shape[0], hits, reduce, include_self=include_self), a.shape)
+    return reshape(_gather_reduce(low, row, positions.shape[0], hits, reduce, include_self=include_self), a.shape)
 
 
 @register_lowering(aten.index_add.default)
@@ -182,18 +187,20 @@ def scatter_reduce_along(
     value = source.load if lowered_tensors(source) else broadcast_loader(source, a.dtype, index.shape)
 
     def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
-        place = (*i[:dim], k, *i[dim + 1 :])
+        position = (*i[:dim], k, *i[dim + 1 :])
         inside: LoopIROp | None = None
         for d in others:
             test = b.index_lt(i[d], index.shape[d])
             inside = test if inside is None else b.logical_and(inside, test)
         if inside is None:
-            return _index_matches(b, index.load(b, place), i[dim], a.shape[dim]), lambda: value(b, place)
-        named = b.masked(inside, lambda: b.cast(index.load(b, place), torch.int64), b.constant(-(1 << 40), torch.int64))
+            return _index_matches(b, index.load(b, position), i[dim], a.shape[dim]), lambda: value(b, position)
+        named = b.masked(
+            inside, lambda: b.cast(index.load(b, position), torch.int64), b.constant(-(1 << 40), torch.int64)
+        )
         nothing = b.constant(0, a.dtype)
         return (
             _index_matches(b, named, i[dim], a.shape[dim]),
-            lambda: b.masked(inside, lambda: b.cast(value(b, place), a.dtype), nothing),
+            lambda: b.masked(inside, lambda: b.cast(value(b, position), a.dtype), nothing),
         )
 
     return _gather_reduce(low, a, index.shape[dim], hits, reduction, include_self=include_self)
@@ -273,9 +280,9 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         flat = flatten(i, contiguous_strides(shape))
         is_set = row.load(b, (flat,))
-        place = b.call("sub", running.load(b, (flat,)), b.constant(1, torch.int32))
+        position = b.call("sub", running.load(b, (flat,)), b.constant(1, torch.int32))
         chosen = b.masked(
-            is_set, lambda: pool.load(b, (b.indirect_index(place, given, wraps=False),)), b.constant(0, a.dtype)
+            is_set, lambda: pool.load(b, (b.indirect_index(position, given, wraps=False),)), b.constant(0, a.dtype)
         )
         return b.where(is_set, chosen, kept.load(b, i))
 

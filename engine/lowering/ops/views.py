@@ -146,9 +146,9 @@ def broadcast_to(a: LoweredTensor, shape: tuple[Size, ...]) -> LoweredTensor:
 @register_lowering(aten.select.int)
 def select(low: LoweringContext, a: LoweredTensor, dim: int, at: Any) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
-    place = _from_front(low, 2, at, a.shape[dim], dim)
+    position = _from_front(low, 2, at, a.shape[dim], dim)
     shape = a.shape[:dim] + a.shape[dim + 1 :]
-    return a.view(shape, lambda index: (*index[:dim], IndexExpr({}, place), *index[dim:]))
+    return a.view(shape, lambda index: (*index[:dim], IndexExpr({}, position), *index[dim:]))
 
 
 @register_lowering(aten.slice.Tensor)
@@ -208,10 +208,10 @@ def diagonal(low: LoweringContext, a: LoweredTensor, offset: int = 0, dim1: int 
     others = [d for d in range(len(a.shape)) if d not in (first, second)]
 
     def mapping(index: Coordinates) -> Coordinates:
-        place = dict(zip(others, index, strict=False))
-        place[first] = index[-1] + max(-offset, 0)
-        place[second] = index[-1] + max(offset, 0)
-        return tuple(place[d] for d in range(len(a.shape)))
+        position = dict(zip(others, index, strict=False))
+        position[first] = index[-1] + max(-offset, 0)
+        position[second] = index[-1] + max(offset, 0)
+        return tuple(position[d] for d in range(len(a.shape)))
 
     return a.view(symbolic_shape(fake_result(low)), mapping)
 
@@ -240,8 +240,8 @@ def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Se
     def mapping(index: Coordinates) -> Coordinates:
         moved = list(index)
         for shift, dim in zip(shifts, dims, strict=True):
-            place = dim % len(a.shape)
-            moved[place] = (moved[place] + as_size(-shift % a.shape[place])).mod(a.shape[place])
+            position = dim % len(a.shape)
+            moved[position] = (moved[position] + as_size(-shift % a.shape[position])).mod(a.shape[position])
         return tuple(moved)
 
     rolled = a.view(a.shape, mapping)
@@ -332,19 +332,19 @@ def _from_front(low: LoweringContext, argument: int, given: Any, size: Size, dim
     Raises:
         NotLowered: its sign is unknown.
     """
-    place = as_size(0 if given is None else given)
-    if (known := static_size(place)) is not None:
+    position = as_size(0 if given is None else given)
+    if (known := static_size(position)) is not None:
         counted = as_size(known + size) if known < 0 else known
         return counted if (known := static_size(counted)) is None else max(known, 0)
-    if is_nonnegative(place):
-        return place
+    if is_nonnegative(position):
+        return position
     if low.current_node is not None:
         operands: Any = (low.current_node.args[0], low.current_node.args[argument])
         indexed, number = torch.fx.map_arg(operands, lambda node: node.meta["val"])
         if statically_known_true(number >= 0):
-            return place
+            return position
         if statically_known_true(number < 0) and statically_known_true(number + indexed.shape[dim] >= 0):
-            return as_size(place + size)
+            return as_size(position + size)
     raise NotLowered(LoweringFallback.SYMBOLIC_SHIFT, "an index of unknown sign has no lowering")
 
 
@@ -381,14 +381,16 @@ def slice_scatter(
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         shifted = index[dim] - begin
-        place = shifted.div(stride)
-        inside = b.logical_and(b.index_ge(shifted, 0), b.index_lt(place, count))
+        position = shifted.div(stride)
+        inside = b.logical_and(b.index_ge(shifted, 0), b.index_lt(position, count))
         if stride != 1:
             inside = b.logical_and(
                 inside, b.call("eq", b.index_value(shifted.mod(stride)), b.index_value(ZERO), dtype=torch.bool)
             )
         return b.masked(
-            inside, lambda: b.cast(source.load(b, (*index[:dim], place, *index[dim + 1 :])), a.dtype), a.load(b, index)
+            inside,
+            lambda: b.cast(source.load(b, (*index[:dim], position, *index[dim + 1 :])), a.dtype),
+            a.load(b, index),
         )
 
     return low.pointwise(a.shape, a.dtype, body)
@@ -397,12 +399,12 @@ def slice_scatter(
 @register_lowering(aten.select_scatter.default)
 def select_scatter(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, dim: int, at: Any) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
-    place = _from_front(low, 3, at, a.shape[dim], dim)
+    position = _from_front(low, 3, at, a.shape[dim], dim)
     check_supported_dtype(a, source)
     value = broadcast_loader(source, a.dtype, source.shape)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        here = b.call("eq", b.index_value(index[dim]), b.index_value(IndexExpr({}, place)), dtype=torch.bool)
+        here = b.call("eq", b.index_value(index[dim]), b.index_value(IndexExpr({}, position)), dtype=torch.bool)
         return b.masked(here, lambda: value(b, (*index[:dim], *index[dim + 1 :])), a.load(b, index))
 
     return low.pointwise(a.shape, a.dtype, body)

@@ -55,8 +55,8 @@ def repro_script(session: Session, compilation: str) -> str:
 def _outcome_lines(record: CompilationRecord) -> Iterator[str]:
     """Yield the graph breaks, and the stage failures with their tracebacks."""
     for found in record.trace.breaks if record.trace is not None else ():
-        place = f" at {found.span.file}:{found.span.line}" if found.span is not None else ""
-        yield f"break: {found.title}: {found.context}{place}"
+        location = f" at {found.span.file}:{found.span.line}" if found.span is not None else ""
+        yield f"break: {found.title}: {found.context}{location}"
     for failure in record.failures:
         yield f"failure: {failure.sentence} ({failure.fallback})"
         yield failure.detail

@@ -68,9 +68,9 @@ def margin(session: Session) -> list[dict[str, Any]]:
 
 def _mark_rows(session: Session, file: SourceFile, marks: Marks, total: int) -> list[dict[str, Any]]:
     numbers = {
-        place: number
+        file_line: number
         for c in session.compilations
-        for place, number in source_lines.ordinals(session, c).numbers.items()
+        for file_line, number in source_lines.ordinals(session, c).numbers.items()
     }
     lines = file.text.splitlines()
     found = []
@@ -116,8 +116,8 @@ def _mark_recompiles(session: Session, group: RootGroup, marks: Marks) -> None:
     for compilation in recompiles_of(session, group):
         frame = frames[compilation.frame]
         after = frame.resumes_after
-        place = (after.file, after.line) if after else (frame.file, frame.first_line)
-        mark = marks.setdefault(place, LineMark())
+        file_line = (after.file, after.line) if after else (frame.file, frame.first_line)
+        mark = marks.setdefault(file_line, LineMark())
         mark.recompiles += 1
         mark.target = mark.target or f"recompiles|{compilation.id}"
 
@@ -130,9 +130,9 @@ def _mark_kernels(session: Session, compilation: CompilationRecord, marks: Marks
     files = {f.id for f in session.files}
     for kernel in kernels:
         spans = [source_lines.node_spans(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]
-        for place in {(s.file, s.line) for s in spans if s is not None}:
-            mark = marks.setdefault(place, LineMark())
+        for file_line in {(s.file, s.line) for s in spans if s is not None}:
+            mark = marks.setdefault(file_line, LineMark())
             mark.kernels += 1
             mark.bytes += kernel.bytes_moved or 0
-            mark.target = mark.target or f"linked|{compilation.id}|line={place[1]}"
+            mark.target = mark.target or f"linked|{compilation.id}|line={file_line[1]}"
     return sum(k.bytes_moved or 0 for k in kernels)

@@ -110,9 +110,9 @@ def _panes_data(session: Session, found: LinkedPanes, targets: list[str]) -> dic
         "fates": _sparse_column(rows, "outcome", strings),
         "marks": {str(i): list(row.mark) for i, row in enumerate(rows) if row.mark},
         "ordinals": {
-            str(row): found.ordinals.numbers[place]
-            for place, row in found.row_of_place.items()
-            if place in found.ordinals.numbers
+            str(row): found.ordinals.numbers[file_line]
+            for file_line, row in found.row_of_place.items()
+            if file_line in found.ordinals.numbers
         },
         "breaks": _break_titles(found),
         "costs": _costs_by_row(session, found),
@@ -170,11 +170,11 @@ def _kernel_data(kernel: Any, target: str) -> dict[str, Any]:
 
 def _break_titles(found: LinkedPanes) -> dict[str, str]:
     trace = found.compilation.trace
-    places = found.row_of_place
+    rows = found.row_of_place
     return {
-        str(places[b.span.file, b.span.line]): ("" if is_user_error(b) else "Graph break here: ") + one_line(b.title)
+        str(rows[b.span.file, b.span.line]): ("" if is_user_error(b) else "Graph break here: ") + one_line(b.title)
         for b in (trace.breaks if trace else ())
-        if b.span and (b.span.file, b.span.line) in places
+        if b.span and (b.span.file, b.span.line) in rows
     }
 
 
@@ -183,6 +183,6 @@ def _costs_by_row(session: Session, found: LinkedPanes) -> dict[str, list[Any]]:
     marks, total = line_marks(session)
     return {
         str(row): [mark.recompiles, mark.bytes / total if total else 0, mark.text(total)]
-        for place, row in found.row_of_place.items()
-        if (mark := marks.get(place)) and (mark.recompiles or mark.kernels)
+        for file_line, row in found.row_of_place.items()
+        if (mark := marks.get(file_line)) and (mark.recompiles or mark.kernels)
     }

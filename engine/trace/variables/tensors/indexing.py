@@ -61,8 +61,8 @@ def assign_index(tx: Tracer, of: TensorVariable, key: Variable, value: Variable)
         emit_node(tx, "call_function", operator.setitem, [of, key, value], run=vmap_setitem)
         return
     found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
-    place: list[Variable] = [of, key] if found is None else [found, ConstantVariable(Ellipsis)]
-    emit_node(tx, "call_function", operator.setitem, [*place, value])
+    target: list[Variable] = [of, key] if found is None else [found, ConstantVariable(Ellipsis)]
+    emit_node(tx, "call_function", operator.setitem, [*target, value])
 
 
 def _index_by_tensors(tx: Tracer, of: TensorVariable, key: Variable) -> Variable:
@@ -166,16 +166,16 @@ def vmap_setitem(of: torch.Tensor, key: Any, value: Any) -> None:
 
 def _under_vmap(act: Callable[..., Any], of: torch.Tensor, key: Any, *value: Any) -> Any:
     parts = list(key) if isinstance(key, tuple) else [key]
-    places = [n for n, p in enumerate(parts) if isinstance(p, torch.Tensor)]
+    dims = [n for n, p in enumerate(parts) if isinstance(p, torch.Tensor)]
 
     def row(one: torch.Tensor, *positions: torch.Tensor) -> Any:
         filled = list(parts)
-        for place, position in zip(places, positions, strict=True):
-            filled[place] = position
+        for dim, position in zip(dims, positions, strict=True):
+            filled[dim] = position
         found = act(one, tuple(filled), *value)
         return one if found is None else found
 
-    return torch.vmap(row)(of.unsqueeze(0), *(parts[n].unsqueeze(0) for n in places)).squeeze(0)
+    return torch.vmap(row)(of.unsqueeze(0), *(parts[n].unsqueeze(0) for n in dims)).squeeze(0)
 
 
 def _is_data_dependent(tx: Tracer, part: Variable) -> bool:

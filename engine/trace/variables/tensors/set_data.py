@@ -63,9 +63,9 @@ def _set_from_tensor(tensor: torch.Tensor, *source: Any) -> None:
         tensor.set_(*source)
 
 
-def _set_from_storage(tensor: torch.Tensor, other: torch.Tensor, *place: Any) -> None:
+def _set_from_storage(tensor: torch.Tensor, other: torch.Tensor, *geometry: Any) -> None:
     with torch.no_grad():
-        tensor.set_(other.untyped_storage(), *place)
+        tensor.set_(other.untyped_storage(), *geometry)
 
 
 _SET_FROM_TENSOR = GraphCallable("set_from_tensor", _set_from_tensor, changes_state=True)
@@ -104,11 +104,11 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
     ):
         raise graph_break
     record_input_storages(tx)
-    place = [realize(tx, given[n]).as_node_arg(tx) for n in names[1:] if n in given]
+    geometry = [realize(tx, given[n]).as_node_arg(tx) for n in names[1:] if n in given]
     target = _SET_FROM_STORAGE if by_storage else _SET_FROM_TENSOR
-    node = emit_effect(tx, target, (*(v.node(tx) for v in concerned), *(p[0] for p in place)))
+    node = emit_effect(tx, target, (*(v.node(tx) for v in concerned), *(p[0] for p in geometry)))
     try:
-        evaluate_on_fakes(tx, "call_function", target.fn, [*(v.fake for v in concerned), *(p[1] for p in place)], {})
+        evaluate_on_fakes(tx, "call_function", target.fn, [*(v.fake for v in concerned), *(p[1] for p in geometry)], {})
     except BaseException:
         tx.graph.erase_last_node(node)
         raise

@@ -102,8 +102,8 @@ class UntypedStorageVariable(Variable):
             if given.real_object is None or given.fake._has_symbolic_sizes_strides:
                 raise self.unsupported("the storage size of an argument with dynamic shape", "storage-access")
             found = given.real_object.untyped_storage().nbytes()
-            place = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
-            tx.guard(EqualsMatch, place, found, why=_WHY)
+            size_source = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
+            tx.guard(EqualsMatch, size_source, found, why=_WHY)
             return ConstantVariable(found)
         count = self.fake_storage.nbytes()
         return (
@@ -148,9 +148,9 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
     if is_wrapper_subclass(fake) or fake.layout is not torch.strided or tx.in_subgraph():
         raise Unsupported("storage-access", "Tensor.untyped_storage is called")
     record_input_storages(tx)
-    place = fake.untyped_storage()._cdata
+    storage = fake.untyped_storage()._cdata
     found: UntypedStorageVariable = tx.state_of(_StorageState).variables.setdefault(
-        place, UntypedStorageVariable(tensor)
+        storage, UntypedStorageVariable(tensor)
     )
     if len(found.input_tensors) > 1:
         first, *others = found.input_tensors
