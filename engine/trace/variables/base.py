@@ -435,7 +435,10 @@ class StringFormatVariable(Variable):
     cls = str
 
     def describe(self) -> str:
-        return self.realized.describe() if self.realized is not None else "str (not read yet)"
+        """Return the string's repr as of this call; values known only at run time are described."""
+        if self.realized is not None:
+            return self.realized.describe()
+        return repr("".join(_shown_part(value.resolved, part_format) for value, part_format in self.parts))
 
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the values in it."""
@@ -455,6 +458,19 @@ class StringFormatVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(join_f_string, tuple(part_format for _, part_format in self.parts), *self.child_variables())
+
+
+def _shown_part(value: Any, part_format: tuple[int, str]) -> str:
+    if value.is_symbolic:
+        shown = value.sym.node.hint
+    elif value.is_constant:
+        shown = value.constant
+    else:
+        shown = value.real_object if is_formatted_later(value) and value.is_lazy else None
+    try:
+        return f"{{{value.describe()}}}" if shown is None else format_value(shown, *part_format)
+    except (TypeError, ValueError):  # Python raises it when the string is formatted
+        return f"{{{value.describe()}}}"
 
 
 _TYPES_FORMATTED_LATER = frozenset((str, int, float, bool, type(None)))

@@ -555,3 +555,17 @@ def test_an_exception_is_recorded_as_a_traceback_ends() -> None:
         engine.compile(wrong, backend="eager")(torch.ones(2))
     (record,) = session.compilations[0].trace.breaks if session.compilations[0].trace else ()
     assert record.context.endswith("scaled() missing 1 required argument: 'factor'")
+
+
+def test_the_message_of_an_exception_is_recorded_with_its_values() -> None:
+    """An f-string shows sizes and numbers of this call, also those that are symbols."""
+
+    def check(x: torch.Tensor, name: str, rows: int) -> torch.Tensor:
+        if x.shape[0] != rows:
+            raise ValueError(f"{name} has {x.shape[0]} rows, not {rows:>2}")
+        return x + 1
+
+    with engine.record() as session, pytest.raises(ValueError, match="x has 3 rows, not  4"):
+        engine.compile(check, backend="eager", dynamic=True)(X, "x", 4)
+    (record,) = session.compilations[0].trace.breaks if session.compilations[0].trace else ()
+    assert "x has 3 rows, not  4" in record.context
