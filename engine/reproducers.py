@@ -175,7 +175,8 @@ for number, (value, layout) in enumerate(zip(results, LAYOUTS)):
     assert found == layout, f"result {{number}} was recorded as {{layout}}"
 """
     title = f"{graph.title} of {record.id}"
-    symptom = f"The graph returns {len(layouts)} results with the recorded dtypes, shapes and strides."
+    results = "1 result" if len(layouts) == 1 else f"{len(layouts)} results"
+    symptom = f"The graph returns {results} with the recorded dtypes, shapes and strides."
     return _make_draft(session, record, title, symptom, f"{IMPORTS}import hashlib\n{_MAKE}\n\n{body}")
 
 
