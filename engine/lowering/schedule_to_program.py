@@ -78,9 +78,8 @@ def schedule_to_program(
         deliver_interrupts()
         step.accept(builder)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
-    written = [
-        (position, walk.inputs[mutated_input][0]) for position, mutated_input in mutated if not walk.symbols.unbacked
-    ]
+    assumes_sizes = _assumes_sizes(walk)
+    written = [(position, walk.inputs[mutated_input][0]) for position, mutated_input in mutated if not assumes_sizes]
     may_raise = (lambda _: False) if target.startswith(GPU_TARGETS) else raises_value_errors
     buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written, may_raise)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
@@ -230,6 +229,15 @@ def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: Kern
 
 def _make_buffer(tensor_def: TensorDef, kind: Literal["input", "intermediate", "output"]) -> Buffer:
     return Buffer(tensor_def.name, tensor_def.dtype, tensor_def.shape, tensor_def.stride, kind, tensor_def.is_complex)
+
+
+def _assumes_sizes(walk: GraphLowering) -> bool:
+    """Return True if data may yield a size or relation other than the graph assumes.
+
+    ATen then runs the call again, for which the inputs must be unwritten.
+    """
+    has_sizes = any(dimension >= 0 for _, dimension in walk.symbols.unbacked.values())
+    return has_sizes or any(walk.symbols.assumptions.values())
 
 
 def _check_symbols_known(program: LoweredProgram) -> None:

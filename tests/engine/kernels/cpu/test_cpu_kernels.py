@@ -374,6 +374,24 @@ def test_a_transposed_operand_is_not_left_to_aten() -> None:
 
 
 @pytest.mark.usefixtures("cpu_kernels")
+def test_a_number_from_a_tensor_does_not_hinder_a_store_into_an_input() -> None:
+    """An update scaled by a number read from a tensor is one kernel, without a copy."""
+
+    def update(weight: torch.Tensor, count: torch.Tensor) -> None:
+        weight.sub_(weight * (0.9 ** count.item()))
+
+    weight, count = torch.randn(7), torch.tensor(3.0)
+    wanted, version = weight - weight * 0.9**3, weight._version
+    with engine.record() as session:
+        engine.compile(update)(weight, count)
+    torch.testing.assert_close(weight, wanted)
+    assert weight._version == version + 1
+    steps = [step for memory in session.compilations[0].cpu_program.memory for step in memory.steps]
+    assert "fused_mul_sub" in steps[-1].name
+    assert all(step.live_bytes == 0 for step in steps)
+
+
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("shape", [(1,), (0,), (7, 3)])
 def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
     """One operator runs in a kernel if the kernel stores its result into an input."""
