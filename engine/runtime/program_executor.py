@@ -603,8 +603,9 @@ def _has_data_dependent_size(target: Any) -> bool:
     The graph may have assumed that size.
     """
     called = called_overload(target)
-    is_known = called is not None and called.namespace in ("aten", "engine")
-    return not is_known or torch.Tag.dynamic_output_shape in called.tags
+    if called is None or called.namespace not in ("aten", "engine"):
+        return True
+    return torch.Tag.dynamic_output_shape in called.tags
 
 
 def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
