@@ -31,6 +31,7 @@ from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass, is_torch_function_all_disabled
 from engine.trace.codegen import PyCodegen
 from engine.trace.exc import RestartTracing, SkipFrame, TracingFinished, Unsupported, UserException
+from engine.trace.fake_tensors.shared_inputs import IDENTITY_READ, SharedInputs
 from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.frame import Frame
 from engine.trace.graph_breaks.autograd_uses import find_autograd_use
@@ -104,6 +105,7 @@ class TraceAttempt:
         self.function_modes = modes if is_asked and are_traced_modes(modes) else ()
         self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
         self.tx.random_state.mode = "" if restart is None else restart.rng_mode
+        self.tx.state_of(SharedInputs).is_disabled = any(a.kind == IDENTITY_READ for a in before)
         self.step_recorder = StepRecorder(self.tx) if steps else None
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint

@@ -23,6 +23,7 @@ from engine.ir.user_code_files import innermost_user_span
 from engine.options import Options
 from engine.records.bytecode import Span
 from engine.trace.exc import TracerException, Unsupported, UserException
+from engine.trace.fake_tensors.shared_inputs import SharedInputs
 from engine.trace.frame import Frame
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.interpreter_loop import run_frame
@@ -139,6 +140,7 @@ class Tracer:
 
     def guard_identity(self, real: Any, source: Source, why: str) -> None:
         """Add an ``IdMatch`` guard on an object."""
+        self.state_of(SharedInputs).require_identity(real)
         self.guard(IdMatch, source, real, why=why)
 
     def wrap(self, real: Any, source: Source) -> Variable:
@@ -156,12 +158,15 @@ class Tracer:
             return value
         value = variable[0]
         if value.source is not None and value.source != source:
+            if (separate := self.state_of(SharedInputs).separate(self, value, real, source)) is not None:
+                return self.wrap(separate, source)
             why = "both expressions gave the same object, so a mutation through one is visible through the other"
             self.guards.add(SameObject(source, value.source, True, cause=self.guard_cause(why)))
         return value
 
     def guard_same_object(self, left: Variable, right: Variable, same: bool) -> None:
         """Guard that two input objects are, or are not, the same object."""
+        self.state_of(SharedInputs).require_identity(self.objects.real_object(left), self.objects.real_object(right))
         if left.source is not None and right.source is not None and left.source != right.source:
             self.guards.add(
                 SameObject(

@@ -15,6 +15,9 @@ from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
 
+SHARED_TENSORS = "shared tensors"
+"""Name under which it is noted that other sources reach one tensor than before."""
+
 
 @dataclass(frozen=True)
 class SameObject(Guard):
@@ -23,6 +26,7 @@ class SameObject(Guard):
     kind: ClassVar[str] = "same object"
     rank: ClassVar[int] = 30
     is_relational: ClassVar[bool] = True
+    reports_changed_dims: ClassVar[bool] = True
 
     other: Source
     expect_same: bool
@@ -63,6 +67,13 @@ class SameObject(Guard):
                 f"{self.user_expr} = {self.user_expr}.clone()",
             ),
         )
+
+    @property
+    def dynamic_expr(self) -> str:
+        return SHARED_TENSORS
+
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
+        return frozenset((-1,)) if torch.is_tensor(value) and not self.test(value, other_values) else frozenset()
 
 
 @dataclass(frozen=True)
@@ -114,9 +125,11 @@ def has_disjoint_storage(tensor: Any, *other_values: Any) -> bool:
     return True
 
 
-def all_distinct_objects(*values: Any) -> bool:
-    """Return True if all objects are different."""
-    return len(set(map(id, values))) == len(values)
+def first_are_distinct(count: int, *values: Any) -> bool:
+    """Return True if each of the first ``count`` objects differs from all others."""
+    ids = list(map(id, values))
+    first = set(ids[:count])
+    return len(first) == count and first.isdisjoint(ids[count:])
 
 
 def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
@@ -252,23 +265,32 @@ class DisjointStorage(NoAliasing):
 
 @dataclass(frozen=True)
 class DistinctObjects(NoAliasing):
-    """Guard that this object and the others are all different.
+    """Guard that the first ``count`` objects differ from each other and from the rest.
 
     Needed only if an attribute set on one would be found on another, or if they are dict keys.
     """
 
     kind: ClassVar[str] = "distinct"
     copy_purpose: ClassVar[str] = "they are different objects"
-    are_disjoint = staticmethod(all_distinct_objects)
+
+    count: int
+
+    def condition(
+        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
+    ) -> str:
+        return f"{const(first_are_distinct, 'first_are_distinct')}({', '.join((str(self.count), expr, *other_texts))})"
+
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        return first_are_distinct(self.count, value, *other_values)
 
     def expected_text(self) -> str:
         return "a different object than each of " + ", ".join(user_expr(o) for o in self.others)
 
     def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
-        first: dict[int, Source] = {}
-        for argument, origin in zip((value, *other_values), self.sources, strict=True):
-            if (first_source := first.setdefault(id(argument), origin)) != origin:
-                return f"{user_expr(origin)} and {user_expr(first_source)} are the same object"
+        first: dict[int, int] = {}
+        for n, argument in enumerate((value, *other_values)):
+            if (first_index := first.setdefault(id(argument), n)) < min(n, self.count):
+                return f"{user_expr(self.sources[n])} and {user_expr(self.sources[first_index])} are the same object"
         return "all are different objects"
 
     def failure_message(self, actual: str) -> str:

@@ -195,7 +195,7 @@ class Guard:
         """The name under which ``changed_dims`` are noted."""
         return self.source.expr
 
-    def changed_dims(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
         """Return dimensions whose size differs from the expected one; -1 means the number itself.
 
         Automatic dynamic shapes turns them into symbols.

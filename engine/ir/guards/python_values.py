@@ -224,7 +224,7 @@ class EqualsMatch(Guard):
             ),
         )
 
-    def changed_dims(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
         is_number = type(self.expected) in (int, float, bool) or is_numpy_number(self.expected)
         return (
             frozenset((-1,))
@@ -275,7 +275,7 @@ class LengthMatch(Guard):
     def dynamic_expr(self) -> str:
         return LengthSource(self.source).expr
 
-    def changed_dims(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
         return frozenset((-1,)) if type(value) in (list, deque) and len(value) != self.length else frozenset()
 
     def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:

@@ -482,7 +482,7 @@ class ShapeMatch(TensorPropertyGuard):
         )
         return (*mark, Fix(f"Pad {self.user_expr} to a static shape"))
 
-    def changed_dims(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
         return _changed_numbers(value, _size, self.sizes)
 
 
@@ -527,7 +527,7 @@ class StrideMatch(TensorPropertyGuard):
     def dynamic_expr(self) -> str:
         return strides_expr(self.source)
 
-    def changed_dims(self, value: Any) -> frozenset[int]:
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
         return _changed_numbers(value, _stride, self.strides)
 
 

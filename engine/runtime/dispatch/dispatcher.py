@@ -491,18 +491,18 @@ def _return_true(*values: Any) -> bool:
 
 def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
     """Mark sizes and numbers that differ from the entries' as dynamic for the next compile."""
-    sizes: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
     for entry in cache.entries:
         for guard in entry.guards:
             if not guard.reports_changed_dims:
                 continue
-            if guard.source not in sizes:
-                try:
-                    sizes[guard.source] = guard.source.resolve(scope)
-                except Exception:
-                    sizes[guard.source] = None
-            changed = guard.changed_dims(sizes[guard.source])
-            if -1 in changed and is_number_static(sizes[guard.source]):
+            for source in guard.sources:
+                if source not in values:
+                    values[source] = None
+                    with contextlib.suppress(Exception):
+                        values[source] = source.resolve(scope)
+            changed = guard.changed_dims(values[guard.source], tuple(values[s] for s in guard.sources[1:]))
+            if -1 in changed and is_number_static(values[guard.source]):
                 changed -= {-1}
             if changed:
                 cache.mark_dynamic_dims(guard.dynamic_expr, changed)

@@ -11,10 +11,10 @@ from engine.ir.guards.aliasing import (
     has_disjoint_storage,
     mutated_storages_are_disjoint,
 )
-from engine.ir.sources.base import Source
 from engine.ir.sources.roots import LocalSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
+from engine.trace.fake_tensors.shared_inputs import SharedInputs
 from engine.trace.side_effects.input_mutations import (
     _may_share_storage,
     _storage_id,
@@ -46,37 +46,46 @@ def add_aliasing_guards(tx: Tracer) -> None:
         for value, real in tx.objects.variables_by_id.values()
     ):
         raise SkipFrame("argument-aliasing", "a dict is mutated, and a view of it was created outside the function")
-    _guard_tensors_distinct(tx, why)
-    _guard_keys_distinct(tx)
-    _guard_no_overlap(tx)
-
-
-def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
-    """Add one guard for all tensors if attributes are set on some of them.
-
-    One guard per pair would be too many: a model has many parameters.
-    """
-    is_set = any(v.fake is not None and v.source is not None for v in tx.side_effects.mutated_variables.values())
-    if is_set or requires_grad_inputs(tx):
-        origins = dict.fromkeys(
-            v.source for v, _ in tx.objects.variables_by_id.values() if v.fake is not None and v.source
-        )
-        first, *others = origins
-        if others:
-            tx.guard(DistinctObjects, first, tuple(others), why=why)
-
-
-def _guard_keys_distinct(tx: Tracer) -> None:
-    """Guard that objects used as keys remain distinct in every call."""
-    by_type: dict[type, dict[Source, None]] = {}
+    changed, written = _tensors_with_set_attributes(tx), _written_inputs(tx)
+    shared = tx.state_of(SharedInputs)
+    shared.require_unmutated({_storage_id(v) for v in written})
+    shared.require_identity(*map(tx.objects.real_object, (*tx.objects.identity_keys.values(), *changed)))
+    # One guard for all tensors: one per pair would be too many, as a model has many parameters.
+    _guard_distinct(tx, changed, _read_tensors(tx), why)
+    keys: dict[type, list[Variable]] = {}
     for value in tx.objects.identity_keys.values():
         if value.source is not None and not value.source.is_fixed:
-            by_type.setdefault(value.python_type(), {})[value.source] = None
-    for first, *others in by_type.values():
-        if others:
-            tx.guard(
-                DistinctObjects, first, tuple(others), why="they are different keys of a dict or elements of a set"
-            )
+            keys.setdefault(value.python_type(), []).append(value)
+    for alike in keys.values():
+        _guard_distinct(tx, alike, [], "they are keys of a dict, elements of a set, or copied once each")
+    _guard_no_overlap(tx, written)
+
+
+def _guard_distinct(tx: Tracer, values: list[Variable], others: list[Variable], why: str) -> None:
+    """Guard that these inputs differ from each other and from the others."""
+    sources = list(dict.fromkeys(v.source for v in (*values, *others) if v.source is not None))
+    if values and len(sources) > 1:
+        count = len({v.source for v in values})
+        tx.guard(DistinctObjects, sources[0], tuple(sources[1:]), count, why=why)
+
+
+def _read_tensors(tx: Tracer) -> list[Variable]:
+    return [v for v, _ in tx.objects.variables_by_id.values() if v.fake is not None and v.source is not None]
+
+
+def _tensors_with_set_attributes(tx: Tracer) -> list[Variable]:
+    mutated = {*map(id, (*tx.side_effects.mutated_variables.values(), *tx.inputs.data_assigned_inputs))}
+    flagged = requires_grad_inputs(tx)
+    return [v for v in _read_tensors(tx) if tx.inputs.graph_sets_data or id(v) in mutated or v.source in flagged]
+
+
+def _written_inputs(tx: Tracer) -> list[TensorVariable]:
+    unseen = _storages_written_through_data(tx)
+    return [
+        v
+        for v, version in tx.inputs.input_tensors
+        if not v.fake.is_inference() and (v.fake._version != version or v.fake.untyped_storage()._cdata in unseen)
+    ]
 
 
 def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
@@ -91,18 +100,17 @@ def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
     return value.source == LocalSource(code.co_varnames[index])
 
 
-def _guard_no_overlap(tx: Tracer) -> None:
+def _guard_no_overlap(tx: Tracer, written: list[TensorVariable]) -> None:
     used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors if v.node_or_none is not None]
-    unseen = _storages_written_through_data(tx)
     why = "it is mutated; a tensor that shares its memory would change with it"
     homes = {id(v): _storage_id(v) for v, _ in tx.inputs.input_tensors}
     flagged = {*requires_grad_inputs(tx)}  # a view of such a tensor requires grad from then on
     alone: list[TensorVariable] = []
-    for value, version in tx.inputs.input_tensors:
+    changed = {*map(id, written)}
+    for value, _ in tx.inputs.input_tensors:
         if value.fake.is_inference() or value.source is None:
             continue
-        is_written = value.fake._version != version or value.fake.untyped_storage()._cdata in unseen
-        if not is_written and value.source not in flagged:
+        if id(value) not in changed and value.source not in flagged:
             continue
         others = [v for v in used if v is not value and v.source is not None]
         home = homes[id(value)]

@@ -14,6 +14,7 @@ from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.guards.sympy_printer import relation_display
+from engine.ir.introspection.fakeable_tensors import inner_tensors
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.tensors import StrideSource
@@ -23,7 +24,6 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.fakeify import symbolic_layout
 from engine.trace.state.guard_set import GuardSet
-from engine.trace.variables.tensors.automatic_dynamic import inner_tensors
 
 DimSource = tuple[Source, int]
 

@@ -185,7 +185,7 @@ def guard_on(origin: Source, value: Any, other: Source) -> st.SearchStrategy[Gua
         st.booleans().map(lambda same: SameObject(origin, other, same)),
         st.just(DisjointStorage(origin, (other,))),
         st.just(DisjointStorage(origin, (other,), 2)),
-        st.just(DistinctObjects(origin, (other,))),
+        st.just(DistinctObjects(origin, (other,), 2)),
         st.just(SharedStorage(origin, (other,), (0, 0))),
         st.booleans().map(lambda truth: ComputedCondition(origin, (other,), MORE, truth)),
         st.sampled_from(RELATIONS).map(lambda r: SymbolicShapeGuard(origin, r, ((S0, origin, 0), (S1, other, -1)))),

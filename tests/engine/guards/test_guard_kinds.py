@@ -262,15 +262,13 @@ def test_mutated_tensors_sharing_storage_fail_also_after_a_passed_check() -> Non
 
 
 def test_one_object_in_two_places_fails() -> None:
-    """DistinctObjects fails if any two are one object, and the failure names the two.
-
-    The others must be distinct among themselves too.
-    """
+    """DistinctObjects fails if two are one object, one of them counted, and names the two."""
     x, y = torch.zeros(4), torch.zeros(4)
-    guard = DistinctObjects(X, (Y, LocalSource("z")))
+    guard = DistinctObjects(X, (Y, LocalSource("z")), 3)
     assert guard_passes(guard, x=x, y=y, z=x[2:])
     assert "Y and x are the same object".lower() in guard_failure(guard, x=x, y=x, z=y).sentence.lower()
     assert "z and y are the same object" in guard_failure(guard, x=x, y=y, z=y).sentence.lower()
+    assert guard_passes(DistinctObjects(X, guard.others, 1), x=x, y=y, z=y)
 
 
 def test_several_tensors_that_are_written_to_stand_alone() -> None:

@@ -355,6 +355,23 @@ def test_one_tensor_in_two_places_is_one_input() -> None:
     assert any(isinstance(g, SameObject) and g.expect_same for g in frame.guards)
 
 
+def test_rows_that_repeat_otherwise_in_each_call_need_one_recompile() -> None:
+    """Once other names share a tensor, each is an input, and no guard compares them."""
+    engine.reset()
+    rows = [torch.arange(3.0) + n for n in range(4)]
+
+    def batch_sum(batch: Any, weight: Any) -> Any:
+        weight.grad = None
+        return torch.stack(batch).sum(0) * batch[0]
+
+    compiled, weight = engine.compile(batch_sum, backend="aot_eager"), torch.nn.Parameter(torch.ones(1))
+    with engine.record() as session:
+        for chosen in ((0, 0, 1), (1, 2, 1), (3, 3, 3), (0, 1, 2), (2, 0, 0)):
+            batch = [rows[n] for n in chosen]
+            assert torch.equal(compiled(batch, weight), batch_sum(batch, weight))
+    assert len(session.compilations) == 2
+
+
 def _next_three(iterator: Iterator[Any]) -> list[Any]:
     return [next(iterator) for _ in range(3)]
 

@@ -1,5 +1,7 @@
 """Tensors that share memory: arguments, results with arguments, and results with results."""
 
+import copy
+
 import numpy as np
 import torch
 
@@ -418,3 +420,40 @@ def statistics_that_are_the_weight(x, weight):
     """Running statistics are written before the weight is read, which may be them."""
     made = torch.nn.functional.batch_norm(x, torch.zeros(3), weight, weight, None, training=True)
     return made, weight * 1
+
+
+def _batches(*chosen):
+    def batch(numbers):
+        rows = [torch.arange(3.0) + n for n in range(3)]
+        return ([rows[n] for n in numbers],)
+
+    return [lambda numbers=numbers: batch(numbers) for numbers in chosen]
+
+
+@program(*_batches((0, 0, 1), (1, 2, 1), (2, 1, 1), (0, 1, 2), (1, 1, 1)))
+def batch_with_repeated_rows(rows):
+    """Which rows of a batch are one tensor differs from call to call."""
+    first, *others = rows
+    return torch.stack(rows) * first.sum(), first, others, rows[1].view(-1)
+
+
+@program(*_batches((0, 0, 1), (1, 2, 1), (2, 1, 1), (0, 1, 2), (1, 1, 1)))
+def repeated_rows_compared(rows):
+    """One row may be another one, a key twice, or copied once."""
+    copied = copy.deepcopy(rows)
+    return rows[0] is rows[1], len(set(rows)), copied[0] is copied[2], rows[0] + 1
+
+
+@program(*_batches((0, 0, 1), (1, 2, 1), (2, 1, 1), (0, 1, 2), (1, 1, 1)))
+def repeated_rows_written(rows):
+    """A write to one row shows in each row that is the same tensor."""
+    rows[0].mul_(3)
+    rows[2].seen = True
+    return rows[1] + 1, hasattr(rows[0], "seen")
+
+
+@program(*_batches((0, 0, 1), (1, 2, 1), (2, 2, 2)))
+def repeated_rows_given_data(rows):
+    """Other data of one row is the data of each row that is the same tensor."""
+    rows[0].data = torch.zeros(2)
+    return rows[1] + 1, rows[2].shape

@@ -332,6 +332,7 @@ class _DeepCopier(_Copier):
     def copy(self, of: Variable) -> Variable:
         if of.is_copied_by_reference:
             return of
+        self.tx.objects.as_identity_key(of)
         made = _call_python_method(self.tx, of, "__deepcopy__", [self.memo])
         if made is None and of.fake is not None and not of.fake.requires_grad:
             made = of.call_method(self.tx, "clone", [], {})

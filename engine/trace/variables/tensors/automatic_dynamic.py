@@ -14,6 +14,7 @@ from engine import errors
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.guards.tensors import strides_expr
+from engine.ir.introspection.fakeable_tensors import inner_tensors, is_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
@@ -34,7 +35,6 @@ from engine.torch_private.sympy_functions import ValueRanges, int_oo
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, PYTHON_TYPES, SymNodeVariable
-from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 _MARKS = (
     "_dynamo_dynamic_indices",
@@ -183,14 +183,6 @@ def _inner_dim_reasons(
         alike = why if part.shape == tensor.shape else {}
         found |= _inner_dim_reasons(tx, part, AttrSource(source, name), alike, is_parameter)
     return found
-
-
-def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the direct inner tensors of a wrapper subclass by name; empty for a plain tensor."""
-    if not is_wrapper_subclass(tensor):
-        return []
-    found = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
-    return [(name, part) for name, part in found if isinstance(part, torch.Tensor)]
 
 
 def unify_inner_shapes(fake: Any, real: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.register_once import register_each
 from engine.torch_private.autograd import forward_ad
 from engine.trace.annotations import Tracer
@@ -20,7 +21,6 @@ from engine.trace.operators.arithmetic import compare_op
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
-from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 Limits = tuple[tuple[Callable[..., torch.Tensor], str, Variable, str], ...]
 """Per check: reduction of the tensor, comparison, limit, message of the error."""

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.trace.annotations import Tracer
@@ -21,7 +22,6 @@ from engine.trace.emit_node import emit_node
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
-from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.variables.tensors.tensor import TensorVariable

@@ -9,6 +9,7 @@ import torch
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import SharedStorage, byte_offsets_in_storage
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
@@ -19,7 +20,6 @@ from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
-from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 _WHY = "the storage of a tensor decided what was traced"
 _SIZE_METHODS = frozenset(("size", "nbytes", "__len__"))

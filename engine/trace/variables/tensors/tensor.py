@@ -11,6 +11,7 @@ import torch.fx
 from engine.frame_code.codegen_runtime.objects import set_attributes
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.introspection.describe_values import short_dtype
+from engine.ir.introspection.fakeable_tensors import is_jagged, is_wrapper_subclass
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
@@ -32,12 +33,7 @@ from engine.trace.variables.slotted_type import fresh
 from engine.trace.variables.tensors.indexing import assign_index, index_tensor
 from engine.trace.variables.tensors.tensor_members import ATTRIBUTE_RULES, METHOD_RULES, SETTER_RULES
 from engine.trace.variables.tensors.tensor_operators import TensorOperators
-from engine.trace.variables.tensors.wrapper_subclasses import (
-    find_member,
-    find_member_rule,
-    is_jagged,
-    is_wrapper_subclass,
-)
+from engine.trace.variables.tensors.wrapper_subclasses import find_member, find_member_rule
 
 _COMPILER_MARK_PREFIXES = ("_dynamo", "_engine")
 """Prefixes of attributes that mark a tensor for compilers."""

@@ -8,6 +8,7 @@ import torch
 
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.guards.tensors import TensorMatch, TensorSubclassMatch
+from engine.ir.introspection.fakeable_tensors import as_plain_tensor, is_jagged, is_plain_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import disabled_torch_dispatch_impl, dispatch_keys
@@ -22,7 +23,6 @@ from engine.trace.variables.base import Variable
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.torch_function_protocol import build_subclass_input
-from engine.trace.variables.tensors.wrapper_subclasses import is_jagged, is_wrapper_subclass
 from engine.trace.variables.torch_api.collectives import is_group_or_mesh
 
 
@@ -33,7 +33,7 @@ def _tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
 
 
 def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
-    is_wrapper = _is_plain_wrapper_subclass(real)
+    is_wrapper = is_plain_wrapper_subclass(real)
     plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
     has_protocol = not plain and type(real).__torch_function__ is not disabled_torch_function_impl
     if isinstance(real, FakeTensor):
@@ -57,27 +57,13 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
         raise Unsupported("functorch-state", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
-    fake = fakeify(tx, real if plain else _as_plain_tensor(real), source)
+    fake = fakeify(tx, real if plain else as_plain_tensor(real), source)
     tx.inputs.saw_tensor = True
     _guard_tensor(tx, real, fake, source)
     value = build_subclass_input(tx, real, fake, source) if has_protocol else TensorVariable(None, fake, source, real)
     tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     tx.inputs.input_layouts[id(value.fake)] = symbolic_layout(fake)
     return value
-
-
-def _is_plain_wrapper_subclass(real: Any) -> bool:
-    """Return True if a wrapper subclass computes only through its inner tensors.
-
-    It then has no ``__torch_function__`` of its own.
-    """
-    if not is_wrapper_subclass(real):
-        return False
-    if is_jagged(real):
-        return True
-    own = type(real).__torch_function__
-    plain: Any = torch.Tensor.__torch_function__
-    return own is disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__
 
 
 def _check_inner_tensors(real: Any) -> None:
@@ -94,7 +80,7 @@ def _check_inner_tensors(real: Any) -> None:
 
 def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> None:
     tx.guards.add(_tensor_match(tx, real, fake, source))
-    if not _is_plain_wrapper_subclass(real):
+    if not is_plain_wrapper_subclass(real):
         return
     inside: Any = real
     names, context = inside.__tensor_flatten__()
@@ -105,11 +91,6 @@ def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: So
             _guard_tensor(tx, part, getattr(fake, name), AttrSource(source, name))
         else:
             tx.guard_identity(part, AttrSource(source, name), f"the tensor was created with this {type(part).__name__}")
-
-
-def _as_plain_tensor(real: torch.Tensor) -> torch.Tensor:
-    """Return a plain leaf tensor with the metadata and memory of this one."""
-    return real.detach().as_subclass(torch.Tensor).requires_grad_(real.requires_grad)
 
 
 def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> TensorMatch:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from engine.torch_private.dispatch import is_traceable_wrapper_subclass
-from engine.torch_private.fake_tensors import FakeTensor
-from engine.torch_private.tensors import NestedTensor
+from engine.ir.introspection.fakeable_tensors import is_jagged, is_wrapper_subclass
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -20,19 +18,6 @@ from engine.trace.variables.tensors.tensor_members import SUBCLASS_MEMBER_RULES,
 
 if TYPE_CHECKING:
     from engine.trace.variables.tensors.tensor import TensorVariable
-
-
-def is_wrapper_subclass(value: Any) -> bool:
-    """Return True for a wrapper subclass that can flatten itself to inner tensors."""
-    return type(value) is not FakeTensor and bool(is_traceable_wrapper_subclass(value))
-
-
-def is_jagged(real: Any) -> bool:
-    """Return True for a jagged ``NestedTensor``: one dense tensor and offsets.
-
-    Its methods trace like those of plain tensors.
-    """
-    return type(real) is NestedTensor
 
 
 def find_member_rule(tensor: TensorVariable, name: str) -> SubclassMemberRule | None:
