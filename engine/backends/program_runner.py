@@ -18,6 +18,7 @@ from engine.records.runtime import StageFailure
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.aten_fallback import with_aten_fallback
 from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
+from engine.runtime.graph_pools import output_memory
 from engine.runtime.program_executor import program_executor
 from engine.torch_private.entries import Feature, why_off
 
@@ -34,7 +35,12 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
     Raises:
         errors.KernelBuildError: a kernel cannot be built.
     """
-    run = program_executor(program, is_boxed=graph.is_boxed, compilation=record.compilation)
+    run = program_executor(
+        program,
+        is_boxed=graph.is_boxed,
+        compilation=record.compilation,
+        output_memory=output_memory if options.uses_cuda_graphs and graph.is_boxed else None,
+    )
     if options.uses_cuda_graphs and _computes_inputs_on_cpu(graph):
         record.add_launch_mode(graph.stage, "Kernels are launched one by one: ATen computes with an input on the CPU.")
     elif options.uses_cuda_graphs and not why_off(Feature.CUDA_GRAPHS):

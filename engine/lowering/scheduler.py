@@ -66,6 +66,12 @@ MAX_READS = 20
 MIN_REDUCTION_ROWS = 64
 """Minimum number of rows of a large kernel that reduces each row in one program."""
 
+MAX_STRIDED_ROW = 2048
+"""Maximum length of rows of which a program holds several, for whole memory lines."""
+
+MIN_LONG_ROWS = 512
+"""Minimum number of such rows that busy the GPU with other work than their reduction."""
+
 LARGE_KERNEL_ELEMENTS = 1 << 14
 """Elements from which on a kernel counts as large."""
 
@@ -331,6 +337,11 @@ class Scheduler:
                 why = f"An earlier step needs {source.name} in memory. Fusion with that step saves more reads."
                 self.record_decision(tensor_def, group, False, why)
                 return False
+            if (reduced := self._reduction_of_other_rows(tensor_def, group)) is not None:
+                why = f"It needs {reduced.name}, a reduction of other rows. Stored by that kernel, it is loaded once."
+                self.record_decision(tensor_def, group, False, why)
+                recorded.add(id(group))
+                continue
             other_steps: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
             other_steps += [g for g in self.groups if g is not group and tensor_def in g.scatter_bases]
             other_steps += self.extern_readers.get(tensor_def, [])
@@ -402,6 +413,31 @@ class Scheduler:
                 return source
         return None
 
+    def _reduction_of_other_rows(self, tensor_def: TensorDef, group: FusionGroup) -> TensorDef | None:
+        """Return a reduction whose kernel should compute ``tensor_def``, not ``group``.
+
+        Its rows are not those of ``group``: each iteration of ``group`` would load its result again. Costly sources of
+        both would be stored for ``group``, which takes more bytes than storing ``tensor_def``.
+        """
+        outer, own = static_product(v.size for v in group.outer_vars), stored_bytes(tensor_def)
+        if group.reduction_vars is None or tensor_def.kind != "pointwise" or outer is None or own is None:
+            return None
+        stack, seen, reloaded = [tensor_def], {tensor_def}, 0
+        found: TensorDef | None = None
+        while stack:
+            for source in build_unfused(stack.pop()).read_tensors.values():
+                if source in seen:
+                    continue
+                seen.add(source)
+                if source.kind == "reduction" and source.is_computed and (static_product(source.shape) or 0) > outer:
+                    found = found or source
+                elif source.kind == "pointwise" and source not in self.realized and is_cheap_to_recompute(source):
+                    stack.append(source)
+                elif source not in group.reads:
+                    reloaded += (stored_bytes(source) or 0) * (STORE_AND_LOAD if source.kind == "pointwise" else 1)
+        traffic = own * (1 if tensor_def in self.realized else STORE_AND_LOAD)
+        return found if reloaded > traffic else None
+
     def _must_be_stored_before(self, source: TensorDef, group: FusionGroup) -> bool:
         """Return True if ``group`` depends on an ATen call that reads ``source``."""
         return any(self.has_path(call, group) for call in self.extern_readers.get(source, ()))
@@ -442,7 +478,7 @@ class Scheduler:
         if values is None or not _read_same_elements(first, second, shared, values):
             # On a CPU, the bytes saved do not pay for storing a result long before it is read.
             values, similarity = (
-                None if self._is_cpu else element_mapping(first, second, shared),
+                None if self._is_cpu or _needs_own_order(first, second) else element_mapping(first, second, shared),
                 "visit the same elements",
             )
         if values is None or self.has_path(first, second) or self.has_path(second, first):
@@ -593,6 +629,9 @@ class Scheduler:
         is_large = total is not None and total >= LARGE_KERNEL_ELEMENTS
         if unused and is_large and rows is not None and rows < MIN_REDUCTION_ROWS:
             return f"There are only {rows} rows: one program per row would leave most of the GPU idle."
+        length = static_product(v.size for v in unused) or 0
+        if not self._is_cpu and length > MAX_STRIDED_ROW and group.loop_vars[-1] in used and _reads_rows(tensor_def):
+            return "The kernel's rows are strided in memory, unlike those of the reduction."
         return None
 
     def _why_not_fusible_scan(
@@ -674,6 +713,19 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     return symbols_of(sizes)
 
 
+def _needs_own_order(first: FusionGroup, second: FusionGroup) -> bool:
+    """Return True if ``second`` is faster in its own order than in that of ``first``.
+
+    It scatters, or it would be computed in the few programs of a reduction of long rows.
+    """
+    rows, length = static_product(v.size for v in first.outer_vars), static_product((first.numel,))
+    is_long = rows is not None and length is not None and length > MAX_STRIDED_ROW * rows
+    has_few_programs = first.reduction_vars is not None and second.reduction_vars is None and is_long
+    return any(tensor_def.kind == "scatter" for tensor_def in second.members) or (
+        has_few_programs and rows is not None and rows < MIN_LONG_ROWS
+    )
+
+
 def _group_origins(group: FusionGroup) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(
@@ -688,6 +740,16 @@ def _why_fused(tensor_def: TensorDef, is_stored: bool) -> str:
     if is_stored:
         return "The kernel visits each of its elements once: it computes, uses and stores the element."
     return "Only this kernel reads it. Each element is computed where it is used and never written to memory."
+
+
+def _reads_rows(reduction: TensorDef) -> bool:
+    """Return True if adjacent elements of a reduced row are adjacent in memory."""
+    return any(
+        static_size(stride) == 1 and static_size(read.source.shape[d]) != 1 and read.index[d].variables() - outer
+        for outer in [frozenset(LoopVar(f"i{d}", n) for d, n in enumerate(reduction.loop_ranges))]
+        for read in build_unfused(reduction).memory_reads
+        for d, stride in enumerate(read.source.stride)
+    )
 
 
 def _used_vars(index: Coordinates) -> frozenset[LoopVar]:

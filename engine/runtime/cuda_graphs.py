@@ -1,7 +1,8 @@
 """CUDA graphs: record a program's launches once and replay them as one launch.
 
-The idea is that of torch's ``cudagraph_trees``. Differences: each recording has its own memory pool; while an earlier
-output is alive, a call records again or launches normally; inputs whose address changes are copied to static buffers.
+The idea is that of torch's ``cudagraph_trees``. Differences: each recording has its own memory pool, which only the
+backward of a recorded forward shares; while an earlier output is alive, a call records again or launches normally;
+inputs whose address changes are copied to static buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ import torch
 
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.process_state import make_lock
-from engine.runtime.record_launches import capture_launches, reporting_replay
+from engine.runtime.graph_pools import (
+    ConsumedInputs,
+    CudaGraphPool,
+    GraphPool,
+    OutputInSharedPool,
+    SavedMemory,
+    find_consumed_inputs,
+    outputs_in,
+)
+from engine.runtime.record_launches import Launched, capture_launches, reporting_replay
 from engine.torch_private.cuda import (
     clear_cublas_workspaces,
     current_device_index,
@@ -61,6 +71,8 @@ class GraphRecording:
 
     replay: Callable[[], None]
     outputs: tuple[Any, ...]
+    pool: GraphPool | None = None
+    """Memory that the recording of its backward may share; None if it must not."""
 
 
 class GraphRecorder(Protocol):
@@ -73,10 +85,11 @@ class GraphRecorder(Protocol):
         """Return a key of the current stream; None if nothing can be recorded on it."""
         ...
 
-    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
-        """Record the launches of ``run``, without running them.
+    def record(self, run: Callable[[], tuple[Any, ...]], pool: Any = None) -> GraphRecording:
+        """Record the launches of ``run`` without running them, in an earlier ``pool`` if any.
 
         Raises:
+            OutputInSharedPool: an output is in ``pool``.
             Exception: ``run`` does something that cannot be replayed.
         """
         ...
@@ -137,6 +150,10 @@ class ReplayInstance:
     """Storages of outputs: identity, and use count while the caller holds no output."""
     written_inputs: frozenset[int] = frozenset()
     """Positions of inputs that the launches write."""
+    saved: SavedMemory | None = None
+    """Memory of outputs that only the backward reads."""
+    consumed: ConsumedInputs | None = None
+    """Inputs whose memory a replay overwrites."""
 
     @functools.cached_property
     def _returned_inputs(self) -> tuple[int, ...]:
@@ -165,6 +182,10 @@ class ReplayInstance:
     def matches_addresses(self, addresses: Sequence[int]) -> bool:
         """Return True if the static inputs have their recorded addresses."""
         return all(map(eq, map(addresses.__getitem__, self.static_inputs), self.static_addresses))
+
+    def can_replay(self, given: Sequence[Any]) -> bool:
+        """Return True if a replay overwrites nothing that the caller or autograd holds."""
+        return self.has_no_live_outputs() and (self.consumed is None or self.consumed.are_unshared(given))
 
     def has_no_live_outputs(self) -> bool:
         """Return True if no output of an earlier replay is alive."""
@@ -291,7 +312,7 @@ class CudaGraphReplay:
                 self._shapes[key] = _ShapeState(earlier_addresses=[tuple(addresses)])
             return None
         for instance in shape.instances:
-            if instance.matches_addresses(addresses) and instance.has_no_live_outputs():
+            if instance.matches_addresses(addresses) and instance.can_replay(arguments):
                 return instance(arguments)
         if not self._should_record(shape, arguments, addresses) or not shape.can_record(addresses):
             return None
@@ -340,6 +361,7 @@ class CudaGraphReplay:
         return {n for n, (a, b) in enumerate(zip(earlier, addresses, strict=True)) if a != b} - shape.changing_inputs
 
     def _record(self, shape: _ShapeState, arguments: Sequence[Any], addresses: list[int]) -> ReplayInstance:
+        consumed = find_consumed_inputs(arguments, shape.changing_inputs) if self._is_boxed else None
         read, moves = list(arguments), []
         tensors = tensors_by_position(arguments)
         device = next(
@@ -351,12 +373,9 @@ class CudaGraphReplay:
                 read[n] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         buffers = [read[n] for n in moves]
         copy_inputs(buffers, [arguments[n] for n in moves])
-        with capture_launches() as launches:
-            recording = self._recorder.record(
-                (lambda: self.run(list(read))) if self._is_boxed else (lambda: self.run(*read))
-            )
+        recording, launches, consumed = self._capture(read, consumed)
         stays = tuple(n for n in tensors if n not in moves)
-        results, storages = self._plan_outputs(recording.outputs, read)
+        results, storages, saved = self._plan_outputs(recording, read)
         first = {id(out): n for n, out in reversed(list(enumerate(recording.outputs)))}
         first_aliases = tuple(
             first[id(o)] if isinstance(o, torch.Tensor) else n for n, o in enumerate(recording.outputs)
@@ -376,12 +395,33 @@ class CudaGraphReplay:
             first_aliases,
             storages,
             self._written_inputs,
+            saved,
+            consumed,
         )
 
+    def _capture(
+        self, read: Sequence[Any], consumed: ConsumedInputs | None
+    ) -> tuple[GraphRecording, list[Launched], ConsumedInputs | None]:
+        """Return a recording, its launches, and ``consumed`` if it shares a pool."""
+        if consumed is not None:
+            mine = list(read)
+            for n, tensor in consumed.saved.take({n: read[n] for n in consumed.positions}).items():
+                mine[n] = tensor
+                del tensor  # ``mine`` is the only owner: each is freed after its last use
+            with capture_launches() as launches, contextlib.suppress(OutputInSharedPool):
+                return self._recorder.record(lambda: self.run(mine), consumed.saved.pool), launches, consumed
+        with capture_launches() as launches:
+            recording = self._recorder.record(
+                (lambda: self.run(list(read))) if self._is_boxed else (lambda: self.run(*read))
+            )
+        return recording, launches, None
+
     def _plan_outputs(
-        self, outputs: Sequence[Any], read: Sequence[Any]
-    ) -> tuple[tuple[RecordedOutput, ...], tuple[tuple[int, int], ...]]:
-        """Return how to reconstruct each output, and the storages whose use count to check."""
+        self, recording: GraphRecording, read: Sequence[Any]
+    ) -> tuple[tuple[RecordedOutput, ...], tuple[tuple[int, int], ...], SavedMemory | None]:
+        """Return the plan of each output, the storages to check, and saved memory."""
+        outputs, saved = recording.outputs, SavedMemory(recording.pool) if recording.pool is not None else None
+        seen = {x.untyped_storage()._cdata for x in tensors_in(outputs[: self._visible_outputs])}
         inputs = {
             x.untyped_storage()._cdata: n for n, x in reversed(list(enumerate(read))) if isinstance(x, torch.Tensor)
         }
@@ -396,7 +436,10 @@ class CudaGraphReplay:
                 planned.append(_input_as_output(out, inputs[storage._cdata], read))
                 continue
             if storage._cdata not in memory:
-                memory[storage._cdata] = _unresizable_storage(storage, out.device)
+                is_lent = saved is not None and storage.nbytes() and storage._cdata not in seen
+                memory[storage._cdata] = (
+                    saved.lend(storage) if saved and is_lent else _unresizable_storage(storage, out.device)
+                )
             tensor = torch.empty(0, dtype=out.dtype, device=out.device)
             tensor.set_(memory[storage._cdata], out.storage_offset(), out.shape, out.stride())
             is_seen = self._visible_outputs is None or position < self._visible_outputs
@@ -408,7 +451,10 @@ class CudaGraphReplay:
         # Empty storages are not watched: nothing can overwrite them, and their use count falls with ``memory``.
         watched = [s._cdata for s in memory.values() if s.nbytes()]
         memory.clear()
-        return tuple(planned), tuple((s, use_count(s)) for s in watched)
+        counts = tuple((s, use_count(s)) for s in watched)
+        if saved is not None:
+            saved.counts |= dict(counts)
+        return tuple(planned), counts, saved
 
 
 def _input_as_output(out: torch.Tensor, position: int, read: Sequence[Any]) -> RecordedOutput:
@@ -447,13 +493,15 @@ def _distinct_elements(buffer: torch.Tensor, value: torch.Tensor) -> tuple[torch
     return buffer[distinct], value[distinct]
 
 
+_streams: dict[int, torch.cuda.Stream] = {}
+"""Stream on which each device is captured; a pool's memory is reused on one stream only."""
+_capture_lock = make_lock()
+
+
 class CudaGraphRecorder:
     """Records CUDA graphs on the current device."""
 
     device_type = "cuda"
-
-    def __init__(self) -> None:
-        self._streams: dict[int, torch.cuda.Stream] = {}
 
     def current_stream(self) -> object | None:
         """Return the current device and stream; None while a capture is active on it."""
@@ -462,30 +510,34 @@ class CudaGraphRecorder:
         device = current_device_index()
         return device, current_raw_stream(device)
 
-    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
-        """Capture a CUDA graph with its own memory pool.
+    def record(self, run: Callable[[], tuple[Any, ...]], pool: CudaGraphPool | None = None) -> GraphRecording:
+        """Capture a CUDA graph with its own memory pool, or in ``pool`` without its outputs.
 
         Raises:
+            OutputInSharedPool: an output is in ``pool``.
             Exception: what ``run`` or CUDA raised because the work cannot be captured.
         """
         device = torch.cuda.current_device()
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
-        stream, graph = self._streams[device], torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream), _gc_disabled(), _private_cublas_workspace():
-            # thread_local: other threads may allocate during the capture.
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                outputs = run()
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    _end_capture(graph)
-                raise
-            _end_capture(graph)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        return GraphRecording(graph.replay, outputs)
+        own = None if pool is None else torch.cuda.MemPool()
+        with _capture_lock:
+            stream = _streams.get(device) or _streams.setdefault(device, torch.cuda.Stream(device))
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream), _gc_disabled(), _private_cublas_workspace(), outputs_in(own):
+                # thread_local: other threads may allocate during the capture.
+                graph.capture_begin(pool and pool.graph.pool(), capture_error_mode="thread_local")
+                try:
+                    outputs = run()
+                except BaseException:
+                    with contextlib.suppress(Exception):
+                        _end_capture(graph)
+                    raise
+                _end_capture(graph)
+            torch.cuda.current_stream(device).wait_stream(stream)
+        if pool is not None:
+            pool.check_outputs(outputs)
+        return GraphRecording(graph.replay, outputs, CudaGraphPool(graph, own))
 
 
 def _end_capture(graph: torch.cuda.CUDAGraph) -> None:

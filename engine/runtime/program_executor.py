@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from engine.ir.kernels.lowered_program import (
     BufferRef,
     Launch,
     LoweredProgram,
+    ProgramStep,
     buffer_refs,
 )
 from engine.ir.kernels.symbol_locations import symbol_expr
@@ -47,35 +49,49 @@ from engine.torch_private.sympy_functions import PythonPrinter
 from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda, reinterpret_tensor
 
 Run = Callable[..., tuple[Any, ...]]
+OutputMemory = Callable[[], AbstractContextManager[Any]]
 BUILD_THREADS = 4
 """Threads that load the kernels of one program."""
 
 
 def program_executor(
-    program: LoweredProgram, bind: KernelBinder = gpu_launcher, *, is_boxed: bool = False, compilation: str = ""
+    program: LoweredProgram,
+    bind: KernelBinder = gpu_launcher,
+    *,
+    is_boxed: bool = False,
+    compilation: str = "",
+    output_memory: OutputMemory | None = None,
 ) -> Run:
     """Return ``run(*inputs) -> tuple``, which runs the program on the inputs' device.
 
     Kernels are compiled here for the current GPU, so that errors occur now and not in the first call. With ``is_boxed``
     it is ``run([inputs])``, which empties the list: each input can be freed after its last use. A program of a
-    ``compilation`` reports its launches to sessions that ask for them.
+    ``compilation`` reports its launches to sessions that ask for them. Outputs are allocated inside the context that
+    ``output_memory`` returns.
 
     Raises:
         KernelBuildError: a kernel does not compile for this GPU, or needs more resources than it has.
     """
-    return ProgramExecutor(program, bind, is_boxed=is_boxed, compilation=compilation)
+    return ProgramExecutor(program, bind, is_boxed=is_boxed, compilation=compilation, output_memory=output_memory)
 
 
 class ProgramExecutor:
     """A program bound to a device; ``text`` is the generated Python, after the first call."""
 
     def __init__(
-        self, program: LoweredProgram, bind: KernelBinder, *, is_boxed: bool = False, compilation: str = ""
+        self,
+        program: LoweredProgram,
+        bind: KernelBinder,
+        *,
+        is_boxed: bool = False,
+        compilation: str = "",
+        output_memory: OutputMemory | None = None,
     ) -> None:
         self._program = program
         self._bind = bind
         self._is_boxed = is_boxed
         self._compilation = compilation
+        self._output_memory = output_memory
         self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
         self._run: Run | None = None
         self.text = ""
@@ -148,7 +164,7 @@ class ProgramExecutor:
         report = None
         if self._compilation and is_recording_launches():
             report = LaunchReporter(self._compilation)
-        writer = _ProgramWriter(self._program, device, scalars, self._is_boxed, report)
+        writer = _ProgramWriter(self._program, device, scalars, self._is_boxed, report, self._output_memory)
         self.text = writer.text()
         if device.type != "cuda":
             self._run = self._load(writer, self._launchers_for(frozenset()))
@@ -209,6 +225,7 @@ class _ProgramWriter:
     is_boxed: bool = False
     report: LaunchReporter | None = None
     """Runs and reports each launch; None to launch directly."""
+    output_memory: OutputMemory | None = None
     constants: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -246,6 +263,7 @@ class _ProgramWriter:
             "real_view": real_view,
             "view_as_complex": torch.view_as_complex,
             "device": self.device,
+            "output_memory": self.output_memory,
         }
         if self.device.type == "cuda":
             self.constants["raw_stream"] = current_raw_stream
@@ -266,11 +284,14 @@ class _ProgramWriter:
             lines += [f"del {', '.join(unused)}"] * bool(unused)
         lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
-        first_write = self._first_input_write()
+        first_write, allocations = self._first_input_write(), _output_allocations(self.program)
         for number, step in enumerate(self.program.steps):
             lines += ["are_inputs_written = True"] * (number == first_write)
-            lines += [line for launch in step.launches for line in self._launch_lines(number, launch, written)]
-            lines += [line for call in step.calls for line in self._aten_call_lines(number, call)]
+            made = [line for launch in step.launches for line in self._launch_lines(number, launch, written)]
+            made += [line for call in step.calls for line in self._aten_call_lines(number, call)]
+            if self.output_memory is not None and made and _writes_any(step, allocations):
+                made = ["with output_memory():", *(f"    {line}" for line in made)]
+            lines += made
             if dead := deaths.get(number):
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
         views = self._view_positions()
@@ -582,6 +603,21 @@ class _ProgramWriter:
             if name not in outputs and name in self.program.buffers:
                 deaths.setdefault(number, []).append(name)
         return deaths
+
+
+def _output_allocations(program: LoweredProgram) -> set[str]:
+    """Return the buffers whose memory the outputs have."""
+    names = {ref.buffer for ref in buffer_refs(program.outputs)}
+    while taken := {b.reuses for n in names if (b := program.buffers.get(n)) and b.reuses} - names:
+        names |= taken
+    return names - set(program.inputs)
+
+
+def _writes_any(step: ProgramStep, buffers: set[str]) -> bool:
+    """Return True if a step writes one of the buffers."""
+    written = {a.buffer for k in step.launches for a in k.kernel.args if a.kind == "pointer" and a.is_written}
+    written.update(r for call in step.calls for r in call.result_buffers if r is not None)
+    return not buffers.isdisjoint(written)
 
 
 def _returns_tensor(target: Any) -> bool:

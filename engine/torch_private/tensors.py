@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     empty_strided_cuda: Any
     make_subclass: Any
     reinterpret_tensor: Any
+    tensor_use_count: Any
 
 ENTRIES = (
     Entry(
@@ -38,6 +39,14 @@ ENTRIES = (
         without="a storage in use could be reused",
         off=Feature.COMPILATION,
         calls=("(a)",),
+    ),
+    Entry(
+        "torch:Tensor._use_count",
+        Kind.FUNCTION,
+        "Counts the owners of a tensor, autograd among them.",
+        without="CUDA graphs are not used",
+        off=Feature.CUDA_GRAPHS,
+        alias="tensor_use_count",
     ),
     Entry(
         "torch._C:_to_dlpack",

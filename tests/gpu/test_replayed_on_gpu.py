@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -195,3 +196,31 @@ def test_what_stays_on_the_cpu_is_computed_there_at_each_call(mode: str) -> None
         found, wanted = fast(x, step), scaled(x, step)
         assert [v.device for v in found] == [v.device for v in wanted]
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("how", ["zeroed late", "accumulated", "retained", "held by hooks", "two ahead", "no hold"])
+def test_training_in_shared_memory(how: str) -> None:
+    """Losses and gradients are eager's, whoever holds saved tensors or gradients."""
+    plain = nn.Sequential(*(block() for _ in range(3)))
+    twin = copy.deepcopy(plain)
+    found: list[list[torch.Tensor]] = []
+    xs = [torch.randn(512, 64, device="cuda") for _ in range(8)]
+    for model, call in ((plain, plain), (twin, engine.compile(twin, options=FAST))):
+        found.append([])
+        held: list[torch.Tensor] = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t, held=held: held.append(t) or t, lambda t: t)
+        for n, x in enumerate(xs):
+            if how not in ("zeroed late", "accumulated"):
+                model.zero_grad()
+            with hooks if how == "held by hooks" and n > 4 else contextlib.nullcontext():
+                losses = [call(y).square().mean() for y in ((x, x + 1) if how == "two ahead" else (x,))]
+            if how == "zeroed late":
+                model.zero_grad()
+            for loss in losses:
+                loss.backward(retain_graph=how == "retained" and n % 2 == 1)
+                if how == "retained" and n % 2:
+                    loss.backward()
+            found[-1] += [*losses, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+            held.clear()
+    for one, other in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -281,7 +281,8 @@ class FloorDiv(Division):
         return Atom.digits_of(self, var)
 
     def text(self, names: IndexNames) -> str:
-        return self._operands_text("//", names)
+        divided = self.divided_variable()
+        return (None if divided is None else names.quotient(*divided)) or self._operands_text("//", names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,11 +336,12 @@ class IndirectIndex(_SizedAtom):
 
 @dataclass(frozen=True, slots=True)
 class IndexNames:
-    """Names in the text of an index: values read from memory, variables, symbolic sizes."""
+    """Names in an index: values read from memory, variables, sizes, quotients."""
 
     picked: Callable[[int], str] = "%{}".format
     variable: Callable[[LoopVar], str] = attrgetter("name")
     size: Callable[[Size], str] = str
+    quotient: Callable[[LoopVar, Size], str | None] = lambda var, divisor: None
 
 
 PLAIN_NAMES = IndexNames()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import sympy
 
 from engine.ir.kernels.compile_triton import KernelConfig
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, exact_quotient, static_product
+from engine.ir.loop_ir.index_expr import Atom, IndexExpr, LoopVar, Size, exact_quotient, static_product
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.ir.static_sizes import static_size
@@ -58,6 +58,8 @@ COLUMN_LOAD_STAGES = 4
 """Iterations of the loop over such a column whose loads are in flight, to hide latency."""
 MAX_LOAD_SHARED_BYTES = 160_000
 """Most bytes of shared memory for loads in flight."""
+MIN_SHARED_QUOTIENT_ROWS = 16
+"""Fewest rows of a block whose size is chosen so that the rows share a quotient."""
 MIN_BLOCK = 64
 """Fewest elements of a block that are tried if a target lacks resources."""
 
@@ -178,7 +180,7 @@ def _reads_columns(kernel: LoopKernel) -> bool:
 
 def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:
     """Return the blocks of an outer reduction: adjacent outer elements are read together."""
-    rows = min(64, power_of_two(x))
+    rows = _rows_within(math.gcd(*row_divisors(kernel)), min(64, power_of_two(x)))
     if r is not None and power_of_two(r) <= 64:
         return BlockConfig(rows, power_of_two(r), False, 4)
     if r is None or r < LONG_COLUMN_ELEMENTS:
@@ -187,6 +189,39 @@ def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> Bloc
     while ahead.r_block > 64 and load_shared_bytes(kernel, ahead) > MAX_LOAD_SHARED_BYTES:
         ahead = replace(ahead, r_block=ahead.r_block // 2)
     return ahead if load_shared_bytes(kernel, ahead) <= MAX_LOAD_SHARED_BYTES else BlockConfig(rows, 128, True, 8)
+
+
+def _rows_within(divisor: int, rows: int) -> int:
+    """Return rows in which ``row // divisor`` is constant; ``rows`` if they are few."""
+    shorter = rows
+    while shorter >= MIN_SHARED_QUOTIENT_ROWS and divisor % shorter:
+        shorter //= 2
+    return shorter if divisor and shorter >= MIN_SHARED_QUOTIENT_ROWS else rows
+
+
+def row_divisors(kernel: LoopKernel) -> frozenset[int]:
+    """Return ``d`` of each ``row // d`` in a quotient or remainder along both loops.
+
+    Empty if such an index uses the row in another way, or if a mask may vary with both.
+    """
+    if kernel.r is None or any(op.mask is not None for op in kernel.ops):
+        return frozenset()
+    indices = [op.index for op in kernel.ops if op.index is not None]
+    found = {d for index in indices for atom in index.terms for d in _row_divisors(atom, kernel.x, kernel.r)}
+    return frozenset() if 0 in found else frozenset(found)
+
+
+def _row_divisors(atom: Atom, x: LoopVar, r: LoopVar) -> Iterator[int]:
+    """Yield the divisors in one quotient or remainder; 0 for another use of the row."""
+    division = atom.as_division()
+    if division is None or not division.variables() >= {x, r}:
+        return
+    for part in division.dividend.terms:
+        if part.variables() >= {x, r}:
+            yield from _row_divisors(part, x, r)
+        elif x in part.variables():
+            divided = None if part.as_remainder() is not None else part.divided_variable()
+            yield 0 if divided is None else static_size(divided[1]) or 0
 
 
 def load_shared_bytes(kernel: LoopKernel, block: BlockConfig) -> int:

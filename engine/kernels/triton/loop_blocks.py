@@ -8,7 +8,7 @@ from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp, R, X
 from engine.ir.static_sizes import static_size
 from engine.kernels.kernel_parameters import KernelParameters
-from engine.kernels.triton.block_heuristics import block_count, is_block_multiple
+from engine.kernels.triton.block_heuristics import block_count, is_block_multiple, row_divisors
 
 
 class LoopBlocks:
@@ -28,6 +28,21 @@ class LoopBlocks:
         self.masked_loops = set() if is_exact else {X}
         if kernel.r is not None and not is_block_multiple(kernel.r.size, block.r_block):
             self.masked_loops.add(R)
+        self.row_quotients = {} if X in self.masked_loops else self._name_row_quotients()
+
+    def _name_row_quotients(self) -> dict[int, str]:
+        """Return names of quotients ``row // divisor`` that all rows of a program share.
+
+        An index in which they occur with the column then costs divisions per column, not per element.
+        """
+        rows = self.block.x_block
+        shared = [d for d in sorted(row_divisors(self.kernel)) if rows > 1 and d % rows == 0]
+        return {d: self.parameters.unique_name(f"row_{d}") for d in shared}
+
+    def quotient_name(self, var: LoopVar, divisor: Size) -> str | None:
+        """Return the name of a quotient that all rows of a program share; None for others."""
+        known = static_size(divisor)
+        return None if var != self.kernel.x or known is None else self.row_quotients.get(known)
 
     def grid(self) -> tuple[Size, ...]:
         """Return the number of programs in each dimension."""
@@ -57,7 +72,8 @@ class LoopBlocks:
         span = "tl.arange(0, COLS)" if is_row else "tl.arange(0, COLS)[None, :]"
         if self.block.has_2d_grid:
             span = f"tl.program_id(1){wide} * COLS + {span}"
-        return [*([rows] if uses_x else []), f"{'cols' if self.block.is_looped else 'col'} = {span}"]
+        shared = [f"{name} = {program} * ROWS // {divisor}" for divisor, name in self.row_quotients.items()]
+        return [*([rows, *shared] if uses_x else []), f"{'cols' if self.block.is_looped else 'col'} = {span}"]
 
     def bounds_test(self, loop: str) -> str:
         """Return the test that a loop variable is below its size."""

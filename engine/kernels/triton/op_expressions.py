@@ -46,7 +46,9 @@ class OpExpressions:
         self.parameters = parameters
         self.known: dict[int, Expression] = {}
         """Expression that refers to each printed op."""
-        self.names = IndexNames(lambda op: self.known[op].parenthesized, blocks.variable_name, parameters.size_text)
+        self.names = IndexNames(
+            lambda op: self.known[op].parenthesized, blocks.variable_name, parameters.size_text, blocks.quotient_name
+        )
         self.scan_carries: dict[int, str] = {}
         """Name of each scan's carry: the result before the current block of a long row."""
         self.eviction_hints: dict[int, str] = {}

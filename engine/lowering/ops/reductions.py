@@ -93,7 +93,8 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
     most = TARGET_PROGRAMS if is_columns else least
     while parts * programs < TARGET_PROGRAMS and count // (2 * parts) >= least and parts < most:
         parts *= 2
-    return parts
+    # Parts of equal length need no masks.
+    return next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
 
 
 def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:

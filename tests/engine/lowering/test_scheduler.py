@@ -403,3 +403,34 @@ def test_a_sum_before_a_permuted_copy_reads_adjacent_elements() -> None:
     """A kernel that stores sums in another order loops over them in memory order."""
     (kernel,) = lowered(lambda x: x.sum(0).permute(1, 0).contiguous() * 2, torch.randn(64, 6, 50)).kernels
     assert "arg0_ptr + col * 300 + row," in kernel.text
+
+
+def test_a_softmax_gradient_is_stored_by_rows_before_it_is_summed_by_columns() -> None:
+    """The sum over matrices loads the gradient, not the numbers of each row again."""
+
+    def function(g: Any, x: Any, bias: Any) -> Any:
+        d = torch.ops.aten._softmax_backward_data(g, torch.softmax(x + bias, -1), -1, torch.float32)
+        return d.bfloat16(), d.sum(0)
+
+    program = lowered(function, torch.randn(256, 49, 49), torch.randn(256, 49, 49), torch.randn(49, 49))
+    assert [k.text.count("tl.load") for k in program.kernels] == [3, 1]
+
+
+def test_indices_of_windows_are_divided_once_for_each_column_of_a_sum() -> None:
+    """The rows of a program share the part of the split sum that they are in."""
+    program = lowered(
+        lambda x: x.view(64, 4, 4, 7, 7, 96).transpose(2, 3).reshape(-1, 96).float().sum(0), torch.randn(1024, 49, 96)
+    )
+    assert "* ROWS // 96" in program.kernels[0].text
+
+
+def test_atomic_additions_follow_the_order_of_their_targets() -> None:
+    """A transposed sum of the same numbers is another kernel."""
+
+    def function(x: Any, index: Any) -> Any:
+        y = x.permute(0, 2, 3, 1).reshape(-1, 64)
+        return torch.zeros(512, 64).index_put((index,), y, accumulate=True), x.sum((0, 2, 3))
+
+    program = lowered(function, torch.randn(64, 64, 16, 16), torch.randint(512, (64 * 256,)))
+    (scatter,) = (k for k in program.kernels if "tl.atomic_add" in k.text)
+    assert "tl.sum" not in scatter.text

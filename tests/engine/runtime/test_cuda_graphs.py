@@ -29,7 +29,7 @@ class Tape:
         """Always the same stream."""
         return 0
 
-    def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
+    def record(self, run: Callable[[], tuple[Any, ...]], pool: Any = None) -> GraphRecording:
         """Outputs of undefined contents, and what fills them."""
         self.recorded += 1
         outputs = run()
@@ -320,3 +320,69 @@ def test_a_mutation_of_a_result_is_not_counted_in_later_results() -> None:
         assert [m._version for m in made] == [0, 0, 0]
         made[2].add_(1)
         del made
+
+
+class SharedTape(Tape):
+    """Recordings lend what only a backward reads; one in their pool overwrites it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent: list[torch.Tensor] = []
+        self.shared = 0
+
+    def lend(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """Return other memory, which stands for the same."""
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+        self.lent.append(torch.from_numpy(whole.numpy()))
+        return self.lent[-1].untyped_storage()
+
+    def record(self, run: Callable[[], tuple[Any, ...]], pool: Any = None) -> GraphRecording:
+        """Record; a replay in a shared pool leaves nothing of what was saved."""
+        recording = super().record(run)
+        self.shared += pool is not None
+
+        def replay() -> None:
+            recording.replay()
+            for memory in self.lent if pool is not None else ():
+                memory.fill_(255)
+
+        return GraphRecording(replay, recording.outputs, self)
+
+
+def forward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A result, and tensors that are saved: more than are copied at once."""
+    return x.sum(), x * 2, x + 1, x * 3
+
+
+def backward(given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """A gradient."""
+    first, second, third, tangent = given
+    return (first * second * third * tangent,)
+
+
+def test_a_backward_overwrites_only_what_nobody_else_holds() -> None:
+    """A saved tensor, a view of one, or a whole list that is read again stays as it is."""
+    tape = SharedTape()
+    ahead = CudaGraphReplay(forward, tape, visible_outputs=1)
+    back = CudaGraphReplay(backward, tape, is_boxed=True)
+    tangent = torch.randn(64)
+
+    def step(hold: Callable[[list[torch.Tensor]], Any]) -> Any:
+        x = torch.randn(64)
+        given = [*ahead(x)[1:], tangent]
+        held = hold(given)
+        assert back(given)[0].equal(x * 2 * (x + 1) * (x * 3) * tangent)
+        return held, x
+
+    for _ in range(6):
+        step(lambda given: None)
+    assert tape.shared == 1
+    before = tape.replayed
+    step(lambda given: None)
+    assert tape.replayed == before + 2
+    for hold in (lambda given: given[1], lambda given: given[1][:], lambda given: given[1].view(8, 8), list):
+        held, x = step(hold)
+        one = held[1] if isinstance(held, list) else held
+        assert one.reshape(-1).equal(x + 1)
+        del held, one
+    assert tape.shared == 1
