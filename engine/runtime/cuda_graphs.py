@@ -23,6 +23,7 @@ from engine.runtime.graph_pools import (
     CudaGraphPool,
     GraphPool,
     OutputInSharedPool,
+    OutputPool,
     SavedMemory,
     find_consumed_inputs,
     outputs_in,
@@ -518,7 +519,7 @@ class CudaGraphRecorder:
             Exception: what ``run`` or CUDA raised because the work cannot be captured.
         """
         device = torch.cuda.current_device()
-        own = None if pool is None else torch.cuda.MemPool()
+        own = None if pool is None else OutputPool(device)
         with _capture_lock:
             stream = _streams.get(device) or _streams.setdefault(device, torch.cuda.Stream(device))
             graph = torch.cuda.CUDAGraph()
@@ -526,7 +527,7 @@ class CudaGraphRecorder:
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream), _gc_disabled(), _private_cublas_workspace(), outputs_in(own):
                 # thread_local: other threads may allocate during the capture.
-                graph.capture_begin(pool and pool.graph.pool(), capture_error_mode="thread_local")
+                graph.capture_begin(pool.graph.pool() if pool is not None else None, capture_error_mode="thread_local")
                 try:
                     outputs = run()
                 except BaseException:

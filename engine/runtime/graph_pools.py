@@ -8,6 +8,7 @@ Gradients get a pool of their own, as they may outlive the next forward.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import weakref
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.ir.node_values import tensors_in
+from engine.torch_private.cuda import allocate_to_pool, release_pool, stop_allocating_to_pool
 from engine.torch_private.tensors import storage_Use_Count, tensor_use_count
 
 
@@ -124,12 +126,36 @@ def find_consumed_inputs(given: Sequence[Any], copied: set[int]) -> ConsumedInpu
     return consumed if not saved.is_taken and consumed.are_unshared(given) else None
 
 
-class CudaGraphPool:
-    """Private pool of a CUDA graph; ``extra`` has outputs of one in another's pool."""
+class OutputPool:
+    """Pool of CUDA memory, which exists until this object is freed.
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, extra: torch.cuda.MemPool | None = None) -> None:
+    ``torch.cuda.MemPool`` ends the process if it is freed while a capture is active, also after one that failed.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._key = device, torch.cuda.graph_pool_handle()
+        allocate_to_pool(*self._key)
+        stop_allocating_to_pool(*self._key)
+        release = functools.partial(release_pool, *self._key)
+        weakref.finalize(self, release).atexit = False
+
+    @contextlib.contextmanager
+    def allocations(self) -> Iterator[None]:
+        """Inside the block, this thread allocates from the pool."""
+        allocate_to_pool(*self._key)
+        try:
+            yield
+        finally:
+            stop_allocating_to_pool(*self._key)
+            release_pool(*self._key)
+
+
+class CudaGraphPool:
+    """Private pool of a CUDA graph; ``output_pool`` has the outputs of one in another's pool."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, output_pool: OutputPool | None = None) -> None:
         self.graph = graph
-        self._extra = extra
+        self._output_pool = output_pool
 
     def lend(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """Return the same memory as a storage that keeps the graph and thus its pool."""
@@ -161,27 +187,27 @@ class _Lent:
         }
 
 
-class _OutputPool(threading.local):
+class _CurrentOutputPool(threading.local):
     """Pool for the outputs of the graph that this thread records; None for the graph's own."""
 
-    pool: torch.cuda.MemPool | None = None
+    pool: OutputPool | None = None
 
 
-_output_pool = _OutputPool()
+_current = _CurrentOutputPool()
 _SAME_POOL: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def outputs_in(pool: torch.cuda.MemPool | None) -> Iterator[None]:
+def outputs_in(pool: OutputPool | None) -> Iterator[None]:
     """Inside the block, ``output_memory`` allocates from the pool."""
-    _output_pool.pool = pool
+    _current.pool = pool
     try:
         yield
     finally:
-        _output_pool.pool = None
+        _current.pool = None
 
 
 def output_memory() -> AbstractContextManager[Any]:
     """Return a context in which a program allocates its outputs."""
-    pool = _output_pool.pool
-    return _SAME_POOL if pool is None else torch.cuda.use_mem_pool(pool)
+    pool = _current.pool
+    return _SAME_POOL if pool is None else pool.allocations()
