@@ -7,15 +7,15 @@ are no hints or no second program.
 
 from __future__ import annotations
 
+import bz2
 import functools
 import json
-import lzma
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-PACKED_TOPICS = "topics.json.xz"
+PACKED_TOPICS = "topics.json.bz2"
 """File that replaces the files of a catalog in a wheel."""
 
 _PAGE = re.compile(
@@ -78,7 +78,7 @@ class ReasonCatalog(Mapping[str, Reason]):
 
 def pack_topics(folder: pathlib.Path) -> None:
     """Replace the files of a catalog by one, a third smaller than they are in a wheel."""
-    packed = lzma.compress(json.dumps(_read_topics(folder), ensure_ascii=False).encode())
+    packed = bz2.compress(json.dumps(_read_topics(folder), ensure_ascii=False).encode())
     for path in folder.glob("*.md"):
         path.unlink()
     (folder / PACKED_TOPICS).write_bytes(packed)
@@ -87,7 +87,7 @@ def pack_topics(folder: pathlib.Path) -> None:
 def _read_topics(folder: pathlib.Path) -> dict[str, str]:
     packed = folder / PACKED_TOPICS
     if packed.exists():
-        unpacked: dict[str, str] = json.loads(lzma.decompress(packed.read_bytes()))
+        unpacked: dict[str, str] = json.loads(bz2.decompress(packed.read_bytes()))
         return unpacked
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
 

@@ -10,15 +10,15 @@ A wheel has one file of all modules and style sheets, without comments: ``build_
 
 from __future__ import annotations
 
+import bz2
 import functools
 import json
-import lzma
 import pathlib
 import re
 from collections.abc import Iterable
 
 STATIC = pathlib.Path(__file__).parent.parent / "static"
-PACKED_SOURCES = "sources.json.xz"
+PACKED_SOURCES = "sources.json.bz2"
 """File of a wheel, in ``STATIC``, with the texts of all modules and style sheets by name."""
 INITIAL_MODULES = (
     "shared/dom.js",
@@ -147,7 +147,7 @@ def packed_sources() -> bytes:
     """Return modules and style sheets by file name, as compressed JSON, without comments."""
     modules = {file: _without_comments(_read(file)) for file in MODULES}
     styles = {file: _without_style_comments(_read(file)) for file in STYLE_SHEETS}
-    return lzma.compress(json.dumps(modules | styles, ensure_ascii=False).encode())
+    return bz2.compress(json.dumps(modules | styles, ensure_ascii=False).encode())
 
 
 def _join_sources(files: Iterable[str]) -> str:
@@ -161,7 +161,7 @@ def _read(file: str) -> str:
 @functools.cache
 def _unpacked_sources() -> dict[str, str]:
     path = STATIC / PACKED_SOURCES
-    unpacked: dict[str, str] = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
+    unpacked: dict[str, str] = json.loads(bz2.decompress(path.read_bytes())) if path.exists() else {}
     return unpacked
 
 
