@@ -9,9 +9,7 @@ import torch.fx
 
 from engine.aot.layout_mutation import mutates_layout
 from engine.aot.node_properties import example_tensors, may_mutate, traced_tensors
-from engine.aot.storage_geometry import (
-    storage_id,
-)
+from engine.aot.storage_geometry import storage_id
 from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.autograd import set_grad_enabled

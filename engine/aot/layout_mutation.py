@@ -8,12 +8,8 @@ import torch
 import torch.fx
 import torch.fx.traceback
 
-from engine.aot.storage_geometry import (
-    size_hint,
-)
-from engine.ir.aot.aot_metadata import (
-    ViewSpec,
-)
+from engine.aot.storage_geometry import size_hint
+from engine.ir.aot.aot_metadata import ViewSpec
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.traced_frame import GraphInput
 

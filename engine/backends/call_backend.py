@@ -2,28 +2,96 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from engine import errors
+from engine.aot.functionalize import fake_mode_of
+from engine.aot.layout_mutation import fake_at_entry
 from engine.backends.aot import compile_with_aot
 from engine.backends.external import compile_externally
 from engine.backends.registry import backend_callable, backend_name, eager_run, restoring_inputs
-from engine.backends.traced_passes import run_traced_passes
-from engine.backends.verify_correctness import verify_on_first_call
-from engine.compilation import Compilation
+from engine.compilation import Compilation, RecordUpdater
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
+from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.user_passes.fake_run import GraphFacts, number_of_assumptions
+from engine.graph.user_passes.run_passes import PassStage, run_user_passes
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.node_metadata import provenance_of
-from engine.ir.traced_frame import TracedGraph
+from engine.ir.pass_set import PASS_STAGES, ordered
+from engine.ir.traced_frame import GraphInput, TracedGraph
 from engine.options import Options, config
 from engine.records.bytecode import Span
+from engine.records.runtime import StageFailure
 from engine.runtime.collective_order import watch_collectives
+from engine.runtime.verify.first_call import verify_first_call
 from engine.torch_private.global_state import loaded_dynamo_module
 
 Run = Callable[..., Any]
+
+
+def verify_on_first_call(run: Run, traced: TracedGraph, backend: str, record: RecordUpdater) -> Run:
+    """Return ``run`` with its first call verified.
+
+    If the result is wrong there is a warning, and eager runs this call and all later ones.
+    """
+
+    def report(difference: str) -> None:
+        if not difference:
+            return
+        is_wrong = not difference.startswith("not verifiable")
+        sentence = f"verification of {record.compilation} ({backend}): {difference}"
+        if is_wrong:
+            warnings.warn(f"{sentence}; the graph runs eagerly from now on.", errors.WrongResult, stacklevel=3)
+        fallback = "the graph runs eagerly, operator by operator" if is_wrong else "the compiled result is used"
+        failure = StageFailure("verification", sentence, fallback)
+        record.update(lambda compilation: replace(compilation, failures=(*compilation.failures, failure)))
+
+    return verify_first_call(run, traced.graph, eager_run(traced.graph), report)
+
+
+def run_traced_passes(traced: TracedGraph, work: Compilation) -> TracedGraph:
+    """Return the traced graph after the registered passes.
+
+    Records of the passes are added to the ``meta`` of the graph.     New assumptions about symbolic sizes become guards of the compilation.
+    """
+    passes = work.passes.at("traced")
+    if not passes:
+        return traced
+    mode = fake_mode_of(traced.graph, traced.inputs)
+    num_assumptions = number_of_assumptions(mode)
+    facts = GraphFacts(mode, "example_value", lambda: [_fake_input(i) for i in traced.inputs])
+    real = tuple(i.example_value for i in traced.inputs)
+    watch = PassRecorder(traced.graph)
+    order = ordered(passes, PASS_STAGES["traced"])
+    stage = PassStage(facts, False, work.passes.compare, lambda: real)
+    run_user_passes(watch, (p.of_user for p in order if p.of_user is not None), stage)
+    watch.module.meta[PASS_RECORDS_KEY] = (*watch.module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
+    work.record_undone_passes(watch.records)
+    if number_of_assumptions(mode) != num_assumptions:
+        work.guards = (*work.guards, *traced.late_shape_guards())
+    return replace(traced, graph=watch.module)
+
+
+def _fake_input(i: GraphInput) -> Any:
+    """Return a new fake value of an input.
+
+    One that requires grad is no leaf, so that it may be mutated.
+    """
+    if not i.is_tensor:
+        return i.fake
+    fresh = fake_at_entry(i)
+    if not i.requires_grad:
+        return torch.empty_strided(fresh.shape, fresh.stride(), dtype=fresh.dtype, device=fresh.device)
+    with torch.enable_grad():
+        return fresh.detach().requires_grad_().clone()
+
+
 AOT_BACKENDS = ("aot_eager", "triton")
 
 

@@ -9,9 +9,7 @@ import torch
 import torch.fx
 
 from engine.cache.fallback_kinds import CacheFallback, NotCached
-from engine.cache.serialize_symbols import (
-    SymbolTable,
-)
+from engine.cache.serialize_symbols import SymbolTable
 from engine.cache.serialize_values import (
     Data,
     deserialize_fake,

@@ -13,13 +13,7 @@ from typing import Any
 
 from engine import session_jobs
 from engine.editing.edit_kernels import KernelTextEdit, text_digest, triton_problem
-from engine.editing.edited_kernel_worker import (
-    NOTES_BYTES,
-    CpuLaunch,
-    EditedRun,
-    line_in_stack,
-    read_notes,
-)
+from engine.editing.edited_kernel_worker import NOTES_BYTES, CpuLaunch, EditedRun, line_in_stack, read_notes
 from engine.editing.try_edits import EditTrial
 from engine.errors import BadArgument
 from engine.interrupts.weak_tables import WeakTable

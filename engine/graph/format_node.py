@@ -217,11 +217,5 @@ def _public_name(target: Any, module: str) -> str | None:
     return next((name for name, value in vars(sys.modules.get(module, types)).items() if value is target), None)
 
 
-for _type in (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    OpOverload,
-    HigherOrderOperator,
-):
+for _type in (type, types.FunctionType, types.BuiltinFunctionType, OpOverload, HigherOrderOperator):
     _format.register(_type, _qualified)

@@ -107,8 +107,7 @@ class CheckWriter:
     def __init__(self, guards: Sequence[Guard], names: CheckNames, *, no_modes: bool = False) -> None:
         self.names = names
         self.reads = SourceReads(
-            names,
-            (o for g in guards if g.reads_value for o in (*g.sources, *_sources_read_twice(g))),
+            names, (o for g in guards if g.reads_value for o in (*g.sources, *_sources_read_twice(g)))
         )
         self._known: dict[Source, type] = {}
         self._no_modes = no_modes

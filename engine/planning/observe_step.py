@@ -18,13 +18,7 @@ from torch.utils.flop_counter import flop_registry
 
 from engine.ir.user_code_files import display_name
 from engine.planning.time_model import Hardware, Timeline, length_outside, merge_intervals
-from engine.records.plan import (
-    MEMORY_CATEGORIES,
-    MemoryPoint,
-    PlannedCollective,
-    PlannedOperator,
-    RankClass,
-)
+from engine.records.plan import MEMORY_CATEGORIES, MemoryPoint, PlannedCollective, PlannedOperator, RankClass
 from engine.torch_private.autograd import current_graph_task_id
 from engine.torch_private.dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from engine.torch_private.fake_tensors import DataDependentOutputException, FakeTensor, unset_fake_temporarily

@@ -577,13 +577,10 @@ def _emit_break(tx: Tracer, cg: PyCodegen, resumption: BreakCodegen | NestedBrea
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
     """Emit code that enters the contexts which outlive the graph, outermost first."""
     emit_context_exits(tx)
-    num_common = sum(
-        a is b for a, b in zip(tx.torch_state.entry_function_modes, tx.torch_state.function_modes, strict=False)
-    )
-    if (num_to_exit := len(tx.torch_state.entry_function_modes) - num_common) or tx.torch_state.function_modes[
-        num_common:
-    ]:
-        cg.call(switch_function_modes, num_to_exit, *tx.torch_state.function_modes[num_common:])
+    entry, modes = tx.torch_state.entry_function_modes, tx.torch_state.function_modes
+    num_common = sum(a is b for a, b in zip(entry, modes, strict=False))
+    if (num_to_exit := len(entry) - num_common) or modes[num_common:]:
+        cg.call(switch_function_modes, num_to_exit, *modes[num_common:])
         cg.body.emit("POP_TOP")
     for context, _ in tx.torch_state.open_graph_contexts:
         cg.load(context)

@@ -120,18 +120,13 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
 
 def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
     """Return the exception to throw: an instance or class, or an instance of class and value."""
-    kind, arguments = (
-        realize(tx, args[0]),
-        [] if len(args) < 2 or is_none(realize(tx, args[1])) else [realize(tx, args[1])],
-    )
+    kind, value = realize(tx, args[0]), realize(tx, args[1]) if len(args) > 1 else NONE
     real = kind.as_class()
-    if not arguments or real is None or not issubclass(real, BaseException):
-        return kind if not arguments or real is None else arguments[0]
-    if issubclass(arguments[0].python_type(), real):
-        return arguments[0]
-    return realize(
-        tx, kind.call(tx, tx.unpack_iterable(arguments[0]) if arguments[0].python_type() is tuple else arguments, {})
-    )
+    if real is None or is_none(value):
+        return kind
+    if not issubclass(real, BaseException) or issubclass(value.python_type(), real):
+        return value
+    return realize(tx, kind.call(tx, tx.unpack_iterable(value) if value.python_type() is tuple else [value], {}))
 
 
 def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Variable | None, Variable | None]:

@@ -30,13 +30,11 @@ from engine.trace.interpreter_loop import run_frame
 from engine.trace.state.call_stack import CallStack
 from engine.trace.state.graph_fallback import GraphFallback
 from engine.trace.state.guard_set import GuardSet
-from engine.trace.state.input_tensors import InputTensors
 from engine.trace.state.instruction_counter import InstructionCounter
 from engine.trace.state.known_objects import KnownObjects
-from engine.trace.state.random_state import RandomState
 from engine.trace.state.side_effects import SideEffects
 from engine.trace.state.torch_state import TorchState
-from engine.trace.state.trace_symbols import TraceSymbols
+from engine.trace.state.trace_inputs import InputTensors, RandomState, TraceSymbols
 from engine.trace.variables.base import ConstantVariable, LazyVariable, NotPythonConstant, UserErrors, Variable, realize
 from engine.trace.variables.builder import build_sourceless, build_variable
 from engine.trace.variables.callables.methods import BoundMethodVariable, ConstantMethodVariable
@@ -236,11 +234,8 @@ class Tracer:
         """Return an attribute of a constant: a method to fold, or a plain variable."""
         with UserErrors(self, AttributeError):
             attribute = getattr(value.value, name)
-        if (
-            isinstance(value.value, enum.Enum)
-            and isinstance(attribute, MethodType)
-            and attribute.__self__ is value.value
-        ):
+        is_enum = isinstance(value.value, enum.Enum)
+        if is_enum and isinstance(attribute, MethodType) and attribute.__self__ is value.value:
             return BoundMethodVariable(value, self.wrap_static(attribute.__func__))
         if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded
             return self.wrap_static(attribute)

@@ -10,12 +10,7 @@ import torch.fx
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import is_as_strided, may_mutate, traced_tensors
-from engine.aot.storage_geometry import (
-    end_byte,
-    is_dense,
-    start_byte,
-    storage_id,
-)
+from engine.aot.storage_geometry import end_byte, is_dense, start_byte, storage_id
 from engine.ir.fallback import Fallback
 from engine.ir.guards.aliasing import SharedStorage
 from engine.ir.node_values import example_tensor

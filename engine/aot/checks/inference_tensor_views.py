@@ -8,9 +8,7 @@ import torch.fx
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import output_args
-from engine.aot.storage_geometry import (
-    storage_id,
-)
+from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import Fallback
 from engine.ir.node_values import example_tensor
 

@@ -9,9 +9,7 @@ from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import nodes_with_grad_mode
 from engine.aot.node_properties import example_tensors, may_mutate
-from engine.aot.storage_geometry import (
-    storage_id,
-)
+from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import Fallback
 from engine.ir.node_values import example_tensor
 

@@ -13,13 +13,7 @@ import torch.fx
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import may_mutate
-from engine.aot.storage_geometry import (
-    has_internal_overlap,
-    is_disjoint,
-    is_same_view,
-    storage_id,
-    with_hint_sizes,
-)
+from engine.aot.storage_geometry import has_internal_overlap, is_disjoint, is_same_view, storage_id, with_hint_sizes
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.introspection.operator_facts import facts_of_node, facts_of_overload
 from engine.ir.node_values import example_tensor, nodes_in, tensors_in

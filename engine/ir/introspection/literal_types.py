@@ -42,14 +42,7 @@ else:
 PLACEHOLDER_TYPES = (type(functools.Placeholder),) if hasattr(functools, "Placeholder") else ()
 """Type of ``functools.Placeholder``, from Python 3.14 on."""
 
-TORCH_LITERAL_TYPES = (
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
-)
+TORCH_LITERAL_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
 """Immutable classes of torch that describe tensors."""
 
 LITERAL_TYPES = frozenset(

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.loop_ir.index_expr import (
-    IndexExpr,
-    Size,
-)
+from engine.ir.loop_ir.index_expr import IndexExpr, Size
 from engine.ir.loop_ir.ops import LoopIROp
 
 if TYPE_CHECKING:

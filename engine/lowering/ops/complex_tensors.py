@@ -114,10 +114,7 @@ def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     real = b.call("mul", b.call("add", near, b.call("mul", far, ratio)), scale)
     turned = b.call("mul", b.call("sub", far, b.call("mul", near, ratio)), scale)
     imaginary = b.where(is_first, turned, b.call("neg", turned))
-    is_none = b.logical_and(
-        is_first,
-        b.call("eq", first, b.constant(0.0, first.dtype), dtype=torch.bool),
-    )
+    is_none = b.logical_and(is_first, b.call("eq", first, b.constant(0.0, first.dtype), dtype=torch.bool))
     return (
         b.where(is_none, b.call("div", x[0], first), real),
         b.where(is_none, b.call("div", x[1], second), imaginary),

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import (
-    ZERO,
-    Size,
-    as_size,
-    exact_quotient,
-    product,
-)
+from engine.ir.loop_ir.index_expr import ZERO, Size, as_size, exact_quotient, product
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result

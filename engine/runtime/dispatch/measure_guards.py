@@ -6,12 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.records.session import CompilationRecord, Session
-from engine.runtime.dispatch.recorded_arguments import (
-    ValueUnavailable,
-    make_argument,
-    recorded_frame,
-    resolve_argument,
-)
+from engine.runtime.dispatch.recorded_arguments import ValueUnavailable, make_argument, recorded_frame, resolve_argument
 
 
 def measure_guards(session: Session) -> int:

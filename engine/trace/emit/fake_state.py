@@ -160,10 +160,9 @@ def _custom_op_writes(target: Any, arguments: OperationArguments) -> Iterator[to
         return
     for n, argument in enumerate(target._schema.arguments):
         if _is_written(argument):
-            argument_value = arguments.keyword_fakes.get(
-                argument.name, arguments.fakes[n] if n < len(arguments.fakes) else None
-            )
-            yield from (t for t in _tensors_in(argument_value) if not t.is_inference())
+            positional = arguments.fakes[n] if n < len(arguments.fakes) else None
+            fakes = _tensors_in(arguments.keyword_fakes.get(argument.name, positional))
+            yield from (t for t in fakes if not t.is_inference())
 
 
 def _is_composite_write_in_inference_mode(target: Any, arguments: OperationArguments, result: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.bytecode.opcodes import EXIT_FROM_TOP, unsupported_reason
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import BreakGraph, Unsupported, UserException
-from engine.trace.handlers.attributes import push_method
+from engine.trace.handlers.load_store import push_method
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
 from engine.trace.variables.exceptions.exceptions import (

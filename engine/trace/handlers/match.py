@@ -58,9 +58,8 @@ def _class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     for name in (*(positional or ()), *names):
         attribute = str(realize(tx, name).as_python_constant(tx))
         if attribute in result:
-            tx.raise_type_error(
-                f"{cls.as_python_object().__name__}() got multiple sub-patterns for attribute {attribute!r}"
-            )
+            name_of_class = cls.as_python_object().__name__
+            tx.raise_type_error(f"{name_of_class}() got multiple sub-patterns for attribute {attribute!r}")
         result.add(attribute)
         try:
             matched.append(of.get_attr(tx, attribute))
@@ -82,11 +81,9 @@ def _positional_names(tx: Tracer, cls: Variable, count: int) -> list[Variable] |
         return []
     try:
         names = sequence_items(tx, cls.get_attr(tx, "__match_args__"))
-        match_args = realize(tx, cls.get_attr(tx, "__match_args__"))
-        if not issubclass(match_args.python_type(), tuple):
-            tx.raise_type_error(
-                f"{real.__name__}.__match_args__ must be a tuple (got {match_args.python_type().__name__})"
-            )
+        kind = realize(tx, cls.get_attr(tx, "__match_args__")).python_type()
+        if not issubclass(kind, tuple):
+            tx.raise_type_error(f"{real.__name__}.__match_args__ must be a tuple (got {kind.__name__})")
     except UserException as error:
         if not issubclass(error.exception.python_type(), AttributeError):
             raise
@@ -94,14 +91,11 @@ def _positional_names(tx: Tracer, cls: Variable, count: int) -> list[Variable] |
         if any(base in _SELF_MATCHING_TYPES for base in real.__mro__):
             if count == 1:
                 return None
-            plural = "1 positional sub-pattern"
-            tx.raise_type_error(f"{real.__name__}() accepts {plural} ({count} given)")
+            tx.raise_type_error(f"{real.__name__}() accepts 1 positional sub-pattern ({count} given)")
     if count > len(names):
         plural = "" if len(names) == 1 else "s"
         tx.raise_type_error(f"{real.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)")
     for name in names[:count]:
-        if realize(tx, name).python_type() is not str:
-            tx.raise_type_error(
-                f"__match_args__ elements must be strings (got {realize(tx, name).python_type().__name__})"
-            )
+        if (kind := realize(tx, name).python_type()) is not str:
+            tx.raise_type_error(f"__match_args__ elements must be strings (got {kind.__name__})")
     return names[:count]

@@ -109,7 +109,7 @@ class _ShapeGuardBuilder:
         self._guards = guards
         self._sources = self._symbol_sources()
         self._locations = {
-            symbol: _SymbolSource(symbol, locations[0]) for symbol, locations in self._sources.items() if locations
+            symbol: _SymbolSource(symbol, sources[0]) for symbol, sources in self._sources.items() if sources
         }
 
     def run(self) -> None:
@@ -185,16 +185,14 @@ class _ShapeGuardBuilder:
         for n, (source, dim, expression) in enumerate(composed):
             own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
             factor, rest = expression.as_coeff_Mul()
-            own_location = (own, source, dim)
+            location = (own, source, dim)
             if rest.is_Symbol and rest not in self._locations and factor.is_integer and factor > 0:
                 self._locations[rest] = _SymbolSource(own, (source, dim), int(factor))
                 why = "this size was assumed to be a multiple of a number"
-                self._add(sympy.Eq(Mod(own, int(factor)), 0), (own_location,), why)
+                self._add(sympy.Eq(Mod(own, int(factor)), 0), (location,), why)
                 continue
             relation, symbols = self._over_inputs(expression)
-            self._add(
-                sympy.Eq(own, relation), (own_location, *symbols), "this size was assumed to follow from other sizes"
-            )
+            self._add(sympy.Eq(own, relation), (location, *symbols), "this size was assumed to follow from other sizes")
 
     def _symbol_sources(self) -> dict[sympy.Symbol, list[DimSource]]:
         number_sources: dict[sympy.Symbol, list[DimSource]] = {}

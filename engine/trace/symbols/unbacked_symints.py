@@ -205,8 +205,6 @@ def _emit_size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) ->
 
 
 def _emit_method(tx: Tracer, method: str, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
-    new_node = tx.graph.create_node(
-        "call_method", method, args, {}, tx.node_provenance("a size that depends on values")
-    )
-    new_node.meta["example_value"] = value
-    return new_node
+    node = tx.graph.create_node("call_method", method, args, {}, tx.node_provenance("a size that depends on values"))
+    node.meta["example_value"] = value
+    return node

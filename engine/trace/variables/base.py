@@ -443,10 +443,7 @@ class StringFormatVariable(Variable):
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the values in it."""
         if self.realized is None:
-            shown = (
-                format_value(realize(tx, value).as_python_constant(tx), *part_format)
-                for value, part_format in self.parts
-            )
+            shown = (format_value(realize(tx, v).as_python_constant(tx), *form) for v, form in self.parts)
             self.realized = ConstantVariable("".join(shown))
         return self.realized
 

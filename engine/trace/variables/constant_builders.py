@@ -32,14 +32,7 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
 
 
-@register_builder(
-    *IDENTIFIED_LITERAL_TYPES,
-    complex,
-    str,
-    bytes,
-    *TORCH_LITERAL_TYPES,
-    DispatchKeySet,
-)
+@register_builder(*IDENTIFIED_LITERAL_TYPES, complex, str, bytes, *TORCH_LITERAL_TYPES, DispatchKeySet)
 def _literal(tx: Tracer, real: Any, source: Source) -> Variable:
     why = f"its value ({_short_repr(real)}) decided what was traced"
     tx.guard(EqualsMatch, source, real, why=why)

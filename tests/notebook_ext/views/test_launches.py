@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.records.bytecode import Span
 from engine.records.kernels import LaunchGroup
 from engine.records.session import FrameRecord, Session
-from notebook_ext.views import launches
+from notebook_ext.views.kernels import MAX_LAUNCH_GROUPS, launches_of
 
 
 def _session(*groups: LaunchGroup) -> Session:
@@ -21,7 +21,7 @@ def _group(rows: int, line: int, seconds: float | None, *, is_replay: bool = Fal
 
 def test_only_what_varies_is_a_column() -> None:
     """Shapes and grid vary, the line does not; the group that took longest comes first."""
-    found = launches.launches_of(_session(_group(4, 7, 1e-6), _group(9, 7, 2e-6)), "0/0", "c0")
+    found = launches_of(_session(_group(4, 7, 1e-6), _group(9, 7, 2e-6)), "0/0", "c0")
     assert found is not None
     assert found["varying"] == ["x_ptr", "grid"]
     assert found["equal"] == [["w_ptr", "f32[8]"], ["from", "line 7"]]
@@ -34,7 +34,7 @@ def test_only_what_varies_is_a_column() -> None:
 
 def test_replays_are_told_from_launches() -> None:
     """A CUDA graph's launches have no times, and say what launched them."""
-    found = launches.launches_of(_session(_group(4, 7, 1e-6), _group(4, 7, None, is_replay=True)), "0/0", "c0")
+    found = launches_of(_session(_group(4, 7, 1e-6), _group(4, 7, None, is_replay=True)), "0/0", "c0")
     assert found is not None
     assert found["varying"] == ["launched by"]
     assert [(row["values"], row["fastest"]) for row in found["rows"]] == [([""], 1e-6), (["a CUDA graph"], None)]
@@ -42,8 +42,8 @@ def test_replays_are_told_from_launches() -> None:
 
 def test_further_groups_are_counted() -> None:
     """The page shows a bounded number of groups; a kernel without launches has no table."""
-    session = _session(*(_group(n, 7, n * 1e-6) for n in range(1, launches.MAX_ROWS + 4)))
-    found = launches.launches_of(session, "0/0", "c0")
+    session = _session(*(_group(n, 7, n * 1e-6) for n in range(1, MAX_LAUNCH_GROUPS + 4)))
+    found = launches_of(session, "0/0", "c0")
     assert found is not None
-    assert (len(found["rows"]), found["more"]) == (launches.MAX_ROWS, 3)
-    assert launches.launches_of(session, "0/0", "c1") is None
+    assert (len(found["rows"]), found["more"]) == (MAX_LAUNCH_GROUPS, 3)
+    assert launches_of(session, "0/0", "c1") is None

@@ -203,15 +203,13 @@ def _bind_positional(
     both = by_name.keys() & kwargs.keys()
     by_name |= kwargs
     last = max((names.index(n) for n in by_name if n in names), default=-1) if has_context else len(names) - 1
-    needed_names = names[: last + 1]
-    fits = (
-        len(args) <= len(names) and not both and set(by_name) <= set(names) and set(needed_names) <= {*by_name, *values}
-    )
+    needed = names[: last + 1]
+    fits = len(args) <= len(names) and not both and set(by_name) <= set(names) and set(needed) <= {*by_name, *values}
     if not fits or (has_context and not _apply_accepts_kwargs()):
         raise Unsupported(
             "autograd-function", f"{cls.__name__} is applied to arguments that its forward does not accept"
         )
-    return [by_name[n] if n in by_name else tx.from_python(values[n]) for n in needed_names]
+    return [by_name[n] if n in by_name else tx.from_python(values[n]) for n in needed]
 
 
 class _NeedsBodyGraphs(Exception):

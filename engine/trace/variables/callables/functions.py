@@ -122,9 +122,8 @@ class UserFunctionVariable(FunctionVariable):
         defaults = self.real_object.__defaults__ or ()
         base = AttrSource(self._function_source, "__defaults__")
         if defaults and not self.is_trusted:
-            tx.guard(
-                LengthMatch, base, len(defaults), why="the number of its defaults decides which parameters have one"
-            )
+            why = "the number of its defaults decides which parameters have one"
+            tx.guard(LengthMatch, base, len(defaults), why=why)
         return [self._default(tx, d, GetItemSource(base, n)) for n, d in enumerate(defaults)]
 
     def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:

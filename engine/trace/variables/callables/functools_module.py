@@ -65,10 +65,9 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     if not issubclass(inner.python_type(), types.FunctionType):
         raise Unsupported("descriptor", "a partialmethod of an object that is not a function")
     args = [tx.make_lazy(a, GetItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(method.args)]
-    keywords = {
-        k: tx.make_lazy(v, GetItemSource(AttrSource(source, "keywords"), k)) for k, v in method.keywords.items()
-    }
-    return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(keywords))
+    words = AttrSource(source, "keywords")
+    keywords: dict[str, Variable] = {k: tx.make_lazy(v, GetItemSource(words, k)) for k, v in method.keywords.items()}
+    return make_partial(BoundMethodVariable(read.instance, inner), list(args), keywords)
 
 
 @register_rule(types.MethodType)

@@ -141,10 +141,8 @@ class ConstantMethodVariable(Variable):
         if is_text and self.name == "join" and len(args) == 1:
             return tx.fold_constant(self.obj.value.join, tx.as_python_constants(tx.unpack_iterable(args[0])))
         if is_text and self.name in ("format", "format_map"):
-            keywords = {name: format_proxy(tx, value) for name, value in kwargs.items()}
-            return tx.fold_constant(
-                getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **keywords
-            )
+            proxies = {name: format_proxy(tx, value) for name, value in kwargs.items()}
+            return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **proxies)
         return fold_constant_call(tx, getattr(self.obj.value, self.name), args, kwargs, f"{self.describe()}()")
 
     def reconstruct(self, cg: PyCodegen) -> None:

@@ -31,13 +31,9 @@ def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     symbols = [b if b.is_symbolic and b.python_type() is int and has_hint(b.sym) else None for b in bounds[:2]]
     values = [as_index(tx, b) if n > 1 or symbols[n] is None else hint(b.sym) for n, b in enumerate(bounds)]
     with UserErrors(tx, TypeError, ValueError):
-        constant_range = range(*values)
+        real = range(*values)
     start, stop = symbols if len(symbols) > 1 else (None, *symbols)
-    return RangeVariable(
-        start or ConstantVariable(constant_range.start),
-        stop or ConstantVariable(constant_range.stop),
-        constant_range.step,
-    )
+    return RangeVariable(start or ConstantVariable(real.start), stop or ConstantVariable(real.stop), real.step)
 
 
 @register_rule(slice)

@@ -141,20 +141,14 @@ class DictVariable(DictContents):
     def update(self, tx: Tracer, other: Variable) -> None:
         """Add the entries of a mapping or of an iterable of pairs."""
         tx.side_effects.record_mutation(self)
-        new_entries: Any = realize(tx, other)
-        if (
-            type(new_entries) is DictVariable
-            and new_entries.cls is dict
-            and type(self).set_item is DictVariable.set_item
-        ):
+        new: Any = realize(tx, other)
+        if type(new) is DictVariable and new.cls is dict and type(self).set_item is DictVariable.set_item:
             # Copying from a dict does not hash the keys again.
-            for hash_key, (key, value) in list(new_entries.entries.items()):
+            for hash_key, (key, value) in list(new.entries.items()):
                 self.set_hashed_item(tx, hash_key, key, value)
             return
-        pairs = (
-            iterate_pairs(tx, new_entries) if self.cls is collections.OrderedDict else mapping_entries(tx, new_entries)
-        )
-        for key, value in pairs:
+        iterate = iterate_pairs if self.cls is collections.OrderedDict else mapping_entries
+        for key, value in iterate(tx, new):
             self.set_item(tx, realize(tx, key), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

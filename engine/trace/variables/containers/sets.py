@@ -308,10 +308,8 @@ def _remove(self: SetVariable, tx: Tracer, item: Variable) -> None:
 def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
     for other in others:
         contents = other.set_contents
-        if contents is not None and len(others) == 1 and not self.elements and contents.source is None:
-            self.literal = (
-                contents.literal if contents.cls is frozenset else self.literal
-            )  # a set display is one update
+        if contents is not None and contents.cls is frozenset and contents.source is None and not self.elements:
+            self.literal = contents.literal if len(others) == 1 else self.literal  # a set display is one update
         if contents is not None and not contents.has_fixed_hashes(tx):  # copying does not call __hash__ again
             for hash_key, item in contents.elements.items():
                 self.elements.setdefault(hash_key, item)

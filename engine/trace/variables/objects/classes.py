@@ -139,14 +139,12 @@ class ClassVariable(FixedObjectVariable):
             raise self.unsupported_attribute("setting", name)
         key = (real, name)
         CLASS_ATTR_WRITES[key] = None if value is None else ClassAttrWrite(value)
-        write_call = (
-            CallExpressionVariable(delattr, [self, ConstantVariable(name)])
-            if value is None
-            else CallExpressionVariable(setattr, [self, ConstantVariable(name), value])
-        )
-        tx.side_effects.record_side_effect(
-            write_call, f"{real.__name__}.{name} is {'deleted' if value is None else 'set'}"
-        )
+        args: list[Variable] = [self, ConstantVariable(name)]
+        if value is None:
+            write, done = CallExpressionVariable(delattr, args), "deleted"
+        else:
+            write, done = CallExpressionVariable(setattr, [*args, value]), "set"
+        tx.side_effects.record_side_effect(write, f"{real.__name__}.{name} is {done}")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__subclasses__" and not args and not kwargs:

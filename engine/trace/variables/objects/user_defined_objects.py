@@ -4,36 +4,135 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections.abc import Callable
 from typing import Any
 
 from engine.bytecode.opcodes import VERSION
 from engine.frame_code.codegen_runtime.objects import new_object
 from engine.ir.guards.aliasing import SameObject
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
-from engine.trace.operators.arithmetic import compare_op, identical_or_equal
+from engine.trace.operators.arithmetic import compare_op, identical_or_equal, is_same_object
+from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import (
+    NONE,
     Args,
     ConstantVariable,
     Kwargs,
     RealObjectVariable,
     Variable,
     describe_attribute_writes,
+    is_not_implemented,
     raise_missing_method,
     realize,
+    unwrap_not_implemented,
 )
 from engine.trace.variables.builder import guarded_builder, register_builder_if
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
 from engine.trace.variables.objects.attribute_binding import bind_attribute
-from engine.trace.variables.objects.class_lookup import find_in_class, is_plain_class
+from engine.trace.variables.objects.class_lookup import find_in_class, has_user_method, is_plain_class
 from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
 from engine.trace.variables.objects.instance_attributes import InstanceVariable
-from engine.trace.variables.objects.object_methods import OBJECT_METHODS
-from engine.trace.variables.objects.user_operators import UserOperators
+
+ObjectMethod = Callable[["Tracer", InstanceVariable, Args, Kwargs], Variable]
+NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
+
+
+def _attribute_name(tx: Tracer, args: Args) -> str:
+    return str(realize(tx, args[0]).as_python_constant(tx))
+
+
+def _setattr(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
+    of.generic_set_attr(tx, _attribute_name(tx, args), args[1])
+    return NONE
+
+
+def _delattr(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
+    of.generic_del_attr(tx, _attribute_name(tx, args))
+    return NONE
+
+
+def _init(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Extra arguments are allowed only if ``__new__`` is overridden but ``__init__`` is not."""
+    for name, owner in (("__init__", "object"), ("__new__", of.cls.__name__)) if args or kwargs else ():
+        if has_user_method(of.cls, name) == (name == "__init__"):
+            tx.raise_type_error(f"{owner}.__init__() takes exactly one argument (the instance to initialize)")
+    return NONE
+
+
+def _eq(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(True) if is_same_object(tx, of, args[0]) else NOT_IMPLEMENTED
+
+
+def _ne(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Return the inverse of ``__eq__``."""
+    if is_same_object(tx, of, args[0]):
+        return ConstantVariable(False)
+    equal = of.call_user_method(tx, "__eq__", [args[0]])
+    if equal is None or is_not_implemented(equal):
+        return NOT_IMPLEMENTED
+    return ConstantVariable(not equal.is_truthy(tx))
+
+
+def _format(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
+    if realize(tx, args[0]).as_python_constant(tx) != "":
+        raise of.unsupported("object's method '__format__'", "unsupported-method")
+    return realize(tx, tx.wrap_static(str).call(tx, [of], {}))
+
+
+OBJECT_METHODS: dict[str, ObjectMethod] = {
+    "__setattr__": _setattr,
+    "__delattr__": _delattr,
+    "__getattribute__": lambda tx, of, args, kwargs: of.object_getattribute(tx, _attribute_name(tx, args)),
+    "__init__": _init,
+    "__init_subclass__": lambda tx, of, args, kwargs: NONE,
+    "__eq__": _eq,
+    "__ne__": _ne,
+    **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), lambda tx, of, args, kwargs: NOT_IMPLEMENTED),
+    "__str__": lambda tx, of, args, kwargs: realize(tx, tx.wrap_static(repr).call(tx, [of], {})),
+    "__format__": _format,
+}
+"""Methods of ``object`` called on a user-defined object, not on an override of its class."""
+
+
+class UserOperators(Variable):
+    """An operand whose class may define special methods in Python."""
+
+    def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+        """Call a special method; raise Python's TypeError if it is missing."""
+        raise NotImplementedError
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return self._call_operator_method(tx, op.method, right)
+
+    inplace = binary
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return self._call_operator_method(tx, op.reflected, left)
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.symbol != "!=" or self.lookup_special_method(tx, "__ne__") is not None:
+            return self._call_operator_method(tx, op.method, right)
+        equal = self._call_operator_method(tx, "__eq__", right)
+        return NotImplemented if equal is NotImplemented else ConstantVariable(not equal.is_truthy(tx))
+
+    def _call_operator_method(self, tx: Tracer, name: str, other: Variable) -> OperatorResult:
+        """Call a special method of two operands; NotImplemented if the class has none."""
+        result = self.call_user_method(tx, name, [other])
+        return NotImplemented if result is None else unwrap_not_implemented(result)
+
+    def unary(self, tx: Tracer, op: Operator) -> Variable:
+        return self.call_special_method(tx, op.method, [])
+
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        """Return the object if its class handles torch functions: the operator dispatches to it."""
+        return self if self.has_torch_function else None
+
 
 _DISABLED_BY_NONE = frozenset(("__iter__", "__contains__", "__hash__", "__reversed__"))
 """Special methods that None disables; another special method set to None is called."""

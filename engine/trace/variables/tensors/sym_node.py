@@ -22,12 +22,7 @@ from engine.trace.computed_conditions import fold_condition, fold_zero
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.symbols.unbacked_symints import (
-    branch_break,
-    data_dependent_break,
-    describe_number,
-    is_unbacked_float,
-)
+from engine.trace.symbols.unbacked_symints import branch_break, data_dependent_break, describe_number, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.slotted_type import state
 from engine.trace.variables.tensors import sym_operators

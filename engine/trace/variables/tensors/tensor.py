@@ -12,9 +12,12 @@ from engine.frame_code.codegen_runtime.objects import set_attributes
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.fakeable_tensors import is_jagged, is_wrapper_subclass
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.tensors import NestedTensor, TensorBase
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import PyCodegen, Tracer
@@ -24,16 +27,111 @@ from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
+from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import ConstantVariable, Variable, describe_attribute_writes, realize
+from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.objects.attribute_binding import bind_attribute
+from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.slotted_type import fresh
 from engine.trace.variables.tensors.indexing import assign_index, index_tensor
-from engine.trace.variables.tensors.tensor_members import ATTRIBUTE_RULES, METHOD_RULES, SETTER_RULES
-from engine.trace.variables.tensors.tensor_operators import TensorOperators
-from engine.trace.variables.tensors.wrapper_subclasses import find_member, find_member_rule
+from engine.trace.variables.tensors.tensor_members import (
+    ATTRIBUTE_RULES,
+    METHOD_RULES,
+    SETTER_RULES,
+    SUBCLASS_MEMBER_RULES,
+    SubclassMemberRule,
+)
+
+
+class TensorOperators(Variable):
+    """An operand whose operators become nodes, with numbers and tensors as other operands."""
+
+    @property
+    def node_or_none(self) -> torch.fx.Node | None:
+        """The node, or None for an input that no node uses yet."""
+        raise NotImplementedError
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        operand = right.as_graph_operand(tx)
+        return NotImplemented if operand is None else emit_node(tx, "call_function", op.function, [self, operand])
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        operand = left.as_graph_operand(tx)
+        return NotImplemented if operand is None else emit_node(tx, "call_function", op.function, [operand, self])
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        # torch.Tensor has no __imatmul__: ``@=`` binds the name to a new tensor.
+        return self.binary(tx, op, right) if hasattr(torch.Tensor, op.method) else NotImplemented
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        operand = right.as_graph_operand(tx)
+        if operand is not None and operand.is_constant:
+            if operand.python_type().__module__ == "numpy" and hasattr(operand.constant, "item"):
+                operand = ConstantVariable(operand.constant.item())
+            if op.is_equality and not issubclass(operand.python_type(), (int, float, complex)):
+                return ConstantVariable(op.symbol == "!=")
+        return NotImplemented if operand is None else emit_node(tx, "call_function", op.function, [self, operand])
+
+    def unary(self, tx: Tracer, op: Operator) -> Variable:
+        return emit_node(tx, "call_function", op.function, [self])
+
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        return self
+
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        """Return True if one of the tensors is an inner tensor of a wrapper and the same tensor.
+
+        It was read from a wrapper subclass built around the other, or one that has it under another name too.
+        """
+        node = self.node_or_none
+        if not isinstance(other, TensorOperators) or self.fake is not other.fake or node is None:
+            return None
+        wrapper = node.args[0].meta.get("example_value") if node.target is getattr else None  # type: ignore[union-attr]
+        return True if type(wrapper) is not FakeTensor and is_traceable_wrapper_subclass(wrapper) else None
+
+
+def find_member_rule(tensor: TensorVariable, name: str) -> SubclassMemberRule | None:
+    """Return the rule for a member that a wrapper subclass adds or overrides, or None.
+
+    Raises:
+        Unsupported: the member belongs to a class of ``torch.distributed`` and has no rule.
+    """
+    cls = type(tensor.fake)
+    if not is_wrapper_subclass(tensor.fake):
+        return None
+    owner = next((c for c in cls.__mro__ if name in vars(c)), None)
+    rule = None if owner is None else SUBCLASS_MEMBER_RULES.get((owner.__module__, owner.__qualname__, name))
+    is_own = owner is None or (owner is not torch.Tensor and issubclass(owner, torch.Tensor))
+    if rule is None and is_own and cls.__module__.startswith("torch.distributed."):
+        raise Unsupported("tensor-subclass", f"{tensor.python_type().__name__}.{name}, of a tensor subclass")
+    return rule
+
+
+def find_member(tx: Tracer, tensor: TensorVariable, name: str) -> Variable | None:
+    """Return a member that a wrapper subclass adds or overrides, or None.
+
+    It is an inner tensor, another attribute, or a method of the class.
+    """
+    if not is_wrapper_subclass(tensor.fake) or is_jagged(tensor.fake):
+        return None
+    if name in tensor.fake.__dict__:
+        found = tensor.fake.__dict__[name]
+        if isinstance(found, torch.Tensor):
+            return emit_node(tx, "call_function", getattr, [tensor, ConstantVariable(name)])
+        own = tensor.own_attribute(tx, name)
+        if own is None and not is_literal(found):
+            raise Unsupported("tensor-subclass", f"{tensor.python_type().__name__}.{name}, of a tensor subclass")
+        return ConstantVariable(found) if own is None else own
+    cls = tensor.python_type()
+    entry = find_in_class(cls, name)
+    if entry is None or entry[0] is torch.Tensor or not issubclass(entry[0], torch.Tensor):
+        return None
+    return bind_attribute(tx, cls, entry[0], name, entry[1], tensor)
+
 
 _COMPILER_MARK_PREFIXES = ("_dynamo", "_engine")
 """Prefixes of attributes that mark a tensor for compilers."""

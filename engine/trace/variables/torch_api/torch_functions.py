@@ -38,11 +38,7 @@ from engine.trace.variables.containers.sequences import ListVariable, TupleVaria
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module
 
 
-@register_rule(
-    torch.compiler.is_compiling,
-    torch.compiler.is_dynamo_compiling,
-    is_compiling,
-)
+@register_rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
 @register_rule_by_name(("torch._dynamo.external_utils", "is_compiling"))
 def _is_compiling(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.torch_state.read_is_compiling = True
