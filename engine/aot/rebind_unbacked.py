@@ -9,7 +9,7 @@ import torch.fx
 
 from engine.ir.introspection.symbols import numbers_in, symbolic_sizes_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
-from engine.torch_private.symbolic_shapes import ShapeEnv
+from engine.torch_private.sympy_functions import SymT, symbol_is_type
 
 
 def has_unbacked_values(graph: torch.fx.GraphModule) -> bool:
@@ -24,9 +24,9 @@ def rebind_unbacked(traced: Any, again: Any) -> None:
             continue
         was, now = old.node.expr, new.node.expr
         env = old.node.shape_env
-        if was != now and _is_unbacked_symbol(env, was) and _is_unbacked_symbol(env, now):
+        if was != now and _is_unbacked_symbol(was) and _is_unbacked_symbol(now):
             env._set_replacement(was, now, "traced again")
 
 
-def _is_unbacked_symbol(env: ShapeEnv, expression: Any) -> bool:
-    return bool(expression.is_Symbol) and env.is_unbacked_symint(expression)
+def _is_unbacked_symbol(expression: Any) -> bool:
+    return bool(expression.is_Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))

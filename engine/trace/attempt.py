@@ -360,7 +360,7 @@ class TraceAttempt:
         needed_at = self.tx.fallback.needed_at
         if needed_at is not None and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
             if self.tx.fallback.assumed_conditions:
-                reason = Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
+                reason = Unsupported("argument-mutation", "a tensor's value is checked before an argument is mutated")
                 raise RestartTracing(needed_at, reason)
             if not self.tx.fallback.has_operation_before:  # Nothing would be captured before the graph break.
                 raise SkipFrame("argument-mutation", "an argument is mutated inside a try block")

@@ -26,7 +26,7 @@ from engine.torch_private.operators import OPDEFS
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.symbols.unbacked_symints import data_dependent_break
+from engine.trace.symbols.unbacked_symints import operator_break
 
 _TEMPLATE = (lambda function, args, kwargs: function(*args, **kwargs)).__code__  # On one line: its first.
 
@@ -69,10 +69,7 @@ def evaluate_on_fakes(
                 # They also miss a fake tensor inside a functorch wrapper.
                 return call_on_fakes(run, args, kwargs, by_python=True, tx=tx)
     except _DATA_DEPENDENT as error:
-        condition = getattr(error, "cond", None)
-        raise data_dependent_break(
-            tx, condition, Unsupported("data-dependent", f"{name} needs the value of a tensor")
-        ) from error
+        raise operator_break(tx, name, getattr(error, "cond", None)) from error
     except DynamicOutputShapeException as error:
         raise Unsupported("dynamic-output", f"the output size of {name} depends on data") from error
     except UnsupportedOperatorException as error:

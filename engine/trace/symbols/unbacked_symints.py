@@ -103,15 +103,29 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
 
 def branch_break(tx: Tracer, number: Any) -> Unsupported:
     """Return a graph break for a condition on a number that is known only at run time."""
-    is_size = all(_computed_by(tx, s)[0] for s in number.node.expr.free_symbols)
-    what = f"bool() of {describe_number(tx, number)}"
-    return data_dependent_break(tx, number, Unsupported("size-branch" if is_size else "tensor-jump", what))
+    kind = "size-branch" if _is_about_sizes(tx, number.node.expr) else "tensor-jump"
+    return data_dependent_break(tx, number, Unsupported(kind, f"bool() of {describe_number(tx, number)}"))
+
+
+def operator_break(tx: Tracer, name: str, condition: sympy.Basic | None) -> Unsupported:
+    """Return a graph break for an operator that needs a data-dependent value or size."""
+    reason = Unsupported("data-dependent", f"{name} needs the value of a tensor")
+    if condition is not None and condition.free_symbols and _is_about_sizes(tx, condition):
+        reason = Unsupported("size-branch", f"{name} needs to know if {_describe(tx, condition)}")
+    return data_dependent_break(tx, condition, reason)
 
 
 def describe_number(tx: Tracer, number: Any) -> str:
     """Return an expression with the calls that compute its symbols: ``sum_1.item() < 3``."""
-    expression = number.node.expr
+    return _describe(tx, number.node.expr)
+
+
+def _describe(tx: Tracer, expression: Any) -> str:
     return relation_display(expression, {s: _computed_by(tx, s)[1] for s in expression.free_symbols})
+
+
+def _is_about_sizes(tx: Tracer, expression: Any) -> bool:
+    return all(_computed_by(tx, s)[0] for s in expression.free_symbols)
 
 
 def _computed_by(tx: Tracer, symbol: sympy.Symbol) -> tuple[bool, str]:

@@ -458,3 +458,12 @@ def test_a_returned_mask_may_be_saved_for_the_backward() -> None:
         run(torch.rand(3, 4, requires_grad=True))
     aot = session.compilations[0].aot
     assert aot is not None and aot.mode == "training" and not aot.fallback
+
+
+def test_a_size_from_a_float_of_a_tensor_is_functionalized() -> None:
+    """The size is computed from the float that the retraced graph reads."""
+    compiled = engine.compile(lambda x: torch.ones(int(x.max())) + 1, backend="aot_eager")
+    with engine.record() as session:
+        for value in (3.7, 5.0):
+            assert compiled(torch.tensor([value, 1.0])).tolist() == [2.0] * int(value)
+    assert [c.aot is not None and c.aot.fallback for c in session.compilations] == [None]

@@ -82,6 +82,21 @@ def reads_value(x: Any) -> Any:
     return x * float(str(x.sum().item()))
 
 
+def rolls_unknown_size(x: Any) -> Any:
+    return torch.roll(x[x > 0], 1) * 2
+
+
+WEIGHT, QUEUE = torch.nn.Parameter(torch.ones(3)), torch.zeros(3)
+
+
+def mutates_after_check(x: Any) -> Any:
+    y = x * 2
+    torch._check(y.sum().item() > -99)
+    WEIGHT.data = WEIGHT.data.clone()
+    QUEUE.fill_(2)
+    return y + WEIGHT.shape[0]
+
+
 def aliases(x: Any, items: list[Any]) -> Any:
     other = items
     other.append(x + 1)
@@ -102,6 +117,8 @@ def aliases(x: Any, items: list[Any]) -> Any:
         (closes_over, "print"),
         (inner_breaks, "print"),
         (reads_value, "data-dependent"),
+        (rolls_unknown_size, "size-branch"),
+        (mutates_after_check, "argument-mutation"),
     ],
     ids=lambda p: p.__name__ if callable(p) else p,
 )
