@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,10 +86,47 @@ def run_in_fork(
     ``uses_gpu``: False if it is known to run on the CPU alone, so that a GPU in use in this process does not matter.
     ``stop``: ends the work when it is set in another thread.
     """
+    return _fork(work, blocks_effects=blocks_effects, uses_gpu=uses_gpu).result(seconds, stop)
+
+
+def start_in_fork(work: Callable[[], Any]) -> Future[ForkedResult]:
+    """Start ``work`` in a forked process as ``run_in_fork`` does, and return at once."""
+    child, future = _fork(work, blocks_effects=True, uses_gpu=True), Future[ForkedResult]()
+
+    def read() -> None:
+        future.set_result(child.result(None, None))
+
+    threading.Thread(target=read, name="engine-forked-run", daemon=True).start()
+    return future
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A forked process and the pipe of its result, or why nothing was forked."""
+
+    process: int = 0
+    pipe: int = 0
+    problem: str = ""
+
+    def result(self, seconds: float | None, stop: threading.Event | None) -> ForkedResult:
+        """Wait for the result; end the process."""
+        if self.problem:
+            return ForkedResult(None, self.problem, RunEnd.NOT_FORKED)
+        try:
+            return _read_answer(self.pipe, MAX_SECONDS if seconds is None else seconds, stop)
+        finally:
+            os.close(self.pipe)
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):
+                os.kill(self.process, signal.SIGKILL)  # it may still run: interrupted, stopped, or out of time
+                os.waitpid(self.process, 0)
+
+
+def _fork(work: Callable[[], Any], *, blocks_effects: bool, uses_gpu: bool) -> _Child:
+    """Fork a process that does the work, if that is safe."""
     if not sys.platform.startswith("linux"):
-        return ForkedResult(None, "this system cannot fork a process safely", RunEnd.NOT_FORKED)
+        return _Child(problem="this system cannot fork a process safely")
     if uses_gpu and torch.cuda.is_initialized():
-        return ForkedResult(None, "the GPU cannot be used from a forked process", RunEnd.NOT_FORKED)
+        return _Child(problem="the GPU cannot be used from a forked process")
     read, write = os.pipe()
     with COMPILE_LOCK:
         child = fork_process()
@@ -96,13 +134,7 @@ def run_in_fork(
         os.close(read)
         _run_child(write, work, blocks_effects=blocks_effects)
     os.close(write)
-    try:
-        return _read_answer(read, MAX_SECONDS if seconds is None else seconds, stop)
-    finally:
-        os.close(read)
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            os.kill(child, signal.SIGKILL)  # it may still run: interrupted, stopped, or out of time
-            os.waitpid(child, 0)
+    return _Child(child, read)
 
 
 def graphs_use_gpu(session: Session) -> bool:

@@ -148,7 +148,7 @@ class CompileRun:
                 name="this run",
                 after=after,
                 replay=self._make_replay(replayed),
-                editor=None if replayed is None else StageEditor(self.session, replayed.cell, replayed.try_text),
+                editor=self._make_editor(replayed),
             )
         if self._comparison is not None and self._comparison.session is not None:
             self._shell.user_ns[f"{LAST_SESSION_NAME}_torch"] = self._comparison.session
@@ -156,6 +156,9 @@ class CompileRun:
 
     def _make_cell_replay(self) -> CellReplay | None:
         return CellReplay(self._shell, self._compiler, self._names, self._text) if self._text is not None else None
+
+    def _make_editor(self, cell: CellReplay | None) -> StageEditor | None:
+        return None if cell is None else StageEditor(self.session, cell.cell, cell.try_text, cell.prepare)
 
     def _make_replay(self, cell: CellReplay | None) -> Replay | None:
         """Return the function that replays the cell and an edited text of it; None without a cell."""

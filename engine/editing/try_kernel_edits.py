@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
+import queue
 import re
 import tempfile
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from engine import session_jobs
-from engine.editing.edit_kernels import KernelTextEdit, text_digest, triton_problem
+from engine.editing.edit_kernels import LANGUAGES, KernelTextEdit, text_digest, triton_problem
 from engine.editing.edited_kernel_worker import NOTES_BYTES, CpuLaunch, EditedRun, line_in_stack, read_notes
 from engine.editing.try_edits import EditTrial
 from engine.errors import BadArgument
+from engine.interrupts.deferred_interrupts import allow_interrupts
 from engine.interrupts.weak_tables import WeakTable
+from engine.ir.kernels.compile_triton import compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.records.kernels import KernelRecord, TargetRecord
@@ -24,20 +27,27 @@ from engine.records.session import CompilationRecord, Session
 from engine.runtime.cpu_launcher import argument_kinds
 from engine.runtime.verify.kernels import kernel_trial
 from engine.runtime.verify.kernels_in_worker import KernelTrial
-from engine.runtime.workers.compile_jobs import submit_compile_job
-from engine.runtime.workers.process_pool import INTERPRETER_IDLE_SECONDS, WorkerFailed, WorkerPool
+from engine.runtime.workers.compile_jobs import WARM_UP_TASK
+from engine.runtime.workers.process_pool import FOREGROUND, WorkerFailed, WorkerPool
 from engine.session_jobs import with_kernels
 
 SECONDS = 10.0
 """Seconds that a launch of an edited kernel may take."""
+IDLE_SECONDS = 120.0
+"""Idle seconds after which the workers end.
+
+People read and think longer than a worker of Verify waits.
+"""
 _WORKER = "engine.editing.edited_kernel_worker"
+_COMPILE_TASK = "engine.kernels.compile_kernel:compile_unit_with_sass"
 
 _Launch = tuple[GeneratedKernel, KernelTrial, str]
 """A kernel, its launch and its target."""
 
-_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"}, idle_seconds=INTERPRETER_IDLE_SECONDS)
+_pool = WorkerPool(1, {"TRITON_INTERPRET": "1", **FOREGROUND}, idle_seconds=IDLE_SECONDS)
 """Not the pool of Verify: an edit may end its process."""
-
+_compiler = WorkerPool(1, {"TRITON_INTERPRET": "0", **FOREGROUND}, idle_seconds=IDLE_SECONDS)
+"""Not the pool of compile jobs: an edit does not wait for the kernels of a session."""
 
 _finished: WeakTable[Session, dict[tuple[str, str, str], EditedRun]] = WeakTable()
 """Runs without a problem, by session, then by compilation, kernel and text."""
@@ -45,9 +55,11 @@ _prepared: WeakTable[Session, tuple[Any, _Launch]] = WeakTable()
 """The launch of the kernel edited last; the whole graph computes its values."""
 
 
-def start_worker() -> None:
-    """Start the worker, so that the first trial does not wait for it; return at once."""
+def start_workers(text: str = "") -> None:
+    """Start the workers that a trial of a text needs; return at once."""
     _pool.submit(f"{_WORKER}:warm_up", (), lambda _value, _reason: None)
+    if text.startswith(LANGUAGES["triton"]):
+        _compiler.submit(WARM_UP_TASK, (), lambda _value, _reason: None)
 
 
 def prepare_launch(session: Session, compilation: str, text: str) -> None:
@@ -68,7 +80,7 @@ def _call(task: str, arguments: tuple[Any, ...], seconds: float) -> EditedRun:
     try:
         run: EditedRun = _pool.call(f"{_WORKER}:{task}", arguments, timeout=seconds)
     except WorkerFailed:
-        start_worker()
+        start_workers()
         raise
     return run
 
@@ -188,18 +200,19 @@ def _run_cpu(source: GeneratedKernel, trial: KernelTrial, notes: str) -> EditedR
 def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target: str) -> EditedRun:
     if found := triton_problem(source, trial.text):
         return EditedRun(problem=found[0], line=found[1])
-    records: list[TargetRecord] = []
-    edited = replace(source, text=trial.text, fallback_configs=())
-    job = submit_compile_job([edited], target, lambda _kernel, record: records.append(record))
+    unit = compile_unit_of(replace(source, text=trial.text, fallback_configs=()))
+    compiled: queue.SimpleQueue[tuple[TargetRecord | None, str | None]] = queue.SimpleQueue()
+    _compiler.submit(_COMPILE_TASK, (unit, target), lambda record, reason: compiled.put((record, reason)))
     try:
         run = _call("run_triton_kernel", (trial, notes, SECONDS), 2 * SECONDS)
     except WorkerFailed as error:
         line = line_in_stack(notes, f"{trial.name}.py")
         text = f"the kernel does not end within {SECONDS:.0f} s" if line else f"the kernel cannot be run: {error}"
         run = EditedRun(problem=text, line=line)
-    job.wait()
-    made = records[-1] if records else None
-    if made is not None and made.error and not run.problem:
+    with allow_interrupts():
+        made, reason = compiled.get()
+    made = made or TargetRecord(target, error=f"Triton could not compile {source.name} for {target}: {reason}.")
+    if made.error and not run.problem:
         at = re.search(r" at line (\d+): (.*)", made.error)
         run = EditedRun(problem=at[2] if at else made.error, line=int(at[1]) if at else 0)
     return replace(run, target=made, seconds=())

@@ -44,7 +44,16 @@ def compile_kernel(source: GeneratedKernel, target: str) -> TargetRecord:
     Raises:
         UnknownTarget: no target has this name.
     """
-    return add_sass([compile_unit(compile_unit_of(source), target)])[0]
+    return compile_unit_with_sass(compile_unit_of(source), target)
+
+
+def compile_unit_with_sass(unit: CompileUnit, target: str) -> TargetRecord:
+    """Compile one unit for one target, with all listings.
+
+    Raises:
+        UnknownTarget: no target has this name.
+    """
+    return add_sass([compile_unit(unit, target)])[0]
 
 
 @dataclass(frozen=True)

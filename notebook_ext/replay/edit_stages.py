@@ -11,7 +11,7 @@ from engine.editing.edit_calls import CALL
 from engine.editing.edit_graphs import STAGES, edit_file_text, graph_text
 from engine.editing.edit_kernels import editable_kernels, is_kernel_text
 from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
-from engine.editing.try_kernel_edits import prepare_launch, start_worker, try_kernel_edits
+from engine.editing.try_kernel_edits import prepare_launch, start_workers, try_kernel_edits
 from engine.errors import BadArgument
 from engine.records.format_amounts import format_seconds
 from engine.records.runtime import ArtifactRecord
@@ -44,10 +44,17 @@ class StageEditor:
     ``tried`` are the sessions of the trials by name, for comparison.
     """
 
-    def __init__(self, session: Session, cell: CellText | None = None, try_cell: TryText | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        cell: CellText | None = None,
+        try_cell: TryText | None = None,
+        prepare_cell: Callable[[], object] = lambda: None,
+    ) -> None:
         self._session = session
         self._cell = cell
         self._try_cell = try_cell
+        self._prepare_cell = prepare_cell
         self._history: dict[EditGroup, list[dict[str, str]]] = {}
         self._trials: dict[EditGroup, EditTrial] = {}
         self.tried: dict[str, Session] = {}
@@ -62,8 +69,6 @@ class StageEditor:
         if (entry, stage) not in places:
             entry, stage = next((p for p in places if p[0] == entry), places[0])
         said = ""
-        if is_kernel_text(self._text(entry, stage)):
-            start_worker()
         if action == "apply":
             self._apply(entry, stage, text)
         group = group_of(entry, stage)
@@ -85,8 +90,11 @@ class StageEditor:
         }
 
     def prepare(self, entry: str, text: str) -> None:
-        """Prepare the first trial of an open text: to be called after the answer is sent."""
-        if is_kernel_text(text):
+        """Prepare the next trial of a text, after it is sent and while somebody types."""
+        if entry == CELL:
+            self._prepare_cell()
+        elif is_kernel_text(text):
+            start_workers(text)
             prepare_launch(self._session, entry, text)
 
     def _choices(self) -> list[dict[str, str]]:

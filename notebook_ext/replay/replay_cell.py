@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
+from concurrent.futures import Future
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from engine.editing.try_edits import EditTrial
-from engine.forked_run import run_in_fork
+from engine.forked_run import ForkedResult, start_in_fork
 from engine.records.base import from_jsonable
 from engine.records.counts import counts
 from engine.records.session import Session, SessionData
@@ -76,13 +77,18 @@ class ReplayResult:
         return f"verified: {counted}, same results" if self.helps else f"no effect: {counted}"
 
 
-def _replay(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:
-    """Run a cell in a forked process with an empty cache.
+class _Replay:
+    """A cell that runs in a forked process with an empty cache, from when this is made."""
 
-    Return the counts with the results and the session, as JSON values, or the problem as text.
-    """
-    found = run_in_fork(lambda: _replay_here(shell, settings, names, cell))
-    return found.problem or found.value
+    def __init__(
+        self, shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText
+    ) -> None:
+        self._found: Future[ForkedResult] = start_in_fork(lambda: _replay_here(shell, settings, names, cell))
+
+    def result(self) -> Any:
+        """Return counts, results and session as JSON values, or the problem as text."""
+        found = self._found.result()
+        return found.problem or found.value
 
 
 def compare_replays(before: Any, after: Any) -> ReplayResult:
@@ -145,14 +151,21 @@ class _DisplayCollector:
 
 
 class CellReplay:
-    """Runs a cell again with edits; the run without edits, to compare with, is made once."""
+    """Runs a cell again with edits.
+
+    The run without edits, to compare with, is made once for the values that the notebook has after a cell.
+    """
 
     def __init__(self, shell: InteractiveShell, subject: CellCompiler, names: tuple[str, ...], cell: CellText) -> None:
         self._shell = shell
         self._settings: CompileSettings = subject.settings
         self._names = names
         self._cell = cell
-        self._before: dict[CompileSettings, Any] = {}
+        self._before: dict[tuple[CompileSettings, int], _Replay] = {}
+
+    def prepare(self) -> None:
+        """Start the run without edits, which the first trial needs; return at once."""
+        self._replay_once(self._settings)
 
     def verify(self, edited: CellText) -> ReplayResult:
         """Replay the edited cell; return its counts and results beside those of the cell as it is."""
@@ -178,8 +191,11 @@ class CellReplay:
                 settings, names = self._read_options(head.removeprefix("%%compile"))
             except UsageError as error:
                 return EditTrial(problem=f"Line 1: {error}", edit="cell", line=1)
-        before = self._replay_once(self._settings)
-        after = _replay(self._shell, settings, names, replace(self._cell, body=body))
+        runs = (
+            self._replay_once(self._settings),
+            _Replay(self._shell, settings, names, replace(self._cell, body=body)),
+        )
+        before, after = (run.result() for run in runs)
         for found in (before, after):
             if isinstance(found, str) or found["error"]:
                 reason = found if isinstance(found, str) else found["error"]
@@ -191,13 +207,16 @@ class CellReplay:
         """Replay the cell as it is, once, and edited."""
         is_dynamic = "--dynamic" in edited.options.split()
         changed = replace(settings, dynamic=True) if is_dynamic else settings
-        return self._replay_once(settings), _replay(self._shell, changed, self._names, edited)
+        runs = self._replay_once(settings), _Replay(self._shell, changed, self._names, edited)
+        return runs[0].result(), runs[1].result()
 
-    def _replay_once(self, settings: CompileSettings) -> Any:
-        """Replay the cell as it is, once for equal settings."""
-        if settings not in self._before:
-            self._before[settings] = _replay(self._shell, settings, self._names, self._cell)
-        return self._before[settings]
+    def _replay_once(self, settings: CompileSettings) -> _Replay:
+        """Replay the cell as it is, once for equal settings and values of the notebook."""
+        count = self._shell.execution_count
+        self._before = {key: run for key, run in self._before.items() if key[1] == count}
+        if (settings, count) not in self._before:
+            self._before[settings, count] = _Replay(self._shell, settings, self._names, self._cell)
+        return self._before[settings, count]
 
     def _read_options(self, line: str) -> tuple[CompileSettings, tuple[str, ...]]:
         """Return the settings and names of an edited ``%%compile`` line.

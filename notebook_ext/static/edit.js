@@ -12,6 +12,8 @@ import { VIEWS } from "./shared/views.js";
 const EDIT_SIGNS = { "+": "add", "-": "del", "…": "gap" };
 const CELL_ENTRY = "cell";
 const CALL_STAGE = "call";
+/** Milliseconds between requests to keep the other process ready: it ends after two minutes without work. */
+const PREPARE_MS = 60_000;
 
 class EditView {
   /** @param {Frame} frame */
@@ -22,6 +24,11 @@ class EditView {
     this.data = null;
     /** What the next answer is for: "open", "apply", "undo", "keep"; empty if none is awaited. */
     this.waiting = "";
+    /** The text of the last request, and whether Apply was pressed again before its answer. */
+    this.sent = "";
+    this.isQueued = false;
+    /** Time of the last request that keeps the other process ready while somebody types. */
+    this.prepared = 0;
     /** Texts that were typed and not applied, by entry and stage. @type {Map<string, string>} */
     this.drafts = new Map();
     this.context = h("div", { class: "ctx" });
@@ -54,8 +61,10 @@ class EditView {
   /** Send a request; `what` is "open", "apply", "undo" or "keep". @param {string} what @param {string} entry @param {string} stage */
   request(what, entry, stage) {
     this.waiting = what;
-    const sent = { type: "edit", action: what, entry, stage, text: this.area.value };
-    this.frame.ask(sent, () => this.waiting === "open");
+    this.sent = this.area.value;
+    this.prepared = Date.now();
+    this.result.setAttribute("aria-busy", "true");
+    this.frame.ask({ type: "edit", action: what, entry, stage, text: this.sent }, () => this.waiting === "open");
     this.bar();
   }
 
@@ -72,8 +81,11 @@ class EditView {
   take(data) {
     const { waiting } = this;
     this.waiting = "";
+    this.result.removeAttribute("aria-busy");
+    if (data.problem) return this.fail(data.problem);
     this.data = data;
-    if (waiting !== "open" && waiting !== "keep") this.drafts.delete(this.draft);
+    // Text that was typed after Apply stays.
+    if (waiting === "undo" || (waiting === "apply" && this.area.value === this.sent)) this.drafts.delete(this.draft);
     const text = this.drafts.get(this.draft) ?? data.text;
     if (this.area.value !== text) this.area.value = text;
     this.bar();
@@ -82,6 +94,16 @@ class EditView {
     this.frame.note();
     this.frame.say(data.said || (data.trial && waiting !== "open" ? data.trial.sentence : this.standing));
     if (this.wanted) this.draw();
+    else if (this.isQueued) this.apply();
+    this.isQueued = false;
+  }
+
+  /** The request has no answer: a result on screen would be that of another text. @param {string} problem */
+  fail(problem) {
+    this.isQueued = false;
+    this.bar();
+    put(this.result, h("p", { class: "bad", "data-result": "" }, `✗ ${problem}`));
+    this.frame.say(problem);
   }
 
   /** The stage that is shown, in a sentence. */
@@ -148,6 +170,9 @@ class EditView {
   changed() {
     this.drafts.set(this.draft, this.area.value);
     this.numbers();
+    if (this.isBusy || Date.now() - this.prepared < PREPARE_MS) return;
+    this.prepared = Date.now();
+    this.frame.send({ type: "edit", action: "prepare", entry: this.data.entry, stage: this.data.stage, text: this.data.text });
   }
 
   /** @param {KeyboardEvent} e */
@@ -158,20 +183,34 @@ class EditView {
     this.apply();
   }
 
+  /** True until the answer to a request is there. */
+  get isBusy() {
+    return !this.data || Boolean(this.waiting);
+  }
+
+  /** Say why a key does nothing now. */
+  wait() {
+    this.frame.say(!this.data || this.waiting === "open" ? "The stage is still loading: press the key again when its text is here." : "The last request is still running: press the key again when its result is here.");
+  }
+
   apply() {
-    if (!this.data || this.waiting) return;
+    if (this.waiting === "apply") {
+      this.isQueued = true;
+      return this.frame.say("The text is applied again when this result is here.");
+    }
+    if (this.isBusy) return this.wait();
     this.frame.say("Compiling in another process …");
     this.request("apply", this.data.entry, this.data.stage);
   }
 
   undo() {
-    if (!this.data || this.waiting) return;
+    if (this.isBusy) return this.wait();
     if (!this.data.edits.length) return this.frame.say("There is no edit to undo.");
     this.request("undo", this.data.entry, this.data.stage);
   }
 
   keep() {
-    if (!this.data || this.waiting) return;
+    if (this.isBusy) return this.wait();
     if (this.data.entry === CELL_ENTRY || this.data.stage === CALL_STAGE) return this.frame.say(`Copy the ${this.noun}, or put it into a new cell below.`);
     this.request("keep", this.data.entry, this.data.stage);
   }

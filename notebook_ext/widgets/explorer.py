@@ -45,7 +45,7 @@ class Editor(Protocol):
         ...
 
     def prepare(self, entry: str, text: str) -> None:
-        """Prepare the launch of a kernel whose text was opened."""
+        """Prepare the next trial of a text that is open."""
         ...
 
 
@@ -349,14 +349,17 @@ class Explorer(anywidget.AnyWidget):
             from notebook_ext.replay.edit_stages import StageEditor
 
             self._editor = StageEditor(self.session)
-        asked = (str(content.get(name, "")) for name in ("action", "entry", "stage", "text"))
+        action, *asked = (str(content.get(name, "")) for name in ("action", "entry", "stage", "text"))
+        if action == "prepare":
+            self._editor.prepare(asked[0], asked[2])
+            return
         try:
-            answer = self._editor.answer(*asked)
+            answer = self._editor.answer(action, *asked)
         except Exception as error:
-            self._send_message(f"The edit failed: {type(error).__name__}: {error}")
+            self.send({"type": "edit", "data": {"problem": f"The edit failed: {type(error).__name__}: {error}"}})
             return
         self.send({"type": "edit", "data": answer})
-        if content.get("action") == "open":
+        if action == "open":
             self._editor.prepare(answer["entry"], answer["text"])
         if new := {n: s for n, s in self._editor.tried.items() if n not in self._others}:
             self._others |= new

@@ -152,6 +152,13 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     assert "The cell's results differ: out changes." in page.locator(".lm .edit [data-result]").inner_text()
     assert page.locator(".lm .edit .res summary", has_text="ATen graph").count() == 1
     keep(page, "edit-cell")
+    area = page.locator(".lm .edit textarea")
+    for text in ("  # first", "  # second"):  # The second is typed and applied before the result of the first.
+        area.press("End")
+        area.type(text)
+        area.press("Control+Enter")
+    page.wait_for_function("!document.querySelector('.lm .edit .res').ariaBusy", timeout=60_000)
+    assert "# first  # second" in area.input_value()
     page.locator(".lm .edit button", has_text="Compare in full").click()
     page.wait_for_selector(".lm .compare", timeout=20_000)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -29,7 +29,7 @@ def session() -> Iterator[engine.Session]:
     engine.reset()
     with engine.record() as made:
         engine.compile(scaled)(torch.randn(6, 64), torch.randn(64))
-    trials.start_worker()
+    trials.start_workers()
     yield made
     engine.reset()
 

@@ -282,6 +282,15 @@ def test_contents_are_noted_when_asked_for() -> None:
     assert "loaded" in loaded.out[-1]["text"]
 
 
+def test_a_request_of_the_edit_view_that_fails_is_answered() -> None:
+    """The view waits for no answer then; a message that prepares a trial gets none."""
+    widget = Recorded(engine.Session())
+    widget.handle_message({"type": "edit", "action": "open"})
+    assert [m["data"]["problem"].partition(":")[0] for m in widget.out] == ["The edit failed"]
+    widget.handle_message({"type": "edit", "action": "prepare", "entry": "0/0", "text": "graph"})
+    assert len(widget.out) == 1
+
+
 def test_panes_open_as_in_the_last_explorer() -> None:
     """The next widget of the kernel opens with the last pane layout.
 

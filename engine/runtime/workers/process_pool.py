@@ -1,7 +1,8 @@
 """Worker process pool: warm processes, started on demand, fed from one priority queue.
 
 Each process is fed by one thread. Workers are fresh interpreters at low priority: neither forks, nor
-multiprocessing's spawn, which would run the user's ``__main__`` again. Each worker has its own folder for temporary
+multiprocessing's spawn, which would run the user's ``__main__`` again. ``FOREGROUND`` in the environment of a pool
+gives its workers the priority of this process: somebody waits for their answer. Each worker has its own folder for temporary
 files, which is removed when the worker ends.
 """
 
@@ -30,11 +31,14 @@ from typing import Any
 from engine.errors import EngineError
 from engine.interrupts.deferred_interrupts import allow_interrupts
 from engine.process_state import make_lock
-from engine.runtime.workers.worker_main import TEMP_FOLDER_PREFIX, receive, send
+from engine.runtime.workers.worker_main import NICENESS, TEMP_FOLDER_PREFIX, receive, send
 
 IMPORT_ROOT = str(pathlib.Path(__file__).parents[3])
 # -P and the explicit root: a user's ``engine.py`` in the working directory must not be imported instead.
 BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv[1]); from engine.runtime.workers.worker_main import main; main()"
+
+FOREGROUND = {NICENESS: "0"}
+"""Environment of workers at this process's own priority."""
 
 MIN_SECONDS_BEFORE_KILL = 1.0
 """Seconds that a task must have run before it is killed.

@@ -22,6 +22,8 @@ from engine.runtime.heap import trim_heap
 LENGTH_HEADER = struct.Struct("<Q")
 TEMP_FOLDER_PREFIX = "engine-worker-"
 """Name prefix of the folders for temporary files."""
+NICENESS = "ENGINE_WORKER_NICENESS"
+"""Environment variable: the priority of a worker below that of its parent, 10 if unset."""
 
 
 def send(stream: IO[bytes], value: object) -> None:
@@ -78,7 +80,7 @@ def _run_jobs() -> None:
     os.dup2(2, 1)
     if hasattr(os, "nice"):
         with contextlib.suppress(OSError):
-            os.nice(10)
+            os.nice(int(os.environ.get(NICENESS, "10")))
     while True:
         try:
             task, arguments = receive(sys.stdin.buffer)

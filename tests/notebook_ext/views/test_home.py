@@ -272,6 +272,23 @@ def test_a_branch_on_a_number_of_a_tensor_keeps_the_tensor(shell: Shell, monkeyp
 
 
 @forks
+def test_a_trial_of_the_cell_sees_values_of_the_notebook(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run without the edit is made again after another cell changed a value."""
+    made: list[CompileRun] = []
+    monkeypatch.setattr(CompileRun, "show", lambda self: made.extend([self]))
+    shell.run("scale = 2.0")
+    run(shell, "def times(x):\n    return x * scale\n\ny = times(torch.ones(3))\n")
+    cell = made[0]._make_cell_replay()
+    assert cell is not None
+    cell.prepare()
+    shell.run("scale = 3.0")
+    body = "%%compile --backend eager\ndef times(x):\n    return scale * x\n\ny = times(torch.ones(3))\n"
+    trial = cell.try_text(body)
+    assert (trial.problem, trial.difference) == ("", "")
+    assert cell.try_text(body.replace("scale * x", "2.0 * x")).difference == "y changes"
+
+
+@forks
 def test_an_edit_that_changes_results_is_not_verified(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that saves a compile but computes in another dtype is called what it is."""
     made: list[CompileRun] = []

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import time
 
 import pytest
 
-from engine.runtime.workers.process_pool import WorkerPool
+from engine.runtime.workers.process_pool import FOREGROUND, WorkerPool
 
 
 def test_an_idle_process_ends_and_the_next_task_starts_another() -> None:
-    """A process without a task gives its memory back; the pool goes on working."""
-    pool = WorkerPool(1, {}, idle_seconds=0.1)
+    """A process without a task gives its memory back; the pool goes on working.
+
+    A pool that somebody waits for has this process's priority.
+    """
+    pool = WorkerPool(1, FOREGROUND, idle_seconds=0.1)
     try:
         first = pool.call("os:getpid", ())
         deadline = time.monotonic() + 20
@@ -20,6 +24,7 @@ def test_an_idle_process_ends_and_the_next_task_starts_another() -> None:
             time.sleep(0.02)
         assert not pathlib.Path(f"/proc/{first}").exists()
         assert pool.call("os:getpid", ()) != first
+        assert pool.call("os:nice", (0,)) == os.nice(0)
     finally:
         pool.close()
 
