@@ -24,6 +24,7 @@ from engine.guards.torch_c_helpers import (
 )
 from engine.ir.generated_sources import store_source
 from engine.ir.guards.base import Guard
+from engine.ir.guards.symbolic_shapes import NUMBER_TYPES, size_at
 from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import Source
@@ -110,6 +111,7 @@ class CheckWriter:
             names, (o for g in guards if g.reads_value for o in (*g.sources, *_sources_read_twice(g)))
         )
         self._known: dict[Source, type] = {}
+        self._sizes: dict[tuple[Source, int], str] = {}
         self._no_modes = no_modes
 
     def write(self, guard: Guard, lines: list[str]) -> None:
@@ -123,12 +125,35 @@ class CheckWriter:
         self._no_modes = self._no_modes or guard.forbids_modes
         if not guard.reads_value:
             return guard.condition("", self.names.const)
+        if guard.size_reads:
+            return guard.condition_on_sizes(
+                tuple(self._size(o, d, lines) for o, d in guard.size_reads), self.names.const
+            )
         expr, *other_texts = (self.reads.text(o, lines) for o in guard.sources)
         text = guard.condition(expr, self.names.const, tuple(other_texts), self._known_type(guard))
         implied_type = guard.implied_type
         if implied_type is not None:
             self._known[guard.source] = implied_type
         return text
+
+    def _size(self, origin: Source, dimension: int, lines: list[str]) -> str:
+        """Return the local that holds a size or a number; the first read assigns it."""
+        local = self._sizes.get((origin, dimension))
+        if local is not None:
+            return local
+        text = self.reads.text(origin, lines)
+        if dimension < 0:
+            local = self._sizes[origin, dimension] = self.names.fresh("number")
+            number_types = self.names.const(NUMBER_TYPES, "number_types")
+            lines += (f"{local} = {text}", f"if type({local}) not in {number_types}: return False")
+            return local
+        if self._no_modes and self._known.get(origin) in PLAIN_TENSOR_TYPES:
+            read = f"{text}.shape[{dimension}]"
+        else:
+            read = f"{self.names.const(size_at, 'size_at')}({text}, {dimension})"
+        local = self._sizes[origin, dimension] = self.names.fresh("size")
+        lines.append(f"{local} = {read}")
+        return local
 
     def _known_type(self, guard: Guard) -> type | None:
         implied_type = self._known.get(guard.source)
@@ -155,7 +180,7 @@ def _fast_path_body(
 
     The tensors of a tier go to one C helper; all guards below a module go to one subtree guard. Order:
     arguments, then values read through something, then values read through tensors. Subtree guards of modules
-    are the most expensive and run last.
+    are the most expensive; only relations of sizes below these modules run later, when the types are known.
     """
     structured = _group_by_subtree(in_order, tensors) if HAS_DICT_VERSIONS else {}
     if structured:
@@ -166,8 +191,10 @@ def _fast_path_body(
     writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)
     lines: list[str] = []
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.sources}
-    late = [g for g in apart if any(through[o] for o in g.sources)]
-    early = [g for g in apart if not any(through[o] for o in g.sources)]
+    last = [g for g in apart if g.size_reads and any(link in structured for o in g.sources for link in o.chain())]
+    sooner = [g for g in apart if g not in last]
+    late = [g for g in sooner if any(through[o] for o in g.sources)]
+    early = [g for g in sooner if not any(through[o] for o in g.sources)]
     if dispatch_keys_show_modes(tensors):
         early = [g for g in early if g.global_state is None or g.global_state not in STATES_IMPLIED_BY_DISPATCH_KEYS]
     early = _global_state_line(early, writer, admission, lines)
@@ -186,7 +213,14 @@ def _fast_path_body(
             _tensor_batch_line(members, writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
-    return CheckBody((*lines, *below_modules, "return True"), names)
+    lines += below_modules
+    for guards_here in structured.values():
+        for guard in guards_here:
+            if guard.implied_type is not None:
+                writer.assume_type(guard.source, guard.implied_type)
+    for guard in last:
+        writer.write(guard, lines)
+    return CheckBody((*lines, "return True"), names)
 
 
 def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object]) -> dict[Source | None, list[Guard]]:

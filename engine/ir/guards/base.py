@@ -139,6 +139,15 @@ class Guard:
         """The other source whose object the value must be."""
         return None
 
+    @property
+    def size_reads(self) -> tuple[tuple[Source, int], ...]:
+        """Sources and dimensions that are all the guard reads; -1 means the number itself."""
+        return ()
+
+    def condition_on_sizes(self, sizes: tuple[str, ...], const: ConstName) -> str:
+        """Return ``condition`` with code for each of ``size_reads``."""
+        raise NotImplementedError
+
     def is_redundant(self, implied: ImpliedFacts) -> bool:
         """Return True if other guards of the entry imply this one."""
         return False

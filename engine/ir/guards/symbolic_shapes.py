@@ -18,6 +18,9 @@ from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
 
+NUMBER_TYPES = (int, float)
+"""The exact types of numbers that are symbols."""
+
 
 @dataclass(frozen=True)
 class SymbolicShapeGuard(Guard):
@@ -51,8 +54,15 @@ class SymbolicShapeGuard(Guard):
         self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
     ) -> str:
         texts = dict(zip(self.sources, (expr, *other_texts), strict=True))
-        size = const(_size_at, "size_at")
-        reads = {s: f"{size}({texts[o]}, {d})" for s, o, d in self._used_symbols}
+        size = const(size_at, "size_at")
+        return self.condition_on_sizes(tuple(f"{size}({texts[o]}, {d})" for o, d in self.size_reads), const)
+
+    @property
+    def size_reads(self) -> tuple[tuple[Source, int], ...]:
+        return tuple((origin, dimension) for _, origin, dimension in self._used_symbols)
+
+    def condition_on_sizes(self, sizes: tuple[str, ...], const: ConstName) -> str:
+        reads = {s: text for (s, _, _), text in zip(self._used_symbols, sizes, strict=True)}
         if self.relation.has(sympy.Or, sympy.Not, sympy.ITE, sympy.Piecewise):
             # Evaluate all reads: short-circuiting could accept a value that lacks one of the sizes.
             return f"{const(_compile_relation(self.relation, tuple(reads)), 'relation')}({', '.join(reads.values())})"
@@ -64,7 +74,7 @@ class SymbolicShapeGuard(Guard):
 
     def _sizes(self, value: Any, other_values: tuple[Any, ...]) -> dict[sympy.Symbol, int | float]:
         values = dict(zip(self.sources, (value, *other_values), strict=True))
-        return {s: _size_at(values[o], d) for s, o, d in self._used_symbols}
+        return {s: size_at(values[o], d) for s, o, d in self._used_symbols}
 
     def expected_text(self) -> str:
         return relation_display(self.relation)
@@ -95,7 +105,7 @@ def _size_text(origin: Source, dimension: int) -> str:
     return user_expr(origin) if dimension < 0 else f"{user_expr(origin)}.shape[{dimension}]"
 
 
-def _size_at(value: Any, dimension: int) -> int | float:
+def size_at(value: Any, dimension: int) -> int | float:
     """Return one size of a tensor, or a number itself (dimension -1).
 
     Raises:
@@ -108,7 +118,7 @@ def _size_at(value: Any, dimension: int) -> int | float:
         with DisableTorchFunction():
             size: int = torch.Tensor.size(value)[dimension]
             return size
-    if type(value) not in (int, float):
+    if type(value) not in NUMBER_TYPES:
         raise TypeError(f"{type(value).__name__} is not a number")
     number: int | float = value
     return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sympy
 import torch
 
 from engine.guards.codegen import compile_check
@@ -14,6 +15,7 @@ from engine.guards.torch_c_helpers import HAS_C_HELPERS
 from engine.ir.guards.base import Guard
 from engine.ir.guards.global_state import current_global_state_guards
 from engine.ir.guards.python_values import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
+from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
@@ -28,6 +30,29 @@ def test_shared_prefixes_are_read_once() -> None:
     base = AttrSource(X, "a")
     text = compile_check((EqualsMatch(AttrSource(base, "b"), 1), EqualsMatch(AttrSource(base, "c"), 2)), ("x",)).text
     assert text.count("x.a") == 1
+
+
+@pytest.mark.parametrize("helpers", [True, False])
+def test_each_size_is_read_once(helpers: bool) -> None:
+    """Relations read each size once, as an attribute where no mode can watch the read."""
+    rows, columns = sympy.symbols("s0 s1", integer=True)
+    where = ((rows, X, 0), (columns, X, 1))
+    tensor = tensor_match(X, torch.zeros(4, 3), symbols=(0, 1))
+    relations = (
+        SymbolicShapeGuard(X, rows >= 2, where),
+        SymbolicShapeGuard(X, sympy.Ne(rows, columns), where),
+        SymbolicShapeGuard(X, columns >= 3, where),
+    )
+    watched = compile_check((tensor, *relations), ("x",), helpers=helpers).text
+    compiled = compile_check((*current_global_state_guards(), tensor, *relations), ("x",), helpers=helpers)
+    assert [watched.count(f"size_at(x, {d})") for d in (0, 1)] == [1, 1]
+    assert [compiled.text.count(f"x.shape[{d}]") for d in (0, 1)] == [1, 1]
+    assert [compiled.check((), torch.zeros(shape)) for shape in ((5, 3), (1, 3), (3, 3), (2, 2))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
