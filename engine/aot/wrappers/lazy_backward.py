@@ -146,10 +146,11 @@ class LazyBackward:
                 is_foreign = True
             elif tangent.stride() != stride or tangent.is_conj() or tangent.is_neg():
                 tangents[n] = match_tangent_layout(tangent.resolve_conj().resolve_neg(), size, stride)
-        run = self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
         variant = self._variant(defined, is_foreign=is_foreign) if is_absent else None
         names = () if self.probe is None else self._value_names(tangents, variant)
-        if variant is not None:
+        if variant is None:
+            run = self._compile_all_defined_aten() if is_foreign else self._all_defined or self._compile_all_defined()
+        else:
             run = variant.run
             if variant.saved_used is not None:
                 values[:] = [v for n, v in enumerate(values) if n in variant.saved_used]

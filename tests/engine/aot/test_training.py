@@ -333,6 +333,18 @@ def test_undefined_tangents_have_the_layout_of_their_results(dynamic: bool) -> N
     )
 
 
+def test_only_the_backward_that_runs_is_compiled() -> None:
+    """A result without a gradient has none in any backward that is compiled."""
+    tangents = []
+
+    def list_tangents(module: torch.fx.GraphModule) -> None:
+        tangents.append([n.name for n in module.graph.nodes if n.op == "placeholder" and "tangent" in n.name])
+
+    with engine.register_pass(list_tangents, stage="decomposed", version="1"):
+        engine.compile(lambda x: (x.sin(), x.exp()))(leaf(100))[1].sum().backward()
+    assert max(map(len, tangents)) == 1
+
+
 def test_hooks_on_results_run() -> None:
     """A hook on a result sees its gradient, and may change it."""
     x = leaf(3)
