@@ -71,9 +71,8 @@ class FrameRegistry:
         """
         if id in self._first_inlined or id not in self._records:
             return
-        inside = self._places_inside(id, locations)
         own = self._records[id].name.removesuffix(self._suffix)
-        for file, name in locations if inside is None else inside:
+        for file, name in locations:
             if name not in (own, *WRAPPER_NAMES) and not name.startswith("<") and self._sources.is_user_file(file):
                 self._first_inlined[id] = name
                 return
@@ -84,20 +83,17 @@ class FrameRegistry:
         if match is not None:
             self._self_types[id] = match["name"].rpartition(".")[2]
 
-    def record_break(self, id: str, locations: list[tuple[str, str]]) -> None:
-        """Record a graph break in an inlined call.
+    def record_break(self, id: str, stack: list[tuple[str, str]]) -> None:
+        """Record a graph break, with the functions (file, name) of its stack.
 
-        Functions (file, name) below the frame's own in the stack will be frames that Python calls.
+        The stack may begin with callers of the frame. Functions below its own were inlined; they will be frames that
+        Python calls.
         """
-        for location in self._places_inside(id, locations) or ():
+        own = [i for i, (_, name) in enumerate(stack) if _RESUME.sub(r"\g<name>", name) == self._function_names.get(id)]
+        inlined = stack[own[-1] + 1 :] if own else []
+        self.record_inlined(id, inlined if own else stack)
+        for location in inlined:
             self._callers_after_break.setdefault(location, id)
-
-    def _places_inside(self, id: str, places: list[tuple[str, str]]) -> list[tuple[str, str]] | None:
-        """Return the places below a frame's own in the stack; None if the frame is not in it."""
-        own = [
-            i for i, (_, name) in enumerate(places) if _RESUME.sub(r"\g<name>", name) == self._function_names.get(id)
-        ]
-        return places[own[-1] + 1 :] if own else None
 
     def finish(self) -> None:
         """Set the final names: wrappers by the wrapped function, methods with their class."""

@@ -321,9 +321,7 @@ class SessionBuilder:
         for span in graph_break.stack:
             self.sources.add_line(span.file)
         user, _, _ = text.partition("\nTraceback (most recent call last):")
-        places = [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)]
-        self._frames.record_inlined(event.frame, places)
-        self._frames.record_break(event.frame, places)
+        self._frames.record_break(event.frame, [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)])
         trace = self._get_compilation(event.compilation).trace or TraceRecord()
         self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, graph_break)))
 
