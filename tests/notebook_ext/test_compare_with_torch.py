@@ -5,6 +5,7 @@ This holds for tensors that the calls take and for tensors that they return.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ import torch
 from engine.torch_private.inductor import inductor_config
 from notebook_ext.call_recorder import CallRecorder
 from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
+
+# Inductor imports it when it first compiles: after some other tests of the same process, it could not.
+importlib.import_module("setuptools")
 
 
 def compared(function: Any, *arguments: Any) -> TorchComparison:
