@@ -296,6 +296,7 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
     assert "'invented' not found in `markers`" in check("pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path).stdout
     assert {m.partition(":")[0] for m in settings["markers"]} == {
         "browser",
+        "combinations",
         "forks_backward",
         "gpu",
         "slow",
