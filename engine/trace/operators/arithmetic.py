@@ -101,9 +101,12 @@ def unary_op(tx: Tracer, symbol: str, value: Variable) -> Variable:
 
 def is_same_object(tx: Tracer, left: Variable, right: Variable) -> bool:
     """Return ``left is right``."""
+    operands = left, right
     left, right = realize(tx, left), realize(tx, right)
     if left is right:
-        return True
+        # A compiled module is traced as its original, which is another object.
+        first, second = map(tx.objects.real_object, operands)
+        return first is second or first is NotImplemented or second is NotImplemented
     for value, other in ((left, right), (right, left)):
         if (same := value.is_same_as(tx, other)) is not None:
             return same

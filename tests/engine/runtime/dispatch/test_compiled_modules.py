@@ -96,6 +96,16 @@ def test_tables_keyed_by_a_module_find_it_by_its_compiled_form() -> None:
     assert engine.compile(Sized(2, 2), backend="eager") == Sized(2, 3)
 
 
+def test_a_traced_function_tells_a_compiled_module_from_its_original() -> None:
+    """Identity is eager's; the compiled module that is returned is that object."""
+    module = torch.nn.Linear(3, 3)
+    compiled = engine.compile(module, backend="eager")
+    use = engine.compile(lambda x: (compiled(x), compiled is module, compiled is compiled, compiled), backend="eager")
+    _, is_module, is_itself, returned = use(X)
+    assert (is_module, is_itself) == (False, True)
+    assert returned is compiled
+
+
 def test_calls_and_forward_are_compiled() -> None:
     """Calling it, its forward, and its own methods that call it, all dispatch."""
     compiler = FakeCompiler()
