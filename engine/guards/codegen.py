@@ -23,7 +23,7 @@ from engine.guards.torch_c_helpers import (
     dispatch_keys_show_modes,
 )
 from engine.ir.generated_sources import store_source
-from engine.ir.guards.base import Guard
+from engine.ir.guards.base import Guard, ValueCode
 from engine.ir.guards.symbolic_shapes import NUMBER_TYPES, size_at
 from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
 from engine.ir.prefetched_params import PrefetchedParams
@@ -124,13 +124,13 @@ class CheckWriter:
         """Return the guard's condition; append the reads that it needs to ``lines``."""
         self._no_modes = self._no_modes or guard.forbids_modes
         if not guard.reads_value:
-            return guard.condition("", self.names.const)
+            return guard.condition(ValueCode(self.names.const))
         if guard.size_reads:
             return guard.condition_on_sizes(
                 tuple(self._size(o, d, lines) for o, d in guard.size_reads), self.names.const
             )
         expr, *other_texts = (self.reads.text(o, lines) for o in guard.sources)
-        text = guard.condition(expr, self.names.const, tuple(other_texts), self._known_type(guard))
+        text = guard.condition(ValueCode(self.names.const, expr, tuple(other_texts), self._known_type(guard)))
         implied_type = guard.implied_type
         if implied_type is not None:
             self._known[guard.source] = implied_type
@@ -340,7 +340,8 @@ def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
     conditions = []
     for guard in in_order:
         expr, *other_texts = tuple(text(o) for o in guard.sources) if guard.reads_value else ("",)
-        conditions.append(guard.condition(expr, names.const, tuple(other_texts), known_types.get(guard.source)))
+        code = ValueCode(names.const, expr, tuple(other_texts), known_types.get(guard.source))
+        conditions.append(guard.condition(code))
         implied_type = guard.implied_type
         if implied_type is not None:
             known_types[guard.source] = implied_type

@@ -115,8 +115,8 @@ def _has_all_properties(property_guards: list[TensorPropertyGuard]) -> bool:
     by_kind = _by_kind(property_guards)
     if not by_kind.keys() >= {LayoutMatch, DispatchKeysMatch, NdimMatch}:
         return False
-    keys = by_kind[DispatchKeysMatch].keys
-    return by_kind[LayoutMatch].layout is torch.strided and "Nested" not in keys and "Sparse" not in keys
+    keys = by_kind[DispatchKeysMatch].expected
+    return by_kind[LayoutMatch].expected is torch.strided and "Nested" not in keys and "Sparse" not in keys
 
 
 def _by_kind(property_guards: Sequence[TensorPropertyGuard]) -> dict[type, Any]:
@@ -129,7 +129,7 @@ def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard,
 
     Modes then change its effective dispatch keys.
     """
-    return any("Autograd" in _by_kind(property_guards)[DispatchKeysMatch].keys for property_guards in tensors.values())
+    return any("Autograd" in _by_kind(guards)[DispatchKeysMatch].expected for guards in tensors.values())
 
 
 def new_guard_tree() -> Any:
@@ -214,22 +214,14 @@ def _make_duplicate_safe_check(
 def _make_tensor_guards(
     values: Sequence[Any], facets: Sequence[tuple[TensorPropertyGuard, ...]]
 ) -> Callable[..., bool]:
-    sizes = [list(_sizes(property_guards)) for property_guards in facets]
-    strides = [list(_strides(property_guards)) for property_guards in facets]
+    sizes = [list(_static_numbers(property_guards, ShapeMatch)) for property_guards in facets]
+    strides = [list(_static_numbers(property_guards, StrideMatch)) for property_guards in facets]
     check: Callable[..., bool] = TensorGuards(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
 
 
-def _sizes(property_guards: tuple[TensorPropertyGuard, ...]) -> Sizes:
-    shape = _by_kind(property_guards).get(ShapeMatch)
-    return (None,) * _dimensions(property_guards) if shape is None else shape.sizes
-
-
-def _strides(property_guards: tuple[TensorPropertyGuard, ...]) -> Sizes:
-    strides = _by_kind(property_guards).get(StrideMatch)
-    return (None,) * _dimensions(property_guards) if strides is None else strides.strides
-
-
-def _dimensions(property_guards: tuple[TensorPropertyGuard, ...]) -> int:
-    ndim: int = _by_kind(property_guards)[NdimMatch].ndim
-    return ndim
+def _static_numbers(property_guards: tuple[TensorPropertyGuard, ...], kind: type) -> Sizes:
+    """Return the sizes or strides that a guard of this kind expects; None if symbolic."""
+    by_kind = _by_kind(property_guards)
+    symbolic: Sizes = (None,) * by_kind[NdimMatch].expected
+    return by_kind[kind].expected if kind in by_kind else symbolic

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.guards.base import Guard, ValueCode, user_expr
 from engine.ir.introspection.tensor_spec import TensorSpec
-from engine.ir.sources.base import ConstName, Source
+from engine.ir.sources.base import Source
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
 
@@ -39,10 +39,8 @@ class SameObject(Guard):
     def same_object(self) -> Source | None:
         return self.other if self.expect_same else None
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{expr} is {'' if self.expect_same else 'not '}{other_texts[0]}"
+    def condition(self, code: ValueCode) -> str:
+        return f"{code.expr} is {'' if self.expect_same else 'not '}{code.others[0]}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return (value is other_values[0]) is self.expect_same
@@ -61,12 +59,8 @@ class SameObject(Guard):
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expect_same:
             return (Fix(f"Pass the same object as {self.user_expr} and {user_expr(self.other)} in every call."),)
-        return (
-            Fix(
-                f"Pass a copy, so that {self.user_expr} and {user_expr(self.other)} are never the same object",
-                f"{self.user_expr} = {self.user_expr}.clone()",
-            ),
-        )
+        text = f"Pass a copy, so that {self.user_expr} and {user_expr(self.other)} are never the same object"
+        return self.fix_by_method(text, "clone()")
 
     @property
     def dynamic_expr(self) -> str:
@@ -95,21 +89,14 @@ class NoAliasing(Guard):
         """Return True if the values do not alias in the way that the compiled code excludes."""
         raise NotImplementedError
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{const(self.are_disjoint, self.are_disjoint.__name__)}({', '.join((expr, *other_texts))})"
+    def condition(self, code: ValueCode) -> str:
+        return code.call(self.are_disjoint, self.are_disjoint.__name__, code.expr, *code.others)
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return self.are_disjoint(value, *other_values)
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                f"Pass a copy of one of them, so that {self.copy_purpose}",
-                f"{self.user_expr} = {self.user_expr}.clone()",
-            ),
-        )
+        return self.fix_by_method(f"Pass a copy of one of them, so that {self.copy_purpose}", "clone()")
 
 
 def has_disjoint_storage(tensor: Any, *other_values: Any) -> bool:
@@ -233,13 +220,11 @@ class DisjointStorage(NoAliasing):
 
     num_mutated: int = 1
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
+    def condition(self, code: ValueCode) -> str:
         if self.num_mutated == 1:
-            return super().condition(expr, const, other_texts, known_type)
+            return super().condition(code)
         check = MutatedStorageCheck(self.num_mutated)
-        return f"{const(check, 'mutated_storages_are_disjoint')}({', '.join((expr, *other_texts))})"
+        return code.call(check, "mutated_storages_are_disjoint", code.expr, *code.others)
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return (
@@ -275,10 +260,8 @@ class DistinctObjects(NoAliasing):
 
     count: int
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{const(first_are_distinct, 'first_are_distinct')}({', '.join((str(self.count), expr, *other_texts))})"
+    def condition(self, code: ValueCode) -> str:
+        return code.call(first_are_distinct, "first_are_distinct", str(self.count), code.expr, *code.others)
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return first_are_distinct(self.count, value, *other_values)
@@ -349,12 +332,11 @@ class SharedStorage(Guard):
     def sources(self) -> tuple[Source, ...]:
         return (self.source, *self.others)
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        text = f"{const(byte_offsets_in_storage, 'starts_in_one')}({', '.join((expr, *other_texts))}) == {self.byte_offsets!r}"
+    def condition(self, code: ValueCode) -> str:
+        offsets = code.call(byte_offsets_in_storage, "starts_in_one", code.expr, *code.others)
+        text = f"{offsets} == {self.byte_offsets!r}"
         return (
-            f"{text} and {const(_storage_bytes, 'bytes_held')}({expr}) >= {self.min_storage_bytes}"
+            f"{text} and {code.call(_storage_bytes, 'bytes_held', code.expr)} >= {self.min_storage_bytes}"
             if self.min_storage_bytes
             else text
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from engine.ir.introspection import describe_values
 from engine.ir.sources.base import STACK_PARAM_PREFIX, ConstName, Source
@@ -34,8 +34,23 @@ class Cause:
 NO_CAUSE = Cause()
 
 
-KnownType = type | None
-"""The exact type of a value if an earlier guard has checked it, else None."""
+class ValueCode(NamedTuple):
+    """Code that reads the values of one guard, for the guard's condition."""
+
+    const: ConstName
+    expr: str = ""
+    """Reads the guarded value; empty for a guard that reads global state."""
+    others: tuple[str, ...] = ()
+    """Read the rest of the guard's ``sources``."""
+    known_type: type | None = None
+    """The value's exact type if an earlier guard has checked it.
+
+    For tensors, given only if no torch-function mode is active.
+    """
+
+    def call(self, function: Any, name: str, *arguments: str) -> str:
+        """Return code that calls ``function`` under a readable ``name``."""
+        return f"{self.const(function, name)}({', '.join(arguments)})"
 
 
 STACK_VALUE_TEXT = "a value carried over the graph break"
@@ -166,14 +181,8 @@ class Guard:
         """The kind's name for display."""
         return self.kind
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        """Return Python code that is true when the guard holds.
-
-        ``expr`` reads the value, ``others`` the rest of ``sources``. For tensors ``known`` is passed only if no
-        torch-function mode is active.
-        """
+    def condition(self, code: ValueCode) -> str:
+        """Return Python code that is true when the guard holds."""
         raise NotImplementedError
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
@@ -198,6 +207,10 @@ class Guard:
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         """Return possible fixes for the user, best first."""
         return ()
+
+    def fix_by_method(self, text: str, method_call: str) -> tuple[Fix, ...]:
+        """Return the fix to replace the value by the result of its method: ``x = x.clone()``."""
+        return (Fix(text, f"{self.user_expr} = {self.user_expr}.{method_call}"),)
 
     @property
     def dynamic_expr(self) -> str:

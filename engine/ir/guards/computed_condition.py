@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import Guard, KnownType, user_expr
-from engine.ir.sources.base import ConstName, Source
+from engine.ir.guards.base import Guard, ValueCode, user_expr
+from engine.ir.sources.base import Source
 from engine.ir.sources.stdlib import ArgumentPath
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
@@ -99,11 +99,9 @@ class ComputedCondition(Guard):
     def sources(self) -> tuple[Source, ...]:
         return (self.source, *self.others)
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        arguments = ", ".join((const(self.ops, "steps"), expr, *other_texts))
-        return f"{const(evaluate_condition, 'comes_to')}({arguments}) is {self.expected}"
+    def condition(self, code: ValueCode) -> str:
+        steps = code.const(self.ops, "steps")
+        return f"{code.call(evaluate_condition, 'comes_to', steps, code.expr, *code.others)} is {self.expected}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return evaluate_condition(self.ops, value, *other_values) is self.expected

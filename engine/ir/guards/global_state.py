@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import NO_CAUSE, Cause, Guard, ImpliedFacts, KnownType
+from engine.ir.guards.base import NO_CAUSE, Cause, Guard, ImpliedFacts, ValueCode
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.torch_global_state import FAST_CHECKS, GLOBAL_STATES, global_state_equal
-from engine.ir.sources.base import ConstName
 from engine.ir.sources.roots import ConstantSource
 from engine.records.guards import Fix
 
@@ -48,19 +47,17 @@ class GlobalStateMatch(Guard):
     def kind_label(self) -> str:
         return self.user_expr
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
+    def condition(self, code: ValueCode) -> str:
         if self._is_plain and (self.state_name, self.expected) in FAST_CHECKS:
             template, function = FAST_CHECKS[self.state_name, self.expected]
-            return str(template).format(const(function, function.__name__.lstrip("_")))
+            return str(template).format(code.const(function, function.__name__.lstrip("_")))
         read = GLOBAL_STATES[self.state_name].read
-        call = f"{const(read, read.__name__.lstrip('_'))}()"
+        call = code.call(read, read.__name__.lstrip("_"))
         if self.expected is None or type(self.expected) is bool:
             return f"{call} is {self.expected}"
         if type(self.expected) is torch.dtype:
-            return f"{call} is {const(self.expected, describe_values.short_dtype(self.expected))}"
-        return f"{const(global_state_equal, 'same_state')}({call}, {const(self.expected, self.state_name)})"
+            return f"{call} is {code.const(self.expected, describe_values.short_dtype(self.expected))}"
+        return code.call(global_state_equal, "same_state", call, code.const(self.expected, self.state_name))
 
     @property
     def _is_plain(self) -> bool:
@@ -82,12 +79,8 @@ class GlobalStateMatch(Guard):
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.state_name == "grad_mode":
             context = "enable_grad" if self.expected else "no_grad"
-            return (
-                Fix(
-                    "Always call it under the same grad mode, or accept one cache entry per grad mode",
-                    f"with torch.{context}():\n    ...",
-                ),
-            )
+            text = "Always call it under the same grad mode, or accept one cache entry per grad mode"
+            return (Fix(text, f"with torch.{context}():\n    ..."),)
         return (Fix(f"Set the {self.user_expr} once, before the first call, or accept one cache entry per setting."),)
 
 

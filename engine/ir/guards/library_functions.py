@@ -6,9 +6,9 @@ import builtins
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from engine.ir.guards.base import Cause, Guard, KnownType
+from engine.ir.guards.base import Cause, Guard, ValueCode
 from engine.ir.introspection import describe_values
-from engine.ir.sources.base import MISSING, ConstName, GlobalsNamespace
+from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import ConstantSource
 from engine.records.guards import Fix
 
@@ -68,11 +68,9 @@ class LibraryFunctionsMatch(Guard):
     def tier(self) -> int:
         return 2  # after the arguments: it almost never fails
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
+    def condition(self, code: ValueCode) -> str:
         return " and ".join(
-            f"{const(f.namespace.values, 'builtins' if f.text == f.name else 'module')}[{f.name!r}] is {const(f.expected, f.name)}"
+            f"{code.const(f.namespace.values, 'builtins' if f.text == f.name else 'module')}[{f.name!r}] is {code.const(f.expected, f.name)}"
             for f in self.functions
         )
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 import types
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from engine.ir.guards.base import Guard, ImpliedFacts, KnownType
+from engine.ir.guards.base import Guard, ImpliedFacts, ValueCode
 from engine.ir.introspection import describe_values, python_objects
 from engine.ir.introspection.tensor_spec import described_type
 from engine.ir.sources.attributes import ModuleHooksSource
-from engine.ir.sources.base import MISSING, ConstName
+from engine.ir.sources.base import MISSING
 from engine.ir.sources.containers import LengthSource
 from engine.records.guards import NO_FIX, Fix, separate_entries
 
@@ -36,16 +37,14 @@ class TypeMatch(Guard):
     type: type
 
     @property
-    def implied_type(self) -> KnownType:
+    def implied_type(self) -> builtins.type:
         return self.type
 
     def is_redundant(self, implied: ImpliedFacts) -> bool:
         return implied.types.get(self.source) is self.type
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{const(type, 'type')}({expr}) is {const(self.type, _name_of(self.type))}"
+    def condition(self, code: ValueCode) -> str:
+        return f"{code.call(type, 'type', code.expr)} is {code.const(self.type, _name_of(self.type))}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return described_type(value) is self.type
@@ -62,17 +61,12 @@ class TypeMatch(Guard):
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.type in (int, float) and type(value) in (int, float):
-            return (
-                Fix(
-                    f"Always pass {self.user_expr} as {self.type.__name__}",
-                    f"{self.user_expr} = {self.type.__name__}({self.user_expr})",
-                ),
-            )
+            name, expr = self.type.__name__, self.user_expr
+            return (Fix(f"Always pass {expr} as {name}", f"{expr} = {name}({expr})"),)
         if self.actual_text(value).startswith("another class"):
+            problem = "The class was defined again (its cell was re-run)."
             return (
-                Fix(
-                    "The class was defined again (its cell was re-run). Create the object again from the new class, or compile after the last definition."
-                ),
+                Fix(f"{problem} Create the object again from the new class, or compile after the last definition."),
             )
         if described_type(value) is getattr(self.type, "cls_to_become", None):
             return (Fix("Call the module once before it is compiled: a lazy module has another type afterwards."),)
@@ -101,12 +95,10 @@ class IdMatch(Guard):
     def implied_type(self) -> type | None:
         return type(self.expected) if type(self.expected) in FIXED_CLASS_TYPES else None
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
+    def condition(self, code: ValueCode) -> str:
         if self.expected is None or type(self.expected) is bool:
-            return f"{expr} is {self.expected}"
-        return f"{expr} is {const(self.expected, _const_name(self.expected))}"
+            return f"{code.expr} is {self.expected}"
+        return f"{code.expr} is {code.const(self.expected, _const_name(self.expected))}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return value is self.expected
@@ -175,19 +167,21 @@ class EqualsMatch(Guard):
     def implied_type(self) -> type:
         return type(self.expected)
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
+    def condition(self, code: ValueCode) -> str:
         value, kind = self.expected, type(self.expected)
         if value is None or kind is bool:
-            return f"{expr} is {value}"
+            return f"{code.expr} is {value}"
         if kind in python_objects.SINGLETON_TYPES or isinstance(value, (enum.Enum, type)):
-            return f"{expr} is {const(value, _const_name(value))}"
+            return f"{code.expr} is {code.const(value, _const_name(value))}"
         if kind in (int, str, bytes):
-            return f"{const(type, 'type')}({expr}) is {const(kind, kind.__name__)} and {expr} == {value!r}"
+            return self._equality(code)
         if kind is float and value == value and value not in (0.0, float("inf"), float("-inf")):
-            return f"{const(type, 'type')}({expr}) is {const(float, 'float')} and {expr} == {value!r}"
-        return f"{const(python_objects.constants_equal, 'same')}({expr}, {const(value, 'expected')})"
+            return self._equality(code)
+        return code.call(python_objects.constants_equal, "same", code.expr, code.const(value, "expected"))
+
+    def _equality(self, code: ValueCode) -> str:
+        kind = type(self.expected)
+        return f"{code.call(type, 'type', code.expr)} is {code.const(kind, kind.__name__)} and {code.expr} == {self.expected!r}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         if isinstance(self.expected, (enum.Enum, type)):
@@ -252,13 +246,13 @@ class LengthMatch(Guard):
     def is_redundant(self, implied: ImpliedFacts) -> bool:
         return (self.source, self.length) in implied.lengths
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
+    def condition(self, code: ValueCode) -> str:
         if self._checks_no_hooks:
-            return f"not {expr}"
-        measure = len if known_type in (list, tuple, dict, set, frozenset, str, bytes) else python_objects.builtin_len
-        return f"{const(measure, measure.__name__)}({expr}) == {self.length}"
+            return f"not {code.expr}"
+        measure = (
+            len if code.known_type in (list, tuple, dict, set, frozenset, str, bytes) else python_objects.builtin_len
+        )
+        return f"{code.call(measure, measure.__name__, code.expr)} == {self.length}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return not value if self._checks_no_hooks else python_objects.builtin_len(value) == self.length
@@ -322,12 +316,10 @@ class DictKeysMatch(Guard):
     def implied_length(self) -> int:
         return len(self.keys)
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        if not self.keys and known_type in python_objects.EXACT_DICTS:
-            return f"not {expr}"
-        return f"{const(python_objects.dict_keys_equal, 'same_keys')}({expr}, {const(self.keys, 'keys')})"
+    def condition(self, code: ValueCode) -> str:
+        if not self.keys and code.known_type in python_objects.EXACT_DICTS:
+            return f"not {code.expr}"
+        return code.call(python_objects.dict_keys_equal, "same_keys", code.expr, code.const(self.keys, "keys"))
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return python_objects.dict_keys_equal(value, self.keys)
@@ -373,10 +365,9 @@ class HasAttrGuard(Guard):
     attribute: str
     present: bool
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{'' if self.present else 'not '}{const(python_objects.has_static_attribute, 'has_attribute')}({expr}, {self.attribute!r})"
+    def condition(self, code: ValueCode) -> str:
+        exists = code.call(python_objects.has_static_attribute, "has_attribute", code.expr, repr(self.attribute))
+        return exists if self.present else f"not {exists}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return python_objects.has_static_attribute(value, self.attribute) is self.present
@@ -417,14 +408,13 @@ class CodeMatch(Guard):
     def implied_type(self) -> type:
         return types.FunctionType
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        function, code = const(types.FunctionType, "FunctionType"), const(self.code, "code")
-        is_equal = f"{const(codes_equal, 'codes_equal')}({expr}.__code__, {code})"
+    def condition(self, code: ValueCode) -> str:
+        function, traced_code = code.const(types.FunctionType, "FunctionType"), code.const(self.code, "code")
+        actual_code, namespace = f"{code.expr}.__code__", code.const(self.namespace, "globals")
+        is_equal = code.call(codes_equal, "codes_equal", actual_code, traced_code)
         return (
-            f"{const(type, 'type')}({expr}) is {function} and {expr}.__globals__ is {const(self.namespace, 'globals')}"
-            f" and ({expr}.__code__ is {code} or {is_equal})"
+            f"{code.call(type, 'type', code.expr)} is {function} and {code.expr}.__globals__ is {namespace}"
+            f" and ({actual_code} is {traced_code} or {is_equal})"
         )
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
@@ -463,10 +453,9 @@ class OperatorArgsMatch(Guard):
     constructor_args: Any
     """Positional arguments, and (name, value) pairs of keyword arguments."""
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{const(python_objects.constants_equal, 'same')}({const(python_objects.operator_callable_args, 'parts_of')}({expr}), {const(self.constructor_args, 'parts')})"
+    def condition(self, code: ValueCode) -> str:
+        actual = code.call(python_objects.operator_callable_args, "parts_of", code.expr)
+        return code.call(python_objects.constants_equal, "same", actual, code.const(self.constructor_args, "parts"))
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         return python_objects.constants_equal(python_objects.operator_callable_args(value), self.constructor_args)

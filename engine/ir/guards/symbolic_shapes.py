@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import sympy
 import torch
 
-from engine.ir.guards.base import Guard, ImpliedFacts, KnownType, user_expr
+from engine.ir.guards.base import Guard, ImpliedFacts, ValueCode, user_expr
 from engine.ir.guards.sympy_printer import relation_code, relation_display
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
@@ -50,12 +50,10 @@ class SymbolicShapeGuard(Guard):
         free = self.relation.free_symbols
         return tuple(location for location in self.symbol_sources if location[0] in free)
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        texts = dict(zip(self.sources, (expr, *other_texts), strict=True))
-        size = const(size_at, "size_at")
-        return self.condition_on_sizes(tuple(f"{size}({texts[o]}, {d})" for o, d in self.size_reads), const)
+    def condition(self, code: ValueCode) -> str:
+        texts = dict(zip(self.sources, (code.expr, *code.others), strict=True))
+        size = code.const(size_at, "size_at")
+        return self.condition_on_sizes(tuple(f"{size}({texts[o]}, {d})" for o, d in self.size_reads), code.const)
 
     @property
     def size_reads(self) -> tuple[tuple[Source, int], ...]:

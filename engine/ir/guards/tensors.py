@@ -12,11 +12,11 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.guards.base import Guard, ValueCode, user_expr
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
-from engine.ir.sources.base import ConstName, Source
+from engine.ir.sources.base import Source
 from engine.records.guards import Fix
 from engine.torch_private.dispatch import DispatchKeySet, dispatch_key_parse
 from engine.torch_private.dispatch import dispatch_keys as torch_dispatch_keys
@@ -61,17 +61,7 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
     return read
 
 
-_dtype, _device, _layout, _requires_grad = (
-    _tensor_property_reader("dtype"),
-    _tensor_property_reader("device"),
-    _tensor_property_reader("layout"),
-    _tensor_property_reader("requires_grad"),
-)
-_ndim, _size, _stride = (
-    _tensor_property_reader("ndim"),
-    _tensor_property_reader("size"),
-    _tensor_property_reader("stride"),
-)
+_size = _tensor_property_reader("size")
 
 
 @dataclass(frozen=True)
@@ -110,10 +100,8 @@ class TensorSubclassMatch(Guard):
     inner_names: tuple[str, ...]
     context: Any = field(hash=False)
 
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{const(self.test, 'comes_apart')}({expr})"
+    def condition(self, code: ValueCode) -> str:
+        return code.call(self.test, "comes_apart", code.expr)
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
         names, context = value.__tensor_flatten__()
@@ -166,7 +154,7 @@ def tensor_properties(guards: Iterable[Guard]) -> dict[Source, list[TensorProper
 
 @dataclass(frozen=True)
 class TensorPropertyGuard(Guard):
-    """Base of guards on one tensor property.
+    """Base of guards that one tensor property has the value ``expected``.
 
     ``attribute`` is read from plain tensors, ``reader`` is called for all others.
     """
@@ -175,13 +163,29 @@ class TensorPropertyGuard(Guard):
     attribute: ClassVar[str]
     reader: ClassVar[Any]
     """Reads the property from any value; raises TypeError if it is not a tensor."""
+    comparison: ClassVar[str] = "is"
+    is_literal: ClassVar[bool] = False
+    """True if generated code can hold the expected value as a literal."""
 
-    def _read(self, expr: str, const: ConstName, known_type: KnownType) -> str:
+    expected: Any
+
+    def _read(self, code: ValueCode) -> str:
         return (
-            f"{expr}.{self.attribute}"
-            if known_type in PLAIN_TENSOR_TYPES
-            else f"{const(type(self).reader, type(self).reader.__name__)}({expr})"
+            f"{code.expr}.{self.attribute}"
+            if code.known_type in PLAIN_TENSOR_TYPES
+            else code.call(type(self).reader, type(self).reader.__name__, code.expr)
         )
+
+    def condition(self, code: ValueCode) -> str:
+        text = str(self.expected).removeprefix("torch.")
+        expected = text if self.is_literal else code.const(self.expected, text.partition(":")[0])
+        return f"{self._read(code)} {self.comparison} {expected}"
+
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        return bool(type(self).reader(value) == self.expected)
+
+    def expected_text(self) -> str:
+        return self.value_text(self.expected)
 
     def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         try:
@@ -205,22 +209,15 @@ class DispatchKeysMatch(TensorPropertyGuard):
     rank: ClassVar[int] = 49
     reader = staticmethod(dispatch_keys_of)
 
-    keys: str
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        raw = _parse_dispatch_keys(self.keys)
+    def condition(self, code: ValueCode) -> str:
+        raw = _parse_dispatch_keys(self.expected)
         if raw is None:
-            return f"{const(dispatch_keys_of, 'dispatch_keys_of')}({expr}) == {self.keys!r}"
-        return f"{const(torch_dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
+            return f"{code.call(dispatch_keys_of, 'dispatch_keys_of', code.expr)} == {self.expected!r}"
+        return f"{code.call(torch_dispatch_keys, 'dispatch_keys', code.expr)}.raw_repr() == {raw}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        raw = _parse_dispatch_keys(self.keys)
-        return dispatch_keys_of(value) == self.keys if raw is None else _dispatch_key_bits(value) == raw
-
-    def expected_text(self) -> str:
-        return self.value_text(self.keys)
+        raw = _parse_dispatch_keys(self.expected)
+        return super().test(value) if raw is None else _dispatch_key_bits(value) == raw
 
     def value_text(self, value: Any) -> str:
         return str(value).removeprefix("DispatchKeySet(").removesuffix(")")
@@ -232,7 +229,7 @@ class DispatchKeysMatch(TensorPropertyGuard):
         return f"{self.user_expr} is {actual_parts}; the compiled code was specialized for {expected_parts}."
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Convert {self.user_expr} to an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
+        return self.fix_by_method(f"Convert {self.user_expr} to an ordinary tensor", "clone()")
 
 
 _KINDS_BY_KEY = {
@@ -270,31 +267,14 @@ class DtypeMatch(TensorPropertyGuard):
     kind: ClassVar[str] = "dtype"
     rank: ClassVar[int] = 44
     attribute = "dtype"
-    reader = staticmethod(_dtype)
-
-    dtype: torch.dtype
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{self._read(expr, const, known_type)} is {const(self.dtype, str(self.dtype).removeprefix('torch.'))}"
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return _dtype(value) is self.dtype
-
-    def expected_text(self) -> str:
-        return self.value_text(self.dtype)
+    reader = staticmethod(_tensor_property_reader("dtype"))
 
     def value_text(self, value: Any) -> str:
         return describe_values.short_dtype(value)
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                f"Convert {self.user_expr} before the call, so that one cache entry is enough",
-                f"{self.user_expr} = {self.user_expr}.to({self.dtype})",
-            ),
-        )
+        text = f"Convert {self.user_expr} before the call, so that one cache entry is enough"
+        return self.fix_by_method(text, f"to({self.expected})")
 
 
 @dataclass(frozen=True)
@@ -304,28 +284,11 @@ class DeviceMatch(TensorPropertyGuard):
     kind: ClassVar[str] = "device"
     rank: ClassVar[int] = 46
     attribute = "device"
-    reader = staticmethod(_device)
-
-    device: torch.device
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{self._read(expr, const, known_type)} == {const(self.device, self.device.type)}"
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return bool(_device(value) == self.device)
-
-    def expected_text(self) -> str:
-        return str(self.device)
+    reader = staticmethod(_tensor_property_reader("device"))
+    comparison = "=="
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                f"Move {self.user_expr} before the call",
-                f"{self.user_expr} = {self.user_expr}.to({str(self.device)!r})",
-            ),
-        )
+        return self.fix_by_method(f"Move {self.user_expr} before the call", f"to({str(self.expected)!r})")
 
 
 @dataclass(frozen=True)
@@ -335,20 +298,7 @@ class LayoutMatch(TensorPropertyGuard):
     kind: ClassVar[str] = "layout"
     rank: ClassVar[int] = 48
     attribute = "layout"
-    reader = staticmethod(_layout)
-
-    layout: torch.layout
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{self._read(expr, const, known_type)} is {const(self.layout, str(self.layout).removeprefix('torch.'))}"
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return _layout(value) is self.layout
-
-    def expected_text(self) -> str:
-        return str(self.layout).removeprefix("torch.")
+    reader = staticmethod(_tensor_property_reader("layout"))
 
     def value_text(self, value: Any) -> str:
         return str(value).removeprefix("torch.")
@@ -361,20 +311,8 @@ class RequiresGradMatch(TensorPropertyGuard):
     kind: ClassVar[str] = "requires_grad"
     rank: ClassVar[int] = 50
     attribute = "requires_grad"
-    reader = staticmethod(_requires_grad)
-
-    requires_grad: bool
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{self._read(expr, const, known_type)} is {self.requires_grad}"
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return _requires_grad(value) is self.requires_grad
-
-    def expected_text(self) -> str:
-        return str(self.requires_grad)
+    reader = staticmethod(_tensor_property_reader("requires_grad"))
+    is_literal = True
 
     def failure_message(self, actual: str) -> str:
         return (
@@ -382,13 +320,8 @@ class RequiresGradMatch(TensorPropertyGuard):
         )
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        if not self.requires_grad:
-            return (
-                Fix(
-                    f"Detach {self.user_expr} if no gradient must flow through it",
-                    f"{self.user_expr} = {self.user_expr}.detach()",
-                ),
-            )
+        if not self.expected:
+            return self.fix_by_method(f"Detach {self.user_expr} if no gradient must flow through it", "detach()")
         return (Fix(f"Set requires_grad of {self.user_expr} in every call", f"{self.user_expr}.requires_grad_(True)"),)
 
 
@@ -399,20 +332,9 @@ class NdimMatch(TensorPropertyGuard):
     kind: ClassVar[str] = "ndim"
     rank: ClassVar[int] = 52
     attribute = "ndim"
-    reader = staticmethod(_ndim)
-
-    ndim: int
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return f"{self._read(expr, const, known_type)} == {self.ndim}"
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return bool(_ndim(value) == self.ndim)
-
-    def expected_text(self) -> str:
-        return str(self.ndim)
+    reader = staticmethod(_tensor_property_reader("ndim"))
+    comparison = "=="
+    is_literal = True
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} has ndim {actual}; the compiled code was specialized for ndim {self.expected_text()}."
@@ -425,31 +347,49 @@ class NdimMatch(TensorPropertyGuard):
         )
 
 
+class DimensionsGuard(TensorPropertyGuard):
+    """Base of guards on one number per dimension; None in symbolic dimensions."""
+
+    reports_changed_dims: ClassVar[bool] = True
+
+    def condition(self, code: ValueCode) -> str:
+        read = self._read(code)
+        if None not in self.expected:
+            return f"{read} == {tuple(self.expected)!r}"
+        static = [f"{read}[{i}] == {s}" for i, s in enumerate(self.expected) if s is not None]
+        return " and ".join(static) or "True"
+
+    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
+        if None not in self.expected:
+            return super().test(value)
+        numbers = type(self).reader(value)
+        return all(s is None or numbers[i] == s for i, s in enumerate(self.expected))
+
+    def value_text(self, value: Any) -> str:
+        return "[" + ", ".join("*" if s is None else str(s) for s in tuple(value)) + "]"
+
+    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
+        try:
+            actual = type(self).reader(value)
+        except (TypeError, RuntimeError):
+            return frozenset()
+        if len(actual) != len(self.expected):
+            return frozenset()
+        return frozenset(
+            i
+            for i, (f, s) in enumerate(zip(actual, self.expected, strict=True))
+            if s is not None and (type(f) is not int or f != s)
+        )
+
+
 @dataclass(frozen=True)
-class ShapeMatch(TensorPropertyGuard):
-    """Guard on the tensor's static sizes; None in symbolic dimensions."""
+class ShapeMatch(DimensionsGuard):
+    """Guard on the tensor's static sizes."""
 
     kind: ClassVar[str] = "shape"
     rank: ClassVar[int] = 54
-    reports_changed_dims: ClassVar[bool] = True
     attribute = "shape"
     reader = staticmethod(_size)
-
-    sizes: tuple[int | None, ...]
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return _static_sizes_condition(self._read(expr, const, known_type), self.sizes)
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return _static_sizes_match(_size(value), self.sizes)
-
-    def expected_text(self) -> str:
-        return _sizes_text(self.sizes)
-
-    def value_text(self, value: Any) -> str:
-        return _sizes_text(tuple(value))
 
     def failure_message(self, actual: str) -> str:
         actual_parts, expected_parts = actual.strip("[]").split(", "), self.expected_text().strip("[]").split(", ")
@@ -468,105 +408,38 @@ class ShapeMatch(TensorPropertyGuard):
                     "Accept this cache entry: sizes 0 and 1 are always specialized, because of broadcasting and empty tensors."
                 ),
             )
+        pad = Fix(f"Pad {self.user_expr} to a static shape")
+        if not dimensions:
+            return (pad,)
         marks = "\n".join(f"engine.mark_dynamic({self.user_expr}, {d})" for d in dimensions)
-        dimension_list = " and ".join(f"dimension {d}" for d in dimensions)
-        mark = (
-            (
-                Fix(
-                    f"Mark {dimension_list} of {self.user_expr} as dynamic before the first call: one cache entry then works for all sizes",
-                    marks,
-                ),
-            )
-            if dimensions
-            else ()
-        )
-        return (*mark, Fix(f"Pad {self.user_expr} to a static shape"))
-
-    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
-        return _changed_numbers(value, _size, self.sizes)
+        marked = f"{' and '.join(f'dimension {d}' for d in dimensions)} of {self.user_expr}"
+        effect = "one cache entry then works for all sizes"
+        return (Fix(f"Mark {marked} as dynamic before the first call: {effect}", marks), pad)
 
 
 @dataclass(frozen=True)
-class StrideMatch(TensorPropertyGuard):
-    """Guard on the tensor's static strides in elements; None for symbolic strides."""
+class StrideMatch(DimensionsGuard):
+    """Guard on the tensor's static strides in elements."""
 
     kind: ClassVar[str] = "stride"
     rank: ClassVar[int] = 56
-    reports_changed_dims: ClassVar[bool] = True
     attribute = "stride()"
-    reader = staticmethod(_stride)
-
-    strides: tuple[int | None, ...]
-
-    def condition(
-        self, expr: str, const: ConstName, other_texts: tuple[str, ...] = (), known_type: KnownType = None
-    ) -> str:
-        return _static_sizes_condition(self._read(expr, const, known_type), self.strides)
-
-    def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return _static_sizes_match(_stride(value), self.strides)
-
-    def expected_text(self) -> str:
-        return _sizes_text(self.strides)
-
-    def value_text(self, value: Any) -> str:
-        return _sizes_text(tuple(value))
+    reader = staticmethod(_tensor_property_reader("stride"))
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} has strides {actual}; the compiled code was specialized for {self.expected_text()}."
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                f"Always pass {self.user_expr} with the same strides",
-                f"{self.user_expr} = {self.user_expr}.contiguous()",
-            ),
-        )
+        return self.fix_by_method(f"Always pass {self.user_expr} with the same strides", "contiguous()")
 
     @property
     def dynamic_expr(self) -> str:
         return strides_expr(self.source)
 
-    def changed_dims(self, value: Any, other_values: tuple[Any, ...] = ()) -> frozenset[int]:
-        return _changed_numbers(value, _stride, self.strides)
-
 
 def strides_expr(source: Source) -> str:
     """Return the name under which changed strides of a tensor are noted."""
     return f"{source.expr}.stride()"
-
-
-def _changed_numbers(value: Any, read: Callable[[Any], Any], expected: tuple[int | None, ...]) -> frozenset[int]:
-    """Return the dimensions whose size or stride differs from the expected one."""
-    try:
-        actual = read(value)
-    except (TypeError, RuntimeError):
-        return frozenset()
-    if len(actual) != len(expected):
-        return frozenset()
-    return frozenset(
-        i
-        for i, (f, s) in enumerate(zip(actual, expected, strict=True))
-        if s is not None and (type(f) is not int or f != s)
-    )
-
-
-def _sizes_text(sizes: tuple[Any, ...]) -> str:
-    return "[" + ", ".join("*" if s is None else str(s) for s in sizes) + "]"
-
-
-def _static_sizes_condition(read: str, expected: tuple[int | None, ...]) -> str:
-    """Return code that compares a size tuple with the static sizes in ``expected``."""
-    if None not in expected:
-        return f"{read} == {tuple(expected)!r}"
-    static = [f"{read}[{i}] == {s}" for i, s in enumerate(expected) if s is not None]
-    return " and ".join(static) or "True"
-
-
-def _static_sizes_match(sizes: Any, expected: tuple[int | None, ...]) -> bool:
-    if None not in expected:
-        return bool(sizes == expected)
-    return all(s is None or sizes[i] == s for i, s in enumerate(expected))
 
 
 def expand_tensor_match(match: TensorMatch) -> tuple[Guard, ...]:
