@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import Variable
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import _current_graph_task_id as current_graph_task_id
@@ -35,189 +35,90 @@ if TYPE_CHECKING:
     torch_c_module: Any
 
 ENTRIES = (
-    Entry(
-        "torch._C:_set_grad_enabled",
-        Kind.FUNCTION,
-        "Switches grad mode; also a node of traced graphs.",
-        without="grad mode cannot be switched",
-        off=Feature.COMPILATION,
-        calls=("(mode)",),
+    *IfMissing("grad mode cannot be switched", Feature.COMPILATION).entries(
+        declare("torch._C:_set_grad_enabled", "Switches grad mode; also a node of traced graphs.", "(mode)"),
     ),
-    Entry(
-        "torch._C:_FunctionBase",
-        Kind.CLASS,
-        "Base class of ``autograd.Function`` in C.",
-        without="functions made in traced code break the graph",
+    *IfMissing("functions made in traced code break the graph").entries(
+        declare("torch._C:_FunctionBase", "Base class of ``autograd.Function`` in C.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C._autograd:CreationMeta",
-        Kind.CLASS,
-        "Says how a view was made, which decides on errors of writes to it.",
-        without="views are not rebuilt as eager makes them",
-        off=Feature.COMPILATION,
-        members=("DEFAULT", "IN_CUSTOM_FUNCTION", "NO_GRAD_MODE"),
+    *IfMissing("views are not rebuilt as eager makes them", Feature.COMPILATION).entries(
+        declare(
+            "torch._C._autograd:CreationMeta",
+            "Says how a view was made, which decides on errors of writes to it.",
+            kind=Kind.CLASS,
+            members=("DEFAULT", "IN_CUSTOM_FUNCTION", "NO_GRAD_MODE"),
+        ),
+        declare("torch._C._autograd:_get_creation_meta", "Reads how a view was made.", "(a)"),
+        declare("torch._C._autograd:_set_creation_meta", "Sets how a view was made.", "(a, b)"),
     ),
-    Entry(
-        "torch._C._autograd:_get_creation_meta",
-        Kind.FUNCTION,
-        "Reads how a view was made.",
-        without="views are not rebuilt as eager makes them",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("saved tensors could be freed early", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._C._autograd:_get_current_graph_task_keep_graph", "Asks if a backward retains its graph.", "()"),
     ),
-    Entry(
-        "torch._C._autograd:_set_creation_meta",
-        Kind.FUNCTION,
-        "Sets how a view was made.",
-        without="views are not rebuilt as eager makes them",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
+    *IfMissing("nodes of the backward are not linked to the forward", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._C._autograd:_get_sequence_nr", "Numbers autograd nodes, to link backward and forward.", "()"),
     ),
-    Entry(
-        "torch._C._autograd:_get_current_graph_task_keep_graph",
-        Kind.FUNCTION,
-        "Asks if a backward retains its graph.",
-        without="saved tensors could be freed early",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("()",),
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare("torch._C:_is_multithreading_enabled", "Traced query of autograd's threads.", "()"),
+        declare(
+            "torch._C._autograd:_saved_tensors_hooks_disable", "Traced switch: hooks on saved tensors raise.", "(a)"
+        ),
+        declare(
+            "torch._C._autograd:_saved_tensors_hooks_enable", "Traced switch: hooks on saved tensors run again.", "()"
+        ),
+        declare("torch.autograd:_is_checkpoint_valid", "Traced query of torch.utils.checkpoint.", "()"),
     ),
-    Entry(
-        "torch._C._autograd:_get_sequence_nr",
-        Kind.FUNCTION,
-        "Numbers autograd nodes, to link backward and forward.",
-        without="nodes of the backward are not linked to the forward",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("()",),
+    *IfMissing("backwards are not captured", Feature.COMPILED_AUTOGRAD).entries(
+        declare(
+            "torch._C._autograd:_saved_tensors_hooks_set_tracing",
+            "Lets a captured backward unpack saved tensors.",
+            "(a)",
+        ),
+        declare(
+            "torch.autograd:Variable._execution_engine",
+            "Autograd's engine, which is replaced while backwards are captured.",
+            kind=Kind.VALUE,
+            alias="initial_execution_engine",
+        ),
+        declare(
+            "torch:_C",
+            "Module whose functions are patched while a captured backward runs.",
+            kind=Kind.MODULE,
+            members=("_current_autograd_node", "_current_graph_task_id"),
+            alias="torch_c_module",
+        ),
     ),
-    Entry(
-        "torch._C:_is_multithreading_enabled",
-        Kind.FUNCTION,
-        "Traced query of autograd's threads.",
-        without="traced code that calls it breaks the graph",
-        calls=("()",),
+    *IfMissing("hooks on saved tensors would be skipped", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._C._autograd:_top_saved_tensors_default_hooks", "Asks if hooks on saved tensors are active."),
     ),
-    Entry(
-        "torch._C._autograd:_saved_tensors_hooks_disable",
-        Kind.FUNCTION,
-        "Traced switch: hooks on saved tensors raise.",
-        without="traced code that calls it breaks the graph",
-        calls=("(a)",),
+    *IfMissing("version counters would differ from eager's", Feature.COMPILATION).entries(
+        declare("torch._C._autograd:_unsafe_set_version_counter", "Restores version counters of tensors.", "(a, b)"),
     ),
-    Entry(
-        "torch._C._autograd:_saved_tensors_hooks_enable",
-        Kind.FUNCTION,
-        "Traced switch: hooks on saved tensors run again.",
-        without="traced code that calls it breaks the graph",
-        calls=("()",),
+    *IfMissing("saved tensors are unpacked all at once", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._C._autograd:SavedTensor", "A tensor saved by a node in C.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C._autograd:_saved_tensors_hooks_set_tracing",
-        Kind.FUNCTION,
-        "Lets a captured backward unpack saved tensors.",
-        without="backwards are not captured",
-        off=Feature.COMPILED_AUTOGRAD,
-        calls=("(a)",),
+    *IfMissing("hooks of undefined gradients would run", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._C:_current_graph_task_id", "Numbers the running backward.", "()"),
     ),
-    Entry(
-        "torch._C._autograd:_top_saved_tensors_default_hooks",
-        Kind.FUNCTION,
-        "Asks if hooks on saved tensors are active.",
-        without="hooks on saved tensors would be skipped",
-        off=Feature.FUNCTIONAL_GRAPHS,
+    *IfMissing("a backward that must raise could not", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._C:_functions.DelayedError", "Node that raises in its backward.", "(a, b)", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C._autograd:_unsafe_set_version_counter",
-        Kind.FUNCTION,
-        "Restores version counters of tensors.",
-        without="version counters would differ from eager's",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
+    *IfMissing("autocast would act twice", Feature.COMPILATION).entries(
+        declare("torch._C:_DisableAutocast", "Runs without autocast.", "()", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C._autograd:SavedTensor",
-        Kind.CLASS,
-        "A tensor saved by a node in C.",
-        without="saved tensors are unpacked all at once",
-        off=Feature.FUNCTIONAL_GRAPHS,
+    *IfMissing("autocast would be missed by guards", Feature.COMPILATION).entries(
+        declare("torch._C:_is_any_autocast_enabled", "Asks if autocast is active on some device.", "()"),
     ),
-    Entry(
-        "torch._C:_current_graph_task_id",
-        Kind.FUNCTION,
-        "Numbers the running backward.",
-        without="hooks of undefined gradients would run",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("()",),
+    *IfMissing("autocast in traced code breaks the graph", Feature.COMPILATION).entries(
+        declare("torch.amp.autocast_mode:_enter_autocast", "Node that enters autocast in traced graphs."),
+        declare("torch.amp.autocast_mode:_exit_autocast", "Node that leaves autocast in traced graphs.", "(a)"),
     ),
-    Entry(
-        "torch._C:_functions.DelayedError",
-        Kind.CLASS,
-        "Node that raises in its backward.",
-        without="a backward that must raise could not",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("(a, b)",),
-    ),
-    Entry(
-        "torch._C:_DisableAutocast",
-        Kind.CLASS,
-        "Runs without autocast.",
-        without="autocast would act twice",
-        off=Feature.COMPILATION,
-        calls=("()",),
-    ),
-    Entry(
-        "torch._C:_is_any_autocast_enabled",
-        Kind.FUNCTION,
-        "Asks if autocast is active on some device.",
-        without="autocast would be missed by guards",
-        off=Feature.COMPILATION,
-        calls=("()",),
-    ),
-    Entry(
-        "torch.amp.autocast_mode:_enter_autocast",
-        Kind.FUNCTION,
-        "Node that enters autocast in traced graphs.",
-        without="autocast in traced code breaks the graph",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch.amp.autocast_mode:_exit_autocast",
-        Kind.FUNCTION,
-        "Node that leaves autocast in traced graphs.",
-        without="autocast in traced code breaks the graph",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.autograd:_is_checkpoint_valid",
-        Kind.FUNCTION,
-        "Traced query of torch.utils.checkpoint.",
-        without="traced code that calls it breaks the graph",
-        calls=("()",),
-    ),
-    Entry(
-        "torch.autograd:Variable._execution_engine",
-        Kind.VALUE,
-        "Autograd's engine, which is replaced while backwards are captured.",
-        without="backwards are not captured",
-        off=Feature.COMPILED_AUTOGRAD,
-        alias="initial_execution_engine",
-    ),
-    Entry(
-        "torch.autograd:forward_ad",
-        Kind.MODULE,
-        "Level of forward-mode differentiation.",
-        without="forward-mode differentiation would be missed",
-        off=Feature.COMPILATION,
-        members=("_current_level",),
-    ),
-    Entry(
-        "torch:_C",
-        Kind.MODULE,
-        "Module whose functions are patched while a captured backward runs.",
-        without="backwards are not captured",
-        off=Feature.COMPILED_AUTOGRAD,
-        members=("_current_autograd_node", "_current_graph_task_id"),
-        alias="torch_c_module",
+    *IfMissing("forward-mode differentiation would be missed", Feature.COMPILATION).entries(
+        declare(
+            "torch.autograd:forward_ad",
+            "Level of forward-mode differentiation.",
+            kind=Kind.MODULE,
+            members=("_current_level",),
+        ),
     ),
 )
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     capture_protocol: Any
 
 ENTRIES = (
-    Entry(
-        "torch._C._dynamo:compiled_autograd",
-        Kind.MODULE,
-        "Calls the engine's capture instead of running a backward.",
-        without="backwards run in torch's engine",
-        off=Feature.COMPILED_AUTOGRAD,
-        alias="capture_protocol",
+    *IfMissing("backwards run in torch's engine", Feature.COMPILED_AUTOGRAD).entries(
+        declare(
+            "torch._C._dynamo:compiled_autograd",
+            "Calls the engine's capture instead of running a backward.",
+            kind=Kind.MODULE,
+            alias="capture_protocol",
+        ),
     ),
 )
 

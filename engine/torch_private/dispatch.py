@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import DispatchKey, DispatchKeySet
@@ -28,166 +28,95 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 
 ENTRIES = (
-    Entry(
-        "torch._C:DispatchKey",
-        Kind.CLASS,
-        "Names of dispatch keys in guards and facts of operators.",
-        without="guards on dispatch keys cannot be written",
-        off=Feature.COMPILATION,
+    *IfMissing("guards on dispatch keys cannot be written", Feature.COMPILATION).entries(
+        declare("torch._C:DispatchKey", "Names of dispatch keys in guards and facts of operators.", kind=Kind.CLASS),
+        declare("torch._C:_dispatch_key_parse", "Finds a dispatch key by name.", "(a)"),
     ),
-    Entry(
-        "torch._C:DispatchKeySet",
-        Kind.CLASS,
-        "A set of dispatch keys, a constant in traced code.",
-        without="values of the type are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("values of the type are not recognized", Feature.COMPILATION).entries(
+        declare("torch._C:DispatchKeySet", "A set of dispatch keys, a constant in traced code.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C:_dispatch_keys",
-        Kind.FUNCTION,
-        "Reads the dispatch keys of a tensor for guards.",
-        without="tensors cannot be guarded",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("tensors cannot be guarded", Feature.COMPILATION).entries(
+        declare("torch._C:_dispatch_keys", "Reads the dispatch keys of a tensor for guards.", "(a)"),
     ),
-    Entry(
-        "torch._C:_dispatch_dump",
-        Kind.FUNCTION,
-        "Lists the kernels of an operator, for cache keys.",
-        without="a cache key would miss kernels that the user registered",
-        off=Feature.DISK_CACHE,
-        calls=("(a)",),
+    *IfMissing("a cache key would miss kernels that the user registered", Feature.DISK_CACHE).entries(
+        declare("torch._C:_dispatch_dump", "Lists the kernels of an operator, for cache keys.", "(a)"),
     ),
-    Entry(
-        "torch._C:_dispatch_has_kernel",
-        Kind.FUNCTION,
-        "Asks if an operator is registered.",
-        without="facts about operators are unknown",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("facts about operators are unknown", Feature.COMPILATION).entries(
+        declare("torch._C:_dispatch_has_kernel", "Asks if an operator is registered.", "(a)"),
     ),
-    Entry(
-        "torch._C:_dispatch_tls_local_exclude_set",
-        Kind.FUNCTION,
-        "Reads the excluded dispatch keys of the thread.",
-        without="a helper could compare keys that are switched off",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("a helper could compare keys that are switched off", Feature.COMPILATION).entries(
+        declare("torch._C:_dispatch_tls_local_exclude_set", "Reads the excluded dispatch keys of the thread.", "()"),
     ),
-    Entry(
-        "torch._C:_dispatch_tls_local_include_set",
-        Kind.FUNCTION,
-        "Reads the included dispatch keys of the thread, in traced code.",
-        without="traced code that reads them breaks the graph",
+    *IfMissing("traced code that reads them breaks the graph").entries(
+        declare(
+            "torch._C:_dispatch_tls_local_include_set",
+            "Reads the included dispatch keys of the thread, in traced code.",
+        ),
     ),
-    Entry(
-        "torch._C:_AutoDispatchBelowAutograd",
-        Kind.CLASS,
-        "Runs operators below autograd on fake tensors.",
-        without="the fake state of a call cannot be restored",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("the fake state of a call cannot be restored", Feature.COMPILATION).entries(
+        declare(
+            "torch._C:_AutoDispatchBelowAutograd",
+            "Runs operators below autograd on fake tensors.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_DisablePythonDispatcher",
-        Kind.CLASS,
-        "Runs C++ composites instead of Python decompositions.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("()",),
+    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare(
+            "torch._C:_DisablePythonDispatcher",
+            "Runs C++ composites instead of Python decompositions.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_PreserveDispatchKeyGuard",
-        Kind.CLASS,
-        "Restores the dispatch keys of the thread after frames with guards are freed.",
-        without="an exception inside torch could leave dispatch keys excluded",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("an exception inside torch could leave dispatch keys excluded", Feature.COMPILATION).entries(
+        declare(
+            "torch._C:_PreserveDispatchKeyGuard",
+            "Restores the dispatch keys of the thread after frames with guards are freed.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_DisableTorchDispatch",
-        Kind.CLASS,
-        "Reads fake tensors without their dispatch.",
-        without="dtypes of fake tensors cannot be compared with real ones",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("dtypes of fake tensors cannot be compared with real ones", Feature.COMPILATION).entries(
+        declare("torch._C:_DisableTorchDispatch", "Reads fake tensors without their dispatch.", "()", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C:_TorchDispatchModeKey",
-        Kind.CLASS,
-        "Names the slots of built-in dispatch modes.",
-        without="an active fake mode is not found",
-        off=Feature.COMPILATION,
+    *IfMissing("an active fake mode is not found", Feature.COMPILATION).entries(
+        declare("torch._C:_TorchDispatchModeKey", "Names the slots of built-in dispatch modes.", kind=Kind.CLASS),
+        declare("torch._C:_get_dispatch_mode", "Finds the active fake mode.", "(a)"),
     ),
-    Entry(
-        "torch._C:_dispatch_key_parse",
-        Kind.FUNCTION,
-        "Finds a dispatch key by name.",
-        without="guards on dispatch keys cannot be written",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("an active dispatch mode would be missed", Feature.COMPILATION).entries(
+        declare("torch._C:_get_dispatch_stack_at", "Reads the stack of dispatch modes, for guards.", "(a)"),
+        declare("torch._C:_len_torch_dispatch_stack", "Counts the active dispatch modes, for guards.", "()"),
     ),
-    Entry(
-        "torch._C:_get_dispatch_mode",
-        Kind.FUNCTION,
-        "Finds the active fake mode.",
-        without="an active fake mode is not found",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("tensor subclasses are not recognized", Feature.COMPILATION).entries(
+        declare("torch._C:_disabled_torch_dispatch_impl", "Recognizes tensor classes without a dispatch of their own."),
+        declare(
+            "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
+            "Recognizes wrapper subclasses such as DTensor.",
+            "(a)",
+        ),
     ),
-    Entry(
-        "torch._C:_get_dispatch_stack_at",
-        Kind.FUNCTION,
-        "Reads the stack of dispatch modes, for guards.",
-        without="an active dispatch mode would be missed",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("operators would specialize symbols", Feature.COMPILATION).entries(
+        declare(
+            "torch._dispatch.python:enable_python_dispatcher",
+            "Runs composites as Python decompositions, which take symbols.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_len_torch_dispatch_stack",
-        Kind.FUNCTION,
-        "Counts the active dispatch modes, for guards.",
-        without="an active dispatch mode would be missed",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("backwards are not captured", Feature.COMPILED_AUTOGRAD).entries(
+        declare(
+            "torch.utils._python_dispatch:TorchDispatchMode",
+            "Base class of the mode that captures a backward.",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_disabled_torch_dispatch_impl",
-        Kind.FUNCTION,
-        "Recognizes tensor classes without a dispatch of their own.",
-        without="tensor subclasses are not recognized",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch._dispatch.python:enable_python_dispatcher",
-        Kind.CLASS,
-        "Runs composites as Python decompositions, which take symbols.",
-        without="operators would specialize symbols",
-        off=Feature.COMPILATION,
-        calls=("()",),
-    ),
-    Entry(
-        "torch.utils._python_dispatch:TorchDispatchMode",
-        Kind.CLASS,
-        "Base class of the mode that captures a backward.",
-        without="backwards are not captured",
-        off=Feature.COMPILED_AUTOGRAD,
-    ),
-    Entry(
-        "torch.utils._python_dispatch:_disable_current_modes",
-        Kind.FUNCTION,
-        "Computes on real tensors while a graph is traced.",
-        without="real values cannot be read while tracing",
-        off=Feature.COMPILATION,
-        calls=("()",),
-    ),
-    Entry(
-        "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
-        Kind.FUNCTION,
-        "Recognizes wrapper subclasses such as DTensor.",
-        without="tensor subclasses are not recognized",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("real values cannot be read while tracing", Feature.COMPILATION).entries(
+        declare(
+            "torch.utils._python_dispatch:_disable_current_modes",
+            "Computes on real tensors while a graph is traced.",
+            "()",
+        ),
     ),
 )
 

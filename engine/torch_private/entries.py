@@ -1,7 +1,7 @@
 """Entries of the contract with torch: private names, checked when they are loaded.
 
-Each module of this package declares the names of one stage as ``Entry`` and loads them. The engine then imports them as
-plain names: an entry that torch has as expected *is* torch's object, at no cost per call.
+Each module of this package declares the names of one stage, grouped by what happens without them, and loads them. The
+engine then imports them as plain names: an entry that torch has as expected *is* torch's object, at no cost per call.
 
 An entry that torch does not have, or has with another kind or signature, becomes a placeholder. It can be imported,
 registered and subclassed; using it raises ``MissingTorchName``, which becomes a fallback to eager like any other error
@@ -16,7 +16,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -68,14 +68,13 @@ class Entry:
     ``path`` is "module:attribute". ``elsewhere`` are paths of the same object in other versions, tried in order.
     ``calls`` are the forms in which the engine calls it, such as "(tensor, mode, device=)": the signature must take them.
     ``since`` and ``until`` are the first version that has it, if later than the oldest supported one, and the last one:
-    in other versions
-    nothing is turned off because it is missing.
+    in other versions nothing is turned off because it is missing. ``IfMissing`` sets ``without`` and ``off``.
     """
 
     path: str
     kind: Kind
     use: str
-    without: str
+    without: str = ""
     off: Feature = Feature.CALL
     calls: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
@@ -104,6 +103,26 @@ class Entry:
         if self.cuda_only and not torch.backends.cuda.is_built():
             return False
         return parse_version(self.since) <= here and (not self.until or here <= parse_version(self.until))
+
+
+def declare(path: str, use: str, *calls: str, kind: Kind = Kind.FUNCTION, **fields: Any) -> Entry:
+    """Return the entry of a private name, which is a function unless ``kind`` says otherwise.
+
+    ``calls`` and ``fields`` are those of ``Entry``.
+    """
+    return Entry(path, kind, use, calls=calls, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class IfMissing:
+    """Effect of missing entries: what fails ``without`` them, the feature turned ``off``."""
+
+    without: str
+    off: Feature = Feature.CALL
+
+    def entries(self, *entries: Entry) -> tuple[Entry, ...]:
+        """Return the entries with this effect."""
+        return tuple(replace(entry, without=self.without, off=self.off) for entry in entries)
 
 
 def parse_version(text: str) -> tuple[int, ...]:

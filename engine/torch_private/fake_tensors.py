@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._guards import GuardSource, TracingContext, detect_fake_mode, tracing
@@ -21,98 +21,62 @@ if TYPE_CHECKING:
     unset_fake_temporarily: Any
 
 ENTRIES = (
-    Entry(
-        "torch._subclasses.fake_tensor:FakeTensor",
-        Kind.CLASS,
-        "Stands for a tensor while tracing.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a, b, c)",),
-        members=("fake_mode",),
+    *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
+        declare(
+            "torch._subclasses.fake_tensor:FakeTensor",
+            "Stands for a tensor while tracing.",
+            "(a, b, c)",
+            kind=Kind.CLASS,
+            members=("fake_mode",),
+        ),
+        declare(
+            "torch._subclasses.fake_tensor:FakeTensorMode",
+            "Makes fake tensors and runs operators on them.",
+            "(shape_env=)",
+            kind=Kind.CLASS,
+            members=("cache", "cache_clear"),
+        ),
+        declare("torch._guards:TracingContext", "Context that torch's tracing reads.", "(a)", kind=Kind.CLASS),
+        declare("torch._guards:tracing", "Sets the context that torch's tracing reads.", "(a)"),
     ),
-    Entry(
-        "torch._subclasses.fake_tensor:FakeTensorMode",
-        Kind.CLASS,
-        "Makes fake tensors and runs operators on them.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(shape_env=)",),
-        members=("cache", "cache_clear"),
+    *IfMissing("such calls are internal errors, which end the graph", Feature.COMPILATION).entries(
+        declare(
+            "torch._subclasses.fake_tensor:DataDependentOutputException",
+            "Raised where a result depends on elements of a tensor.",
+            kind=Kind.EXCEPTION,
+        ),
+        declare(
+            "torch._subclasses.fake_tensor:DynamicOutputShapeException",
+            "Raised where a size depends on elements of a tensor.",
+            kind=Kind.EXCEPTION,
+        ),
+        declare(
+            "torch._subclasses.fake_tensor:UnsupportedOperatorException",
+            "Raised where an operator has no fake implementation.",
+            kind=Kind.EXCEPTION,
+        ),
     ),
-    Entry(
-        "torch._subclasses.fake_tensor:DataDependentOutputException",
-        Kind.EXCEPTION,
-        "Raised where a result depends on elements of a tensor.",
-        without="such calls are internal errors, which end the graph",
-        off=Feature.COMPILATION,
+    *IfMissing("results of view operators would be cached wrongly", Feature.COMPILATION).entries(
+        declare(
+            "torch._subclasses.fake_tensor:_BypassDispatchCache",
+            "Keeps an operator out of the cache of fake results.",
+            "(a)",
+            kind=Kind.EXCEPTION,
+        ),
     ),
-    Entry(
-        "torch._subclasses.fake_tensor:DynamicOutputShapeException",
-        Kind.EXCEPTION,
-        "Raised where a size depends on elements of a tensor.",
-        without="such calls are internal errors, which end the graph",
-        off=Feature.COMPILATION,
+    *IfMissing("distributed steps cannot be planned").entries(
+        declare(
+            "torch._subclasses.fake_tensor:unset_fake_temporarily",
+            "Runs operators on real tensors inside of a fake mode.",
+            "()",
+        ),
     ),
-    Entry(
-        "torch._subclasses.fake_tensor:UnsupportedOperatorException",
-        Kind.EXCEPTION,
-        "Raised where an operator has no fake implementation.",
-        without="such calls are internal errors, which end the graph",
-        off=Feature.COMPILATION,
+    *IfMissing("graphs are not lowered", Feature.KERNELS).entries(
+        declare("torch._guards:detect_fake_mode", "Finds the fake mode of a graph's values.", "(a)"),
     ),
-    Entry(
-        "torch._subclasses.fake_tensor:_BypassDispatchCache",
-        Kind.EXCEPTION,
-        "Keeps an operator out of the cache of fake results.",
-        without="results of view operators would be cached wrongly",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch._subclasses.fake_tensor:unset_fake_temporarily",
-        Kind.FUNCTION,
-        "Runs operators on real tensors inside of a fake mode.",
-        without="distributed steps cannot be planned",
-        calls=("()",),
-    ),
-    Entry(
-        "torch._guards:detect_fake_mode",
-        Kind.FUNCTION,
-        "Finds the fake mode of a graph's values.",
-        without="graphs are not lowered",
-        off=Feature.KERNELS,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch._guards:TracingContext",
-        Kind.CLASS,
-        "Context that torch's tracing reads.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch._guards:tracing",
-        Kind.FUNCTION,
-        "Sets the context that torch's tracing reads.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch._guards:GuardSource",
-        Kind.CLASS,
-        "Kind of source that ShapeEnv reads.",
-        without="symbols cannot be named",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch._guards:Source",
-        Kind.CLASS,
-        "Base class of sources, for ShapeEnv.",
-        without="symbols cannot be named",
-        off=Feature.COMPILATION,
-        alias="TorchSource",
+    *IfMissing("symbols cannot be named", Feature.COMPILATION).entries(
+        declare("torch._guards:GuardSource", "Kind of source that ShapeEnv reads.", kind=Kind.CLASS),
+        declare("torch._guards:Source", "Base class of sources, for ShapeEnv.", kind=Kind.CLASS, alias="TorchSource"),
     ),
 )
 

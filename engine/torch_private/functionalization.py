@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
@@ -16,61 +16,30 @@ if TYPE_CHECKING:
     sync_functional: Any
 
 ENTRIES = (
-    Entry(
-        "torch._subclasses.functional_tensor:FunctionalTensor",
-        Kind.CLASS,
-        "A tensor whose mutations are recorded.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
+    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare(
+            "torch._subclasses.functional_tensor:FunctionalTensor",
+            "A tensor whose mutations are recorded.",
+            kind=Kind.CLASS,
+        ),
+        declare(
+            "torch._subclasses.functional_tensor:FunctionalTensorMode",
+            "Makes functional tensors of operators' results.",
+            "()",
+            kind=Kind.CLASS,
+        ),
+        declare(
+            "torch._functorch:config",
+            "Holds the switch that keeps a ``triton_op`` one node.",
+            kind=Kind.MODULE,
+            alias="functorch_config",
+        ),
+        declare("torch:_from_functional_tensor", "Reads the current value of a functional tensor.", "(a)"),
+        declare("torch:_functionalize_has_data_mutation", "Asks if an input was mutated.", "(a)"),
+        declare("torch:_sync", "Applies pending mutations to a view.", "(a)", alias="sync_functional"),
     ),
-    Entry(
-        "torch._subclasses.functional_tensor:FunctionalTensorMode",
-        Kind.CLASS,
-        "Makes functional tensors of operators' results.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("()",),
-    ),
-    Entry(
-        "torch._functorch:config",
-        Kind.MODULE,
-        "Holds the switch that keeps a ``triton_op`` one node.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        alias="functorch_config",
-    ),
-    Entry(
-        "torch:_from_functional_tensor",
-        Kind.FUNCTION,
-        "Reads the current value of a functional tensor.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch:_functionalize_has_data_mutation",
-        Kind.FUNCTION,
-        "Asks if an input was mutated.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch:_is_functional_tensor",
-        Kind.FUNCTION,
-        "Recognizes functional tensors among arguments.",
-        without="arguments are not understood",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch:_sync",
-        Kind.FUNCTION,
-        "Applies pending mutations to a view.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("(a)",),
-        alias="sync_functional",
+    *IfMissing("arguments are not understood", Feature.COMPILATION).entries(
+        declare("torch:_is_functional_tensor", "Recognizes functional tensors among arguments.", "(a)"),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
@@ -19,69 +19,25 @@ if TYPE_CHECKING:
     )
 
 ENTRIES = (
-    Entry(
-        "torch._C:_are_functorch_transforms_active",
-        Kind.FUNCTION,
-        "Asks if a transform is active, at calls.",
-        without="a compiled function could run inside a transform that it was not traced for",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing(
+        "a compiled function could run inside a transform that it was not traced for", Feature.COMPILATION
+    ).entries(
+        declare("torch._C:_are_functorch_transforms_active", "Asks if a transform is active, at calls.", "()"),
     ),
-    Entry(
-        "torch._C._functorch:get_unwrapped",
-        Kind.FUNCTION,
-        "Reads the tensor inside of a wrapped one.",
-        without="arguments under a transform are not understood",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("arguments under a transform are not understood", Feature.COMPILATION).entries(
+        declare("torch._C._functorch:get_unwrapped", "Reads the tensor inside of a wrapped one.", "(a)"),
+        declare("torch._C._functorch:is_batchedtensor", "Recognizes tensors under vmap.", "(a)"),
+        declare("torch._C._functorch:is_functorch_wrapped_tensor", "Recognizes tensors under a transform.", "(a)"),
     ),
-    Entry(
-        "torch._C._functorch:is_batchedtensor",
-        Kind.FUNCTION,
-        "Recognizes tensors under vmap.",
-        without="arguments under a transform are not understood",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("a batched backward would run compiled", Feature.COMPILATION).entries(
+        declare("torch._C._functorch:is_legacy_batchedtensor", "Recognizes batched gradients.", "(a)"),
     ),
-    Entry(
-        "torch._C._functorch:is_functorch_wrapped_tensor",
-        Kind.FUNCTION,
-        "Recognizes tensors under a transform.",
-        without="arguments under a transform are not understood",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("a transform would be missed", Feature.COMPILATION).entries(
+        declare("torch._C._functorch:peek_interpreter_stack", "Asks if a transform is active.", "()"),
     ),
-    Entry(
-        "torch._C._functorch:is_legacy_batchedtensor",
-        Kind.FUNCTION,
-        "Recognizes batched gradients.",
-        without="a batched backward would run compiled",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch._C._functorch:peek_interpreter_stack",
-        Kind.FUNCTION,
-        "Asks if a transform is active.",
-        without="a transform would be missed",
-        off=Feature.COMPILATION,
-        calls=("()",),
-    ),
-    Entry(
-        "torch._C._functorch:pop_dynamic_layer_stack",
-        Kind.FUNCTION,
-        "Takes a transform off the stack while tracing.",
-        without="the tracer's own calls would be transformed",
-        off=Feature.COMPILATION,
-        calls=("()",),
-    ),
-    Entry(
-        "torch._C._functorch:push_dynamic_layer_stack",
-        Kind.FUNCTION,
-        "Puts a transform back on the stack.",
-        without="the tracer's own calls would be transformed",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("the tracer's own calls would be transformed", Feature.COMPILATION).entries(
+        declare("torch._C._functorch:pop_dynamic_layer_stack", "Takes a transform off the stack while tracing.", "()"),
+        declare("torch._C._functorch:push_dynamic_layer_stack", "Puts a transform back on the stack.", "(a)"),
     ),
 )
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import _get_cudnn_sdp_enabled as get_cudnn_sdp_enabled
@@ -39,146 +39,61 @@ if TYPE_CHECKING:
     unwrap_optional: Any
 
 ENTRIES = (
-    Entry(
-        "torch.jit:_unwrap_optional",
-        Kind.FUNCTION,
-        "Traced check for None of TorchScript.",
-        without="traced code that calls it breaks the graph",
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare("torch.jit:_unwrap_optional", "Traced check for None of TorchScript."),
+        declare("torch._C:_get_deterministic_algorithms_warn_only", "Traced query of global state."),
+        declare("torch._utils:is_compiling", "Traced query."),
     ),
-    Entry(
-        "torch._C:_get_tracing_state",
-        Kind.FUNCTION,
-        "Asks if ``torch.jit.trace`` is active.",
-        without="calls under ``torch.jit.trace`` would run compiled",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("calls under ``torch.jit.trace`` would run compiled", Feature.COMPILATION).entries(
+        declare("torch._C:_get_tracing_state", "Asks if ``torch.jit.trace`` is active.", "()"),
     ),
-    Entry(
-        "torch._C:_get_deterministic_algorithms_warn_only",
-        Kind.FUNCTION,
-        "Traced query of global state.",
-        without="traced code that calls it breaks the graph",
+    *IfMissing("a change of the precision would be missed", Feature.COMPILATION).entries(
+        declare("torch._C:_get_float32_matmul_precision", "Precision of float32 products, for guards."),
     ),
-    Entry(
-        "torch._C:_get_float32_matmul_precision",
-        Kind.FUNCTION,
-        "Precision of float32 products, for guards.",
-        without="a change of the precision would be missed",
-        off=Feature.COMPILATION,
+    *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
+        declare("torch._C:_get_mkldnn_enabled", "Asks if oneDNN is used, part of cache keys.", "()"),
     ),
-    Entry(
-        "torch._C:_get_mkldnn_enabled",
-        Kind.FUNCTION,
-        "Asks if oneDNN is used, part of cache keys.",
-        without="nothing is stored on disk",
-        off=Feature.DISK_CACHE,
-        calls=("()",),
+    *IfMissing("the order is not guarded").entries(
+        declare("torch._C:_get_sdp_priority_order", "Order in which attention kernels are tried."),
     ),
-    Entry(
-        "torch._C:_get_sdp_priority_order",
-        Kind.FUNCTION,
-        "Order in which attention kernels are tried.",
-        without="the order is not guarded",
+    *IfMissing("the order is not restored").entries(
+        declare("torch._C:_set_sdp_priority_order", "Sets the order in which attention kernels are tried.", "(a)"),
     ),
-    Entry(
-        "torch._C:_set_sdp_priority_order",
-        Kind.FUNCTION,
-        "Sets the order in which attention kernels are tried.",
-        without="the order is not restored",
-        calls=("(a)",),
+    *IfMissing("the kernel is not guarded").entries(
+        declare("torch._C:_get_flash_sdp_enabled", "Asks if an attention kernel is enabled."),
+        declare("torch._C:_get_mem_efficient_sdp_enabled", "Asks if an attention kernel is enabled."),
+        declare("torch._C:_get_math_sdp_enabled", "Asks if an attention kernel is enabled."),
+        declare("torch._C:_get_cudnn_sdp_enabled", "Asks if an attention kernel is enabled."),
+        declare("torch._C:_get_overrideable_sdp_enabled", "Asks if an attention kernel is enabled."),
     ),
-    Entry(
-        "torch._C:_get_flash_sdp_enabled",
-        Kind.FUNCTION,
-        "Asks if an attention kernel is enabled.",
-        without="the kernel is not guarded",
+    *IfMissing("the kernel is not restored").entries(
+        declare("torch._C:_set_sdp_use_flash", "Enables an attention kernel."),
+        declare("torch._C:_set_sdp_use_mem_efficient", "Enables an attention kernel."),
+        declare("torch._C:_set_sdp_use_math", "Enables an attention kernel."),
+        declare("torch._C:_set_sdp_use_cudnn", "Enables an attention kernel."),
+        declare("torch._C:_set_sdp_use_overrideable", "Enables an attention kernel."),
     ),
-    Entry(
-        "torch._C:_set_sdp_use_flash",
-        Kind.FUNCTION,
-        "Enables an attention kernel.",
-        without="the kernel is not restored",
+    *IfMissing("modules break the graph").entries(
+        declare("torch._C:_is_tracing", "Traced query that calls of modules make since torch 2.14."),
     ),
-    Entry(
-        "torch._C:_get_mem_efficient_sdp_enabled",
-        Kind.FUNCTION,
-        "Asks if an attention kernel is enabled.",
-        without="the kernel is not guarded",
+    *IfMissing("such functions break the graph").entries(
+        declare("torch._compile:_disable_dynamo", "Wrapper around functions of torch that Dynamo skips."),
     ),
-    Entry(
-        "torch._C:_set_sdp_use_mem_efficient",
-        Kind.FUNCTION,
-        "Enables an attention kernel.",
-        without="the kernel is not restored",
+    *IfMissing("TORCH_LOGS prints nothing of the engine").entries(
+        declare(
+            "torch._logging:getArtifactLogger",
+            "Logger of an artifact that ``TORCH_LOGS`` may name.",
+            "(module, artifact)",
+            alias="get_artifact_logger",
+        ),
     ),
-    Entry(
-        "torch._C:_get_math_sdp_enabled",
-        Kind.FUNCTION,
-        "Asks if an attention kernel is enabled.",
-        without="the kernel is not guarded",
-    ),
-    Entry(
-        "torch._C:_set_sdp_use_math",
-        Kind.FUNCTION,
-        "Enables an attention kernel.",
-        without="the kernel is not restored",
-    ),
-    Entry(
-        "torch._C:_get_cudnn_sdp_enabled",
-        Kind.FUNCTION,
-        "Asks if an attention kernel is enabled.",
-        without="the kernel is not guarded",
-    ),
-    Entry(
-        "torch._C:_set_sdp_use_cudnn",
-        Kind.FUNCTION,
-        "Enables an attention kernel.",
-        without="the kernel is not restored",
-    ),
-    Entry(
-        "torch._C:_get_overrideable_sdp_enabled",
-        Kind.FUNCTION,
-        "Asks if an attention kernel is enabled.",
-        without="the kernel is not guarded",
-    ),
-    Entry(
-        "torch._C:_set_sdp_use_overrideable",
-        Kind.FUNCTION,
-        "Enables an attention kernel.",
-        without="the kernel is not restored",
-    ),
-    Entry(
-        "torch._C:_is_tracing",
-        Kind.FUNCTION,
-        "Traced query that calls of modules make since torch 2.14.",
-        without="modules break the graph",
-    ),
-    Entry(
-        "torch._compile:_disable_dynamo",
-        Kind.FUNCTION,
-        "Wrapper around functions of torch that Dynamo skips.",
-        without="such functions break the graph",
-    ),
-    Entry(
-        "torch._utils:is_compiling",
-        Kind.FUNCTION,
-        "Traced query.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._logging:getArtifactLogger",
-        Kind.FUNCTION,
-        "Logger of an artifact that ``TORCH_LOGS`` may name.",
-        without="TORCH_LOGS prints nothing of the engine",
-        calls=("(module, artifact)",),
-        alias="get_artifact_logger",
-    ),
-    Entry(
-        "torch.fx:_symbolic_trace",
-        Kind.MODULE,
-        "Module with the queries of fx tracing.",
-        without="traced code that calls them breaks the graph",
-        alias="symbolic_trace_queries",
+    *IfMissing("traced code that calls them breaks the graph").entries(
+        declare(
+            "torch.fx:_symbolic_trace",
+            "Module with the queries of fx tracing.",
+            kind=Kind.MODULE,
+            alias="symbolic_trace_queries",
+        ),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     GlobalStateGuard: Any
@@ -13,33 +13,17 @@ if TYPE_CHECKING:
     dict_version: Any
 
 ENTRIES = (
-    Entry(
-        "torch._C._dynamo.guards:GlobalStateGuard",
-        Kind.CLASS,
-        "Compares plain global state in one call.",
-        without="global state is compared item by item",
-        off=Feature.GUARD_HELPERS,
+    *IfMissing("global state is compared item by item", Feature.GUARD_HELPERS).entries(
+        declare(
+            "torch._C._dynamo.guards:GlobalStateGuard", "Compares plain global state in one call.", kind=Kind.CLASS
+        ),
     ),
-    Entry(
-        "torch._C._dynamo.guards:RootGuardManager",
-        Kind.CLASS,
-        "Tree of guards on one value.",
-        without="dicts are compared item by item",
-        off=Feature.GUARD_HELPERS,
+    *IfMissing("dicts are compared item by item", Feature.GUARD_HELPERS).entries(
+        declare("torch._C._dynamo.guards:RootGuardManager", "Tree of guards on one value.", kind=Kind.CLASS),
+        declare("torch._C._dynamo.guards:dict_version", "Version of a dict, changed by every write."),
     ),
-    Entry(
-        "torch._C._dynamo.guards:TensorGuards",
-        Kind.CLASS,
-        "Compares many tensors in one call.",
-        without="tensors are compared one by one",
-        off=Feature.GUARD_HELPERS,
-    ),
-    Entry(
-        "torch._C._dynamo.guards:dict_version",
-        Kind.FUNCTION,
-        "Version of a dict, changed by every write.",
-        without="dicts are compared item by item",
-        off=Feature.GUARD_HELPERS,
+    *IfMissing("tensors are compared one by one", Feature.GUARD_HELPERS).entries(
+        declare("torch._C._dynamo.guards:TensorGuards", "Compares many tensors in one call.", kind=Kind.CLASS),
     ),
 )
 

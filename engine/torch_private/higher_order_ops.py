@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._higher_order_ops.associative_scan import associative_scan_op
@@ -23,106 +23,55 @@ if TYPE_CHECKING:
     from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 
 ENTRIES = (
-    Entry(
-        "torch._higher_order_ops.associative_scan:associative_scan_op",
-        Kind.VALUE,
-        "Operator of ``associative_scan``.",
-        without="traced code that calls it breaks the graph",
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare(
+            "torch._higher_order_ops.associative_scan:associative_scan_op",
+            "Operator of ``associative_scan``.",
+            kind=Kind.VALUE,
+        ),
+        declare("torch._higher_order_ops.cond:cond_op", "Operator of ``torch.cond``.", kind=Kind.VALUE),
+        declare("torch._higher_order_ops.hints_wrap:hints_wrapper", "Operator that carries hints.", kind=Kind.VALUE),
+        declare("torch._higher_order_ops.map:map_impl", "Operator of ``map``.", kind=Kind.VALUE),
+        declare("torch._higher_order_ops.out_dtype:out_dtype", "Operator with another result dtype.", kind=Kind.VALUE),
+        declare("torch._higher_order_ops.scan:scan_op", "Operator of ``scan``.", kind=Kind.VALUE),
+        declare("torch._higher_order_ops.strict_mode:strict_mode_op", "Operator of strict mode.", kind=Kind.VALUE),
+        declare("torch._higher_order_ops.while_loop:while_loop_op", "Operator of ``while_loop``.", kind=Kind.VALUE),
+        declare(
+            "torch._higher_order_ops.wrap:dynamo_bypassing_wrapper", "Operator that wraps a call.", kind=Kind.VALUE
+        ),
+        declare("torch._higher_order_ops.wrap:wrap", "Operator that wraps a call.", kind=Kind.VALUE),
+        declare(
+            "torch._higher_order_ops.flex_attention:flex_attention",
+            "Operator of ``flex_attention``.",
+            kind=Kind.VALUE,
+            alias="flex_attention_op",
+        ),
     ),
-    Entry(
-        "torch._higher_order_ops.auto_functionalize:auto_functionalized",
-        Kind.VALUE,
-        "Operator in stored graphs.",
-        without="nothing is stored on disk",
-        off=Feature.DISK_CACHE,
+    *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
+        declare(
+            "torch._higher_order_ops.auto_functionalize:auto_functionalized",
+            "Operator in stored graphs.",
+            kind=Kind.VALUE,
+        ),
+        declare(
+            "torch._higher_order_ops.auto_functionalize:auto_functionalized_v2",
+            "Operator in stored graphs.",
+            kind=Kind.VALUE,
+        ),
     ),
-    Entry(
-        "torch._higher_order_ops.auto_functionalize:auto_functionalized_v2",
-        Kind.VALUE,
-        "Operator in stored graphs.",
-        without="nothing is stored on disk",
-        off=Feature.DISK_CACHE,
+    *IfMissing("traced code that calls one breaks the graph").entries(
+        declare("torch._higher_order_ops.base_hop:BaseHOP", "Base class of operators on functions.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._higher_order_ops.base_hop:BaseHOP",
-        Kind.CLASS,
-        "Base class of operators on functions.",
-        without="traced code that calls one breaks the graph",
+    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch._higher_order_ops.effects:with_effects", "Orders operators with effects.", kind=Kind.VALUE),
     ),
-    Entry(
-        "torch._higher_order_ops.cond:cond_op",
-        Kind.VALUE,
-        "Operator of ``torch.cond``.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.effects:with_effects",
-        Kind.VALUE,
-        "Orders operators with effects.",
-        without="graphs are not functionalized",
-        off=Feature.FUNCTIONAL_GRAPHS,
-    ),
-    Entry(
-        "torch._higher_order_ops.hints_wrap:hints_wrapper",
-        Kind.VALUE,
-        "Operator that carries hints.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.map:map_impl",
-        Kind.VALUE,
-        "Operator of ``map``.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.out_dtype:out_dtype",
-        Kind.VALUE,
-        "Operator with another result dtype.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.scan:scan_op",
-        Kind.VALUE,
-        "Operator of ``scan``.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.strict_mode:strict_mode_op",
-        Kind.VALUE,
-        "Operator of strict mode.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.while_loop:while_loop_op",
-        Kind.VALUE,
-        "Operator of ``while_loop``.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.wrap:dynamo_bypassing_wrapper",
-        Kind.VALUE,
-        "Operator that wraps a call.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.wrap:wrap",
-        Kind.VALUE,
-        "Operator that wraps a call.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._higher_order_ops.flex_attention:flex_attention",
-        Kind.VALUE,
-        "Operator of ``flex_attention``.",
-        without="traced code that calls it breaks the graph",
-        alias="flex_attention_op",
-    ),
-    Entry(
-        "torch._higher_order_ops.flex_attention:sdpa_dense",
-        Kind.VALUE,
-        "What ``flex_attention`` computes in eager, as ordinary operators.",
-        without="traced code that calls ``flex_attention`` breaks the graph",
-        alias="dense_flex_attention",
+    *IfMissing("traced code that calls ``flex_attention`` breaks the graph").entries(
+        declare(
+            "torch._higher_order_ops.flex_attention:sdpa_dense",
+            "What ``flex_attention`` computes in eager, as ordinary operators.",
+            kind=Kind.VALUE,
+            alias="dense_flex_attention",
+        ),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load_lazily
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load_lazily
 
 if TYPE_CHECKING:
     from torch._inductor import config as inductor_config
@@ -12,34 +12,15 @@ if TYPE_CHECKING:
     from torch._inductor.compile_fx import compile_fx
 
 ENTRIES = (
-    Entry(
-        "torch._inductor.compile_fx:compile_fx",
-        Kind.FUNCTION,
-        "Compiles a graph with Inductor.",
-        without="the backend of that name runs eagerly",
-        calls=("(a, b, config_patches=)",),
+    *IfMissing("the backend of that name runs eagerly").entries(
+        declare("torch._inductor.compile_fx:compile_fx", "Compiles a graph with Inductor.", "(a, b, config_patches=)"),
+        declare("torch._inductor:list_mode_options", "Settings of Inductor for a mode.", "(mode)"),
     ),
-    Entry(
-        "torch._inductor:list_mode_options",
-        Kind.FUNCTION,
-        "Settings of Inductor for a mode.",
-        without="the backend of that name runs eagerly",
-        calls=("(mode)",),
+    *IfMissing("options of Inductor raise an error").entries(
+        declare("torch._inductor:list_options", "Names of Inductor's settings.", "()"),
     ),
-    Entry(
-        "torch._inductor:list_options",
-        Kind.FUNCTION,
-        "Names of Inductor's settings.",
-        without="options of Inductor raise an error",
-        calls=("()",),
-    ),
-    Entry(
-        "torch._inductor:config",
-        Kind.VALUE,
-        "Settings of Inductor.",
-        without="sessions of torch.compile have less detail",
-        off=Feature.OBSERVATION,
-        alias="inductor_config",
+    *IfMissing("sessions of torch.compile have less detail", Feature.OBSERVATION).entries(
+        declare("torch._inductor:config", "Settings of Inductor.", kind=Kind.VALUE, alias="inductor_config"),
     ),
 )
 

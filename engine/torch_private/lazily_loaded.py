@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Kind, load_lazily
+from engine.torch_private.entries import IfMissing, Kind, declare, load_lazily
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup, Work
@@ -21,101 +21,86 @@ if TYPE_CHECKING:
     fsdp_common: Any
     torch_numpy: Any
 
-WITHOUT_PLANS = "distributed steps cannot be planned"
 ENTRIES = (
-    Entry(
-        "torch.distributed.tensor.experimental:_func_map",
-        Kind.MODULE,
-        "Module of ``local_map``.",
-        without="traced code that calls it breaks the graph",
-        members=("local_map", "_local_map_wrapped"),
-        alias="local_map_module",
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare(
+            "torch.distributed.tensor.experimental:_func_map",
+            "Module of ``local_map``.",
+            kind=Kind.MODULE,
+            members=("local_map", "_local_map_wrapped"),
+            alias="local_map_module",
+        ),
     ),
-    Entry(
-        "torch:_numpy",
-        Kind.MODULE,
-        "numpy's functions on tensors.",
-        without="traced code that calls numpy breaks the graph",
-        alias="torch_numpy",
+    *IfMissing("traced code that calls numpy breaks the graph").entries(
+        declare("torch:_numpy", "numpy's functions on tensors.", kind=Kind.MODULE, alias="torch_numpy"),
     ),
-    Entry(
-        "torch._C._distributed_c10d:Work",
-        Kind.CLASS,
-        "Handle of a collective.",
-        without=WITHOUT_PLANS,
-        members=("wait", "boxed"),
+    *IfMissing("distributed steps cannot be planned").entries(
+        declare(
+            "torch._C._distributed_c10d:Work", "Handle of a collective.", kind=Kind.CLASS, members=("wait", "boxed")
+        ),
+        declare(
+            "torch._C._distributed_c10d:_create_work_from_future",
+            "Makes the handle of a collective that is not executed.",
+        ),
+        declare(
+            "torch._C._distributed_c10d:ProcessGroup",
+            "Group that a collective names.",
+            kind=Kind.CLASS,
+            members=("unbox", "_get_backend", "_device_types"),
+        ),
+        declare(
+            "torch._C._distributed_c10d:Reducer",
+            "Gradient buckets of DistributedDataParallel.",
+            kind=Kind.CLASS,
+            members=("_rebuild_buckets",),
+            alias="ProcessGroupReducer",
+        ),
+        declare(
+            "torch.distributed:distributed_c10d",
+            "State of the process groups.",
+            kind=Kind.MODULE,
+            members=("_world", "_World", "_resolve_process_group", "_group_count", "_get_default_store"),
+            alias="c10d",
+        ),
+        declare(
+            "torch.distributed.fsdp._fully_shard:_fsdp_common",
+            "Cuts a parameter into the shards of all ranks.",
+            kind=Kind.MODULE,
+            members=("_chunk_with_empty",),
+            alias="fsdp_common",
+        ),
+        declare(
+            "torch.distributed:utils",
+            "Check of the parameters' shapes across processes.",
+            kind=Kind.MODULE,
+            members=("_verify_param_shape_across_processes",),
+            alias="distributed_utils",
+        ),
+        declare(
+            "torch.testing._internal.distributed.fake_pg:FakeStore",
+            "Store of a process group without processes.",
+            kind=Kind.CLASS,
+        ),
+        declare(
+            "torch.distributed.tensor._dispatch:OpDispatcher",
+            "Redistributes the inputs of an operator on DTensors.",
+            kind=Kind.CLASS,
+            members=("redistribute_local_args",),
+        ),
+        declare(
+            "torch.distributed.tensor._sharding_prop:ShardingPropagator",
+            "Propagates placements; runs operators on tensors of global sizes.",
+            kind=Kind.CLASS,
+            members=("_propagate_tensor_meta_non_cached",),
+        ),
     ),
-    Entry(
-        "torch._C._distributed_c10d:_create_work_from_future",
-        Kind.FUNCTION,
-        "Makes the handle of a collective that is not executed.",
-        without=WITHOUT_PLANS,
-    ),
-    Entry(
-        "torch._C._distributed_c10d:ProcessGroup",
-        Kind.CLASS,
-        "Group that a collective names.",
-        without=WITHOUT_PLANS,
-        members=("unbox", "_get_backend", "_device_types"),
-    ),
-    Entry(
-        "torch._C._distributed_c10d:Reducer",
-        Kind.CLASS,
-        "Gradient buckets of DistributedDataParallel.",
-        without=WITHOUT_PLANS,
-        members=("_rebuild_buckets",),
-        alias="ProcessGroupReducer",
-    ),
-    Entry(
-        "torch.distributed:distributed_c10d",
-        Kind.MODULE,
-        "State of the process groups.",
-        without=WITHOUT_PLANS,
-        members=("_world", "_World", "_resolve_process_group", "_group_count", "_get_default_store"),
-        alias="c10d",
-    ),
-    Entry(
-        "torch.distributed.device_mesh:DeviceMesh",
-        Kind.CLASS,
-        "Mesh of ranks; the whole one of a part is drawn.",
-        without="a part of a mesh is drawn alone",
-        members=("_get_root_mesh",),
-    ),
-    Entry(
-        "torch.distributed.fsdp._fully_shard:_fsdp_common",
-        Kind.MODULE,
-        "Cuts a parameter into the shards of all ranks.",
-        without=WITHOUT_PLANS,
-        members=("_chunk_with_empty",),
-        alias="fsdp_common",
-    ),
-    Entry(
-        "torch.distributed:utils",
-        Kind.MODULE,
-        "Check of the parameters' shapes across processes.",
-        without=WITHOUT_PLANS,
-        members=("_verify_param_shape_across_processes",),
-        alias="distributed_utils",
-    ),
-    Entry(
-        "torch.testing._internal.distributed.fake_pg:FakeStore",
-        Kind.CLASS,
-        "Store of a process group without processes.",
-        without=WITHOUT_PLANS,
-    ),
-    Entry(
-        "torch.distributed.tensor._dispatch:OpDispatcher",
-        Kind.CLASS,
-        "Redistributes the inputs of an operator on DTensors.",
-        without=WITHOUT_PLANS,
-        members=("redistribute_local_args",),
-    ),
-    Entry(
-        "torch.distributed.tensor._sharding_prop:ShardingPropagator",
-        Kind.CLASS,
-        "Propagates placements; runs operators on tensors of global sizes.",
-        without=WITHOUT_PLANS,
-        members=("_propagate_tensor_meta_non_cached",),
+    *IfMissing("a part of a mesh is drawn alone").entries(
+        declare(
+            "torch.distributed.device_mesh:DeviceMesh",
+            "Mesh of ranks; the whole one of a part is drawn.",
+            kind=Kind.CLASS,
+            members=("_get_root_mesh",),
+        ),
     ),
 )
 

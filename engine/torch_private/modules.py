@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch.nn.modules import module as module_hooks
@@ -15,48 +15,42 @@ if TYPE_CHECKING:
     inside_ddp_forward: Any
 
 ENTRIES = (
-    Entry(
-        "torch.nn:Module._call_impl",
-        Kind.FUNCTION,
-        "Method that runs hooks around a forward.",
-        without="compiled modules are not recognized in calls",
-        off=Feature.COMPILATION,
+    *IfMissing("compiled modules are not recognized in calls", Feature.COMPILATION).entries(
+        declare("torch.nn:Module._call_impl", "Method that runs hooks around a forward."),
     ),
-    Entry(
-        "torch.nn:RNNBase._weights_have_changed",
-        Kind.FUNCTION,
-        "Traced query of recurrent layers.",
-        without="recurrent layers break the graph",
-        alias="weights_have_changed",
-    ),
-    Entry(
-        "torch.nn.modules.lazy:LazyModuleMixin._infer_parameters",
-        Kind.FUNCTION,
-        "Gives a lazy module its parameters.",
-        without="lazy modules break the graph",
-        alias="infer_parameters",
-    ),
-    Entry(
-        "torch.nn.modules:module",
-        Kind.MODULE,
-        "Module with the hooks of all modules.",
-        without="hooks of all modules would be missed",
-        off=Feature.COMPILATION,
-        members=(
-            "_global_backward_hooks",
-            "_global_backward_pre_hooks",
-            "_global_forward_hooks",
-            "_global_forward_pre_hooks",
-            "_global_forward_hooks_always_called",
+    *IfMissing("recurrent layers break the graph").entries(
+        declare(
+            "torch.nn:RNNBase._weights_have_changed", "Traced query of recurrent layers.", alias="weights_have_changed"
         ),
-        alias="module_hooks",
     ),
-    Entry(
-        "torch.nn.parallel:DistributedDataParallel._inside_ddp_forward",
-        Kind.FUNCTION,
-        "Marks the forward of a parallel module.",
-        without="such forwards break the graph",
-        alias="inside_ddp_forward",
+    *IfMissing("lazy modules break the graph").entries(
+        declare(
+            "torch.nn.modules.lazy:LazyModuleMixin._infer_parameters",
+            "Gives a lazy module its parameters.",
+            alias="infer_parameters",
+        ),
+    ),
+    *IfMissing("hooks of all modules would be missed", Feature.COMPILATION).entries(
+        declare(
+            "torch.nn.modules:module",
+            "Module with the hooks of all modules.",
+            kind=Kind.MODULE,
+            members=(
+                "_global_backward_hooks",
+                "_global_backward_pre_hooks",
+                "_global_forward_hooks",
+                "_global_forward_pre_hooks",
+                "_global_forward_hooks_always_called",
+            ),
+            alias="module_hooks",
+        ),
+    ),
+    *IfMissing("such forwards break the graph").entries(
+        declare(
+            "torch.nn.parallel:DistributedDataParallel._inside_ddp_forward",
+            "Marks the forward of a parallel module.",
+            alias="inside_ddp_forward",
+        ),
     ),
 )
 

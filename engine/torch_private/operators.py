@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
@@ -45,271 +45,116 @@ if TYPE_CHECKING:
     shape_as_tensor: Any
 
 ENTRIES = (
-    Entry(
-        "torch._ops:OpOverload",
-        Kind.CLASS,
-        "One overload of an operator.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
+    *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
+        declare("torch._ops:OpOverload", "One overload of an operator.", kind=Kind.CLASS),
+        declare("torch._ops:OpOverloadPacket", "All overloads of an operator.", kind=Kind.CLASS),
+        declare("torch._ops:HigherOrderOperator", "Operators that take functions.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._ops:OpOverloadPacket",
-        Kind.CLASS,
-        "All overloads of an operator.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
+    *IfMissing("functions of torch are not recognized", Feature.COMPILATION).entries(
+        declare("torch._C:_VariableFunctions", "Namespace of torch's functions in C.", kind=Kind.VALUE),
+        declare("torch._C:_nn", "Namespace of functions of torch.nn in C.", kind=Kind.MODULE, alias="nn_functions"),
+        declare("torch._C:_fft", "Namespace of functions of torch.fft in C.", kind=Kind.MODULE, alias="fft_functions"),
+        declare(
+            "torch._C:_linalg",
+            "Namespace of functions of torch.linalg in C.",
+            kind=Kind.MODULE,
+            alias="linalg_functions",
+        ),
+        declare(
+            "torch._C:_sparse",
+            "Namespace of functions of torch.sparse in C.",
+            kind=Kind.MODULE,
+            alias="sparse_functions",
+        ),
+        declare(
+            "torch._C:_special",
+            "Namespace of functions of torch.special in C.",
+            kind=Kind.MODULE,
+            alias="special_functions",
+        ),
     ),
-    Entry(
-        "torch._ops:HigherOrderOperator",
-        Kind.CLASS,
-        "Operators that take functions.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
+    *IfMissing("graphs are not lowered", Feature.KERNELS).entries(
+        declare("torch._decomp:decomposition_table", "Torch's decompositions of ATen operators.", kind=Kind.TABLE),
+        declare(
+            "torch._prims_common:ELEMENTWISE_TYPE_PROMOTION_KIND",
+            "Kinds of type promotion.",
+            kind=Kind.CLASS,
+            members=("ALWAYS_BOOL", "DEFAULT", "INT_TO_FLOAT"),
+        ),
+        declare("torch._prims_common:elementwise_dtypes", "Computes promoted dtypes."),
     ),
-    Entry(
-        "torch._C:_VariableFunctions",
-        Kind.VALUE,
-        "Namespace of torch's functions in C.",
-        without="functions of torch are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("graphs with such operators are not stored on disk", Feature.DISK_CACHE).entries(
+        declare("torch._library:custom_ops", "Module of user-defined operators, part of cache keys.", kind=Kind.MODULE),
+        declare(
+            "torch._library:simple_registry", "Registry of fake implementations, part of cache keys.", kind=Kind.MODULE
+        ),
     ),
-    Entry(
-        "torch._C:_nn",
-        Kind.MODULE,
-        "Namespace of functions of torch.nn in C.",
-        without="functions of torch are not recognized",
-        off=Feature.COMPILATION,
-        alias="nn_functions",
+    *IfMissing("calls of such operators are not recognized", Feature.COMPILATION).entries(
+        declare("torch._library.custom_ops:CustomOpDef", "User-defined operator.", kind=Kind.CLASS),
+        declare("torch._library.custom_ops:OPDEFS", "User-defined operators by name.", kind=Kind.TABLE),
     ),
-    Entry(
-        "torch._C:_fft",
-        Kind.MODULE,
-        "Namespace of functions of torch.fft in C.",
-        without="functions of torch are not recognized",
-        off=Feature.COMPILATION,
-        alias="fft_functions",
+    *IfMissing("graphs with effects run as traced", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare(
+            "torch._library.effects:EffectType",
+            "Kinds of operators with effects.",
+            kind=Kind.CLASS,
+            members=("ORDERED",),
+        ),
     ),
-    Entry(
-        "torch._C:_linalg",
-        Kind.MODULE,
-        "Namespace of functions of torch.linalg in C.",
-        without="functions of torch are not recognized",
-        off=Feature.COMPILATION,
-        alias="linalg_functions",
+    *IfMissing("backwards are not compiled", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare(
+            "torch._prims_common:is_non_overlapping_and_dense_or_false",
+            "Asks for a dense layout of a tensor with symbols.",
+            "(a)",
+        ),
     ),
-    Entry(
-        "torch._C:_sparse",
-        Kind.MODULE,
-        "Namespace of functions of torch.sparse in C.",
-        without="functions of torch are not recognized",
-        off=Feature.COMPILATION,
-        alias="sparse_functions",
+    *IfMissing("tensors made of symbols break the graph").entries(
+        declare("torch._refs:tensor", "Makes a tensor of symbols.", "(a)", alias="tensor_from_symbols"),
     ),
-    Entry(
-        "torch._C:_special",
-        Kind.MODULE,
-        "Namespace of functions of torch.special in C.",
-        without="functions of torch are not recognized",
-        off=Feature.COMPILATION,
-        alias="special_functions",
+    *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
+        declare(
+            "torch.library:_impls",
+            "Kernels registered in Python, part of cache keys.",
+            kind=Kind.VALUE,
+            alias="python_kernels",
+        ),
     ),
-    Entry(
-        "torch._decomp:decomposition_table",
-        Kind.TABLE,
-        "Torch's decompositions of ATen operators.",
-        without="graphs are not lowered",
-        off=Feature.KERNELS,
+    *IfMissing("optimizers with foreach break the graph").entries(
+        declare(
+            "torch._C:_group_tensors_by_device_and_dtype",
+            "Groups tensors for foreach operators of optimizers.",
+            "(a, b)",
+        ),
+        declare("torch._C:_get_privateuse1_backend_name", "Name of a device that an extension adds.", "()"),
     ),
-    Entry(
-        "torch._library:custom_ops",
-        Kind.MODULE,
-        "Module of user-defined operators, part of cache keys.",
-        without="graphs with such operators are not stored on disk",
-        off=Feature.DISK_CACHE,
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare("torch._C:_infer_size", "Broadcasts shapes in traced code."),
+        declare("torch._C:_log_api_usage_once", "Logs in traced code, without an effect."),
+        declare("torch:_assert", "Traced assertion.", alias="torch_assert"),
+        declare(
+            "torch:_check_tensor_all",
+            "Traced condition on a tensor, which becomes a run-time check.",
+            alias="torch_check_tensor_all",
+        ),
+        declare("torch:_check_index", "Traced condition.", alias="torch_check_index"),
+        declare("torch:_check_not_implemented", "Traced condition.", alias="torch_check_not_implemented"),
+        declare("torch:_check_type", "Traced condition.", alias="torch_check_type"),
+        declare("torch:_check_value", "Traced condition.", alias="torch_check_value"),
+        declare("torch:_pack_padded_sequence", "Packs sequences in traced code."),
+        declare("torch:_pad_packed_sequence", "Unpacks sequences in traced code."),
+        declare("torch:_shape_as_tensor", "Makes a tensor of a shape."),
     ),
-    Entry(
-        "torch._library:simple_registry",
-        Kind.MODULE,
-        "Registry of fake implementations, part of cache keys.",
-        without="graphs with such operators are not stored on disk",
-        off=Feature.DISK_CACHE,
+    *IfMissing("conditions on unbacked symbols are not emitted", Feature.COMPILATION).entries(
+        declare("torch:_check", "Traced condition, which becomes a run-time check.", "(a)", alias="torch_check"),
     ),
-    Entry(
-        "torch._library.custom_ops:CustomOpDef",
-        Kind.CLASS,
-        "User-defined operator.",
-        without="calls of such operators are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("writes to such tensors are not recognized", Feature.COMPILATION).entries(
+        declare("torch:_debug_has_internal_overlap", "Asks if elements of a tensor share memory.", "(a)"),
     ),
-    Entry(
-        "torch._library.custom_ops:OPDEFS",
-        Kind.TABLE,
-        "User-defined operators by name.",
-        without="calls of such operators are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("attention that is differentiated breaks the graph").entries(
+        declare("torch:_fused_sdp_choice", "Chooses the attention kernel."),
     ),
-    Entry(
-        "torch._library.effects:EffectType",
-        Kind.CLASS,
-        "Kinds of operators with effects.",
-        without="graphs with effects run as traced",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        members=("ORDERED",),
-    ),
-    Entry(
-        "torch._prims_common:ELEMENTWISE_TYPE_PROMOTION_KIND",
-        Kind.CLASS,
-        "Kinds of type promotion.",
-        without="graphs are not lowered",
-        off=Feature.KERNELS,
-        members=("ALWAYS_BOOL", "DEFAULT", "INT_TO_FLOAT"),
-    ),
-    Entry(
-        "torch._prims_common:elementwise_dtypes",
-        Kind.FUNCTION,
-        "Computes promoted dtypes.",
-        without="graphs are not lowered",
-        off=Feature.KERNELS,
-    ),
-    Entry(
-        "torch._prims_common:is_non_overlapping_and_dense_or_false",
-        Kind.FUNCTION,
-        "Asks for a dense layout of a tensor with symbols.",
-        without="backwards are not compiled",
-        off=Feature.FUNCTIONAL_GRAPHS,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch._refs:tensor",
-        Kind.FUNCTION,
-        "Makes a tensor of symbols.",
-        without="tensors made of symbols break the graph",
-        calls=("(a)",),
-        alias="tensor_from_symbols",
-    ),
-    Entry(
-        "torch.library:_impls",
-        Kind.VALUE,
-        "Kernels registered in Python, part of cache keys.",
-        without="nothing is stored on disk",
-        off=Feature.DISK_CACHE,
-        alias="python_kernels",
-    ),
-    Entry(
-        "torch._C:_group_tensors_by_device_and_dtype",
-        Kind.FUNCTION,
-        "Groups tensors for foreach operators of optimizers.",
-        without="optimizers with foreach break the graph",
-        calls=("(a, b)",),
-    ),
-    Entry(
-        "torch._C:_get_privateuse1_backend_name",
-        Kind.FUNCTION,
-        "Name of a device that an extension adds.",
-        without="optimizers with foreach break the graph",
-        calls=("()",),
-    ),
-    Entry(
-        "torch._C:_infer_size",
-        Kind.FUNCTION,
-        "Broadcasts shapes in traced code.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch._C:_log_api_usage_once",
-        Kind.FUNCTION,
-        "Logs in traced code, without an effect.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch:_assert",
-        Kind.FUNCTION,
-        "Traced assertion.",
-        without="traced code that calls it breaks the graph",
-        alias="torch_assert",
-    ),
-    Entry(
-        "torch:_check",
-        Kind.FUNCTION,
-        "Traced condition, which becomes a run-time check.",
-        without="conditions on unbacked symbols are not emitted",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-        alias="torch_check",
-    ),
-    Entry(
-        "torch:_check_tensor_all",
-        Kind.FUNCTION,
-        "Traced condition on a tensor, which becomes a run-time check.",
-        without="traced code that calls it breaks the graph",
-        alias="torch_check_tensor_all",
-    ),
-    Entry(
-        "torch:_check_index",
-        Kind.FUNCTION,
-        "Traced condition.",
-        without="traced code that calls it breaks the graph",
-        alias="torch_check_index",
-    ),
-    Entry(
-        "torch:_check_not_implemented",
-        Kind.FUNCTION,
-        "Traced condition.",
-        without="traced code that calls it breaks the graph",
-        alias="torch_check_not_implemented",
-    ),
-    Entry(
-        "torch:_check_type",
-        Kind.FUNCTION,
-        "Traced condition.",
-        without="traced code that calls it breaks the graph",
-        alias="torch_check_type",
-    ),
-    Entry(
-        "torch:_check_value",
-        Kind.FUNCTION,
-        "Traced condition.",
-        without="traced code that calls it breaks the graph",
-        alias="torch_check_value",
-    ),
-    Entry(
-        "torch:_debug_has_internal_overlap",
-        Kind.FUNCTION,
-        "Asks if elements of a tensor share memory.",
-        without="writes to such tensors are not recognized",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch:_fused_sdp_choice",
-        Kind.FUNCTION,
-        "Chooses the attention kernel.",
-        without="attention that is differentiated breaks the graph",
-    ),
-    Entry(
-        "torch:_neg_view",
-        Kind.FUNCTION,
-        "Rebuilds a view with the negative bit.",
-        without="views with the negative bit are not rebuilt",
-        off=Feature.FUNCTIONAL_GRAPHS,
-    ),
-    Entry(
-        "torch:_pack_padded_sequence",
-        Kind.FUNCTION,
-        "Packs sequences in traced code.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch:_pad_packed_sequence",
-        Kind.FUNCTION,
-        "Unpacks sequences in traced code.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch:_shape_as_tensor",
-        Kind.FUNCTION,
-        "Makes a tensor of a shape.",
-        without="traced code that calls it breaks the graph",
+    *IfMissing("views with the negative bit are not rebuilt", Feature.FUNCTIONAL_GRAPHS).entries(
+        declare("torch:_neg_view", "Rebuilds a view with the negative bit."),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch.utils._pytree import (
@@ -20,71 +20,22 @@ if TYPE_CHECKING:
     )
 
 ENTRIES = (
-    Entry(
-        "torch.utils._pytree:SUPPORTED_NODES",
-        Kind.TABLE,
-        "Container types that the user registered.",
-        without="such containers break the graph",
+    *IfMissing("such containers break the graph").entries(
+        declare("torch.utils._pytree:SUPPORTED_NODES", "Container types that the user registered.", kind=Kind.TABLE),
     ),
-    Entry(
-        "torch.utils._pytree:TreeSpec",
-        Kind.CLASS,
-        "Structure of a nested container.",
-        without="structures cannot be stored",
-        off=Feature.COMPILATION,
+    *IfMissing("structures cannot be stored", Feature.COMPILATION).entries(
+        declare("torch.utils._pytree:TreeSpec", "Structure of a nested container.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch.utils._pytree:keystr",
-        Kind.FUNCTION,
-        "Writes the path of a leaf.",
-        without="paths of arguments are not shown",
-        calls=("(a)",),
+    *IfMissing("paths of arguments are not shown").entries(
+        declare("torch.utils._pytree:keystr", "Writes the path of a leaf.", "(a)"),
+        declare("torch.utils._pytree:tree_flatten_with_path", "Lists the leaves with their paths.", "(a)"),
     ),
-    Entry(
-        "torch.utils._pytree:tree_flatten",
-        Kind.FUNCTION,
-        "Lists the leaves and the structure.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.utils._pytree:tree_flatten_with_path",
-        Kind.FUNCTION,
-        "Lists the leaves with their paths.",
-        without="paths of arguments are not shown",
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.utils._pytree:tree_leaves",
-        Kind.FUNCTION,
-        "Lists the leaves.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.utils._pytree:tree_map",
-        Kind.FUNCTION,
-        "Maps the leaves.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
-    ),
-    Entry(
-        "torch.utils._pytree:tree_map_only",
-        Kind.FUNCTION,
-        "Maps the leaves of a type.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch.utils._pytree:tree_unflatten",
-        Kind.FUNCTION,
-        "Builds a container from leaves and structure.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
+    *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
+        declare("torch.utils._pytree:tree_flatten", "Lists the leaves and the structure.", "(a)"),
+        declare("torch.utils._pytree:tree_leaves", "Lists the leaves.", "(a)"),
+        declare("torch.utils._pytree:tree_map", "Maps the leaves.", "(a, b)"),
+        declare("torch.utils._pytree:tree_map_only", "Maps the leaves of a type."),
+        declare("torch.utils._pytree:tree_unflatten", "Builds a container from leaves and structure.", "(a, b)"),
     ),
 )
 

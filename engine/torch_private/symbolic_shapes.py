@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import (
@@ -32,148 +32,86 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import _advise_is_size as advise_is_size
 
 ENTRIES = (
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:DimDynamic",
-        Kind.CLASS,
-        "Says which dimensions become symbols.",
-        without="no symbols can be made",
-        off=Feature.COMPILATION,
-        members=("DYNAMIC", "STATIC"),
+    *IfMissing("no symbols can be made", Feature.COMPILATION).entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:DimDynamic",
+            "Says which dimensions become symbols.",
+            kind=Kind.CLASS,
+            members=("DYNAMIC", "STATIC"),
+        ),
+        declare(
+            "torch.fx.experimental.symbolic_shapes:StatelessSymbolicContext",
+            "Says which dimensions of a tensor become symbols.",
+            "(dynamic_sizes=, constraint_sizes=)",
+            "(a)",
+            kind=Kind.CLASS,
+        ),
+        declare(
+            "torch.fx.experimental.symbolic_shapes:StrictMinMaxConstraint",
+            "Bounds that the user gave for a dimension.",
+            "(vr=, warn_only=)",
+            kind=Kind.CLASS,
+        ),
+        declare(
+            "torch.fx.experimental.symbolic_shapes:SubclassSymbolicContext",
+            "Says which dimensions of a tensor subclass become symbols.",
+            "(dynamic_sizes=, constraint_sizes=, tensor_source=, inner_contexts=)",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
-        Kind.EXCEPTION,
-        "Raised where a condition on an unbacked symbol is asked.",
-        without="such conditions are internal errors, which end the graph",
-        off=Feature.COMPILATION,
+    *IfMissing("such conditions are internal errors, which end the graph", Feature.COMPILATION).entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
+            "Raised where a condition on an unbacked symbol is asked.",
+            kind=Kind.EXCEPTION,
+        ),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:ShapeEnv",
-        Kind.CLASS,
-        "Owns symbols, their ranges and guards.",
-        without="nothing can be traced",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:ShapeEnv",
+            "Owns symbols, their ranges and guards.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:StatelessSymbolicContext",
-        Kind.CLASS,
-        "Says which dimensions of a tensor become symbols.",
-        without="no symbols can be made",
-        off=Feature.COMPILATION,
-        calls=("(dynamic_sizes=, constraint_sizes=)", "(a)"),
+    *IfMissing("the error has another class").entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:ConstraintViolationError",
+            "Raised where code specializes a dimension that was marked as dynamic.",
+            kind=Kind.EXCEPTION,
+        ),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:ConstraintViolationError",
-        Kind.EXCEPTION,
-        "Raised where code specializes a dimension that was marked as dynamic.",
-        without="the error has another class",
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare("torch.fx.experimental.symbolic_shapes:_advise_is_bounded", "Traced advice on a size."),
+        declare("torch.fx.experimental.symbolic_shapes:_advise_is_size", "Traced advice on a size."),
+        declare("torch.fx.experimental.symbolic_shapes:guard_or_false", "Traced query on a symbol."),
+        declare("torch.fx.experimental.symbolic_shapes:guard_or_true", "Traced query on a symbol."),
+        declare("torch.fx.experimental.symbolic_shapes:guard_size_oblivious", "Traced query on a symbol."),
+        declare("torch.fx.experimental.symbolic_shapes:has_free_unbacked_symbols", "Traced query on a value."),
+        declare("torch.fx.experimental.symbolic_shapes:has_static_value", "Traced query on a symbol."),
+        declare("torch.fx.experimental.symbolic_shapes:is_concrete_int", "Traced query on a symbol."),
+        declare("torch.fx.experimental.symbolic_shapes:statically_known_false", "Traced query on a condition."),
+        declare("torch.fx.experimental.symbolic_shapes:sym_and", "Traced operator on conditions."),
+        declare("torch.fx.experimental.symbolic_shapes:sym_or", "Traced operator on conditions."),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:StrictMinMaxConstraint",
-        Kind.CLASS,
-        "Bounds that the user gave for a dimension.",
-        without="no symbols can be made",
-        off=Feature.COMPILATION,
-        calls=("(vr=, warn_only=)",),
+    *IfMissing("unbacked symbols would be missed", Feature.COMPILATION).entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:free_unbacked_symbols",
+            "Lists the unbacked symbols of a value.",
+            "(a)",
+        ),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:SubclassSymbolicContext",
-        Kind.CLASS,
-        "Says which dimensions of a tensor subclass become symbols.",
-        without="no symbols can be made",
-        off=Feature.COMPILATION,
-        calls=("(dynamic_sizes=, constraint_sizes=, tensor_source=, inner_contexts=)",),
+    *IfMissing("ragged dimensions are not recognized", Feature.COMPILATION).entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:is_nested_int", "Recognizes symbols of ragged dimensions.", "(a)"
+        ),
     ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:_advise_is_bounded",
-        Kind.FUNCTION,
-        "Traced advice on a size.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:_advise_is_size",
-        Kind.FUNCTION,
-        "Traced advice on a size.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:free_unbacked_symbols",
-        Kind.FUNCTION,
-        "Lists the unbacked symbols of a value.",
-        without="unbacked symbols would be missed",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:guard_or_false",
-        Kind.FUNCTION,
-        "Traced query on a symbol.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:guard_or_true",
-        Kind.FUNCTION,
-        "Traced query on a symbol.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:guard_size_oblivious",
-        Kind.FUNCTION,
-        "Traced query on a symbol.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:has_free_unbacked_symbols",
-        Kind.FUNCTION,
-        "Traced query on a value.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:has_static_value",
-        Kind.FUNCTION,
-        "Traced query on a symbol.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:is_concrete_int",
-        Kind.FUNCTION,
-        "Traced query on a symbol.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:is_nested_int",
-        Kind.FUNCTION,
-        "Recognizes symbols of ragged dimensions.",
-        without="ragged dimensions are not recognized",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:statically_known_false",
-        Kind.FUNCTION,
-        "Traced query on a condition.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:statically_known_true",
-        Kind.FUNCTION,
-        "Asks if a condition on symbols always holds.",
-        without="conditions on symbols are not decided",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:sym_and",
-        Kind.FUNCTION,
-        "Traced operator on conditions.",
-        without="traced code that calls it breaks the graph",
-    ),
-    Entry(
-        "torch.fx.experimental.symbolic_shapes:sym_or",
-        Kind.FUNCTION,
-        "Traced operator on conditions.",
-        without="traced code that calls it breaks the graph",
+    *IfMissing("conditions on symbols are not decided", Feature.COMPILATION).entries(
+        declare(
+            "torch.fx.experimental.symbolic_shapes:statically_known_true",
+            "Asks if a condition on symbols always holds.",
+            "(a)",
+        ),
     ),
 )
 

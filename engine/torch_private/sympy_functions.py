@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch.utils._sympy import functions as sympy_functions
@@ -18,90 +18,49 @@ if TYPE_CHECKING:
     from torch.utils._sympy.value_ranges import ValueRanges
 
 ENTRIES = (
-    Entry(
-        "torch.utils._sympy:functions",
-        Kind.MODULE,
-        "Functions of symbols, by name in stored graphs.",
-        without="graphs with symbols are not stored on disk",
-        off=Feature.DISK_CACHE,
-        alias="sympy_functions",
+    *IfMissing("graphs with symbols are not stored on disk", Feature.DISK_CACHE).entries(
+        declare(
+            "torch.utils._sympy:functions",
+            "Functions of symbols, by name in stored graphs.",
+            kind=Kind.MODULE,
+            alias="sympy_functions",
+        ),
     ),
-    Entry(
-        "torch.utils._sympy.functions:FloorDiv",
-        Kind.CLASS,
-        "Division of symbols in guards.",
-        without="guards on symbols cannot be written",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
+    *IfMissing("guards on symbols cannot be written", Feature.COMPILATION).entries(
+        declare("torch.utils._sympy.functions:FloorDiv", "Division of symbols in guards.", "(a, b)", kind=Kind.CLASS),
+        declare("torch.utils._sympy.functions:Mod", "Remainder of symbols in guards.", "(a, b)", kind=Kind.CLASS),
+        declare("torch.utils._sympy.printers:PythonPrinter", "Prints expressions as Python.", "()", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch.utils._sympy.functions:Mod",
-        Kind.CLASS,
-        "Remainder of symbols in guards.",
-        without="guards on symbols cannot be written",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
+    *IfMissing("run-time checks of unbacked symbols cannot be emitted", Feature.COMPILATION).entries(
+        declare("torch.utils._sympy.interp:sympy_interp", "Evaluates an expression as graph nodes.", "(a, b, c)"),
+        declare(
+            "torch.utils._sympy.reference:PythonReferenceAnalysis",
+            "Operators with which an expression is evaluated.",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch.utils._sympy.interp:sympy_interp",
-        Kind.FUNCTION,
-        "Evaluates an expression as graph nodes.",
-        without="run-time checks of unbacked symbols cannot be emitted",
-        off=Feature.COMPILATION,
-        calls=("(a, b, c)",),
+    *IfMissing("ranges of symbols are unknown", Feature.COMPILATION).entries(
+        declare("torch.utils._sympy.numbers:int_oo", "Infinity of integer ranges.", kind=Kind.VALUE),
     ),
-    Entry(
-        "torch.utils._sympy.numbers:int_oo",
-        Kind.VALUE,
-        "Infinity of integer ranges.",
-        without="ranges of symbols are unknown",
-        off=Feature.COMPILATION,
+    *IfMissing("ragged dimensions are not recognized", Feature.COMPILATION).entries(
+        declare("torch.utils._sympy.singleton_int:SingletonInt", "Sizes of ragged dimensions.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch.utils._sympy.printers:PythonPrinter",
-        Kind.CLASS,
-        "Prints expressions as Python.",
-        without="guards on symbols cannot be written",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("unbacked symbols are not recognized", Feature.COMPILATION).entries(
+        declare(
+            "torch.utils._sympy.symbol:SymT",
+            "Kinds of symbols.",
+            kind=Kind.CLASS,
+            members=("UNBACKED_FLOAT", "UNBACKED_INT"),
+        ),
+        declare("torch.utils._sympy.symbol:symbol_is_type", "Asks for the kind of a symbol.", "(a, b)"),
     ),
-    Entry(
-        "torch.utils._sympy.reference:PythonReferenceAnalysis",
-        Kind.CLASS,
-        "Operators with which an expression is evaluated.",
-        without="run-time checks of unbacked symbols cannot be emitted",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch.utils._sympy.singleton_int:SingletonInt",
-        Kind.CLASS,
-        "Sizes of ragged dimensions.",
-        without="ragged dimensions are not recognized",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch.utils._sympy.symbol:SymT",
-        Kind.CLASS,
-        "Kinds of symbols.",
-        without="unbacked symbols are not recognized",
-        off=Feature.COMPILATION,
-        members=("UNBACKED_FLOAT", "UNBACKED_INT"),
-    ),
-    Entry(
-        "torch.utils._sympy.symbol:symbol_is_type",
-        Kind.FUNCTION,
-        "Asks for the kind of a symbol.",
-        without="unbacked symbols are not recognized",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
-    ),
-    Entry(
-        "torch.utils._sympy.value_ranges:ValueRanges",
-        Kind.CLASS,
-        "Range of a symbol that the user marked.",
-        without="bounds of marked sizes are unknown",
-        off=Feature.COMPILATION,
-        calls=("(a, b)",),
+    *IfMissing("bounds of marked sizes are unknown", Feature.COMPILATION).entries(
+        declare(
+            "torch.utils._sympy.value_ranges:ValueRanges",
+            "Range of a symbol that the user marked.",
+            "(a, b)",
+            kind=Kind.CLASS,
+        ),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import TensorBase
@@ -19,73 +19,46 @@ if TYPE_CHECKING:
     tensor_use_count: Any
 
 ENTRIES = (
-    Entry(
-        "torch._C:TensorBase",
-        Kind.CLASS,
-        "Base class of tensors, in C.",
-        without="methods of tensors are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("methods of tensors are not recognized", Feature.COMPILATION).entries(
+        declare("torch._C:TensorBase", "Base class of tensors, in C.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch:Tensor._make_subclass",
-        Kind.FUNCTION,
-        "Makes a tensor subclass in traced code.",
-        without="traced code that calls it breaks the graph",
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare("torch:Tensor._make_subclass", "Makes a tensor subclass in traced code."),
     ),
-    Entry(
-        "torch._C:_storage_Use_Count",
-        Kind.FUNCTION,
-        "Counts the owners of a storage.",
-        without="a storage in use could be reused",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("a storage in use could be reused", Feature.COMPILATION).entries(
+        declare("torch._C:_storage_Use_Count", "Counts the owners of a storage.", "(a)"),
     ),
-    Entry(
-        "torch:Tensor._use_count",
-        Kind.FUNCTION,
-        "Counts the owners of a tensor, autograd among them.",
-        without="CUDA graphs are not used",
-        off=Feature.CUDA_GRAPHS,
-        alias="tensor_use_count",
+    *IfMissing("CUDA graphs are not used", Feature.CUDA_GRAPHS).entries(
+        declare(
+            "torch:Tensor._use_count", "Counts the owners of a tensor, autograd among them.", alias="tensor_use_count"
+        ),
+        declare("torch._C:_to_dlpack", "Makes aliases without torch's checks, for CUDA graphs.", "(a)"),
     ),
-    Entry(
-        "torch._C:_to_dlpack",
-        Kind.FUNCTION,
-        "Makes aliases without torch's checks, for CUDA graphs.",
-        without="CUDA graphs are not used",
-        off=Feature.CUDA_GRAPHS,
-        calls=("(a)",),
+    *IfMissing("memory on the CPU is allocated by empty_strided", Feature.FAST_ALLOCATION).entries(
+        declare(
+            "torch._C._dynamo.guards:_empty_strided_cpu",
+            "Allocates on the CPU, without torch's parsing of options.",
+            "(a, a, a)",
+        ),
     ),
-    Entry(
-        "torch._C._dynamo.guards:_empty_strided_cpu",
-        Kind.FUNCTION,
-        "Allocates on the CPU, without torch's parsing of options.",
-        without="memory on the CPU is allocated by empty_strided",
-        off=Feature.FAST_ALLOCATION,
-        calls=("(a, a, a)",),
+    *IfMissing("memory on a GPU is allocated by empty_strided", Feature.FAST_ALLOCATION).entries(
+        declare(
+            "torch._C._dynamo.guards:_empty_strided_cuda",
+            "Allocates on the current GPU, without torch's parsing of options.",
+            "(a, a, a)",
+        ),
     ),
-    Entry(
-        "torch._C._dynamo.guards:_empty_strided_cuda",
-        Kind.FUNCTION,
-        "Allocates on the current GPU, without torch's parsing of options.",
-        without="memory on a GPU is allocated by empty_strided",
-        off=Feature.FAST_ALLOCATION,
-        calls=("(a, a, a)",),
+    *IfMissing("views are made by as_strided", Feature.FAST_ALLOCATION).entries(
+        declare(
+            "torch._C._dynamo.guards:_reinterpret_tensor",
+            "Makes a tensor on the memory of another, without the dispatcher and autograd's views.",
+            "(a, a, a, a)",
+        ),
     ),
-    Entry(
-        "torch._C._dynamo.guards:_reinterpret_tensor",
-        Kind.FUNCTION,
-        "Makes a tensor on the memory of another, without the dispatcher and autograd's views.",
-        without="views are made by as_strided",
-        off=Feature.FAST_ALLOCATION,
-        calls=("(a, a, a, a)",),
-    ),
-    Entry(
-        "torch.nested._internal.nested_tensor:NestedTensor",
-        Kind.CLASS,
-        "Tensors with a ragged dimension.",
-        without="such tensors are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("such tensors are not recognized", Feature.COMPILATION).entries(
+        declare(
+            "torch.nested._internal.nested_tensor:NestedTensor", "Tensors with a ragged dimension.", kind=Kind.CLASS
+        ),
     ),
 )
 

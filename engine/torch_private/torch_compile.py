@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._logging import _internal as torch_logging
@@ -15,43 +15,23 @@ if TYPE_CHECKING:
     RelationalGuard: Any
 
 ENTRIES = (
-    Entry(
-        "torch._C._dynamo.eval_frame:_debug_get_cache_entry_list",
-        Kind.FUNCTION,
-        "Lists the cache entries of a function.",
-        without="guards of torch.compile are not shown",
-        off=Feature.OBSERVATION,
-        calls=("(a)",),
+    *IfMissing("guards of torch.compile are not shown", Feature.OBSERVATION).entries(
+        declare(
+            "torch._C._dynamo.eval_frame:_debug_get_cache_entry_list", "Lists the cache entries of a function.", "(a)"
+        ),
+        declare("torch._C._dynamo.guards:RelationalGuard", "Guards on several values.", kind=Kind.CLASS),
     ),
-    Entry(
-        "torch._C._dynamo.eval_frame:set_guard_complete_hook",
-        Kind.FUNCTION,
-        "Calls a hook after guards are checked.",
-        without="cache hits of torch.compile are not recorded",
-        off=Feature.OBSERVATION,
+    *IfMissing("cache hits of torch.compile are not recorded", Feature.OBSERVATION).entries(
+        declare("torch._C._dynamo.eval_frame:set_guard_complete_hook", "Calls a hook after guards are checked."),
     ),
-    Entry(
-        "torch._C._dynamo.guards:RelationalGuard",
-        Kind.CLASS,
-        "Guards on several values.",
-        without="guards of torch.compile are not shown",
-        off=Feature.OBSERVATION,
-    ),
-    Entry(
-        "torch._logging:_internal",
-        Kind.MODULE,
-        "Module of torch's logs.",
-        without="logs of torch.compile are not read",
-        off=Feature.OBSERVATION,
-        alias="torch_logging",
-    ),
-    Entry(
-        "torch._logging:structured",
-        Kind.MODULE,
-        "Module of torch's structured trace.",
-        without="logs of torch.compile are not read",
-        off=Feature.OBSERVATION,
-        alias="structured_logging",
+    *IfMissing("logs of torch.compile are not read", Feature.OBSERVATION).entries(
+        declare("torch._logging:_internal", "Module of torch's logs.", kind=Kind.MODULE, alias="torch_logging"),
+        declare(
+            "torch._logging:structured",
+            "Module of torch's structured trace.",
+            kind=Kind.MODULE,
+            alias="structured_logging",
+        ),
     ),
 )
 

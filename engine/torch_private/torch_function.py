@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Entry, Feature, Kind, load
+from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
 
 if TYPE_CHECKING:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -22,106 +22,67 @@ if TYPE_CHECKING:
     device_context_module: Any
 
 ENTRIES = (
-    Entry(
-        "torch._C:DisableTorchFunction",
-        Kind.CLASS,
-        "Reads tensors in guards without running the user's modes.",
-        without="guards would run user code",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("guards would run user code", Feature.COMPILATION).entries(
+        declare(
+            "torch._C:DisableTorchFunction",
+            "Reads tensors in guards without running the user's modes.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:DisableTorchFunctionSubclass",
-        Kind.CLASS,
-        "Reads tensor subclasses without running their overrides.",
-        without="reading an argument would run user code",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("reading an argument would run user code", Feature.COMPILATION).entries(
+        declare(
+            "torch._C:DisableTorchFunctionSubclass",
+            "Reads tensor subclasses without running their overrides.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_EnableTorchFunction",
-        Kind.CLASS,
-        "Lets passes of users, and edited graphs, call torch functions on FX proxies.",
-        without="a pass that traces a function is undone",
-        calls=("()",),
+    *IfMissing("a pass that traces a function is undone").entries(
+        declare(
+            "torch._C:_EnableTorchFunction",
+            "Lets passes of users, and edited graphs, call torch functions on FX proxies.",
+            "()",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_disabled_torch_function_impl",
-        Kind.FUNCTION,
-        "Recognizes tensor classes without an override.",
-        without="tensor subclasses are not recognized",
-        off=Feature.COMPILATION,
+    *IfMissing("tensor subclasses are not recognized", Feature.COMPILATION).entries(
+        declare("torch._C:_disabled_torch_function_impl", "Recognizes tensor classes without an override."),
     ),
-    Entry(
-        "torch._C:_get_function_stack_at",
-        Kind.FUNCTION,
-        "Reads the stack of torch-function modes, for guards.",
-        without="an active mode would be missed",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
+    *IfMissing("an active mode would be missed", Feature.COMPILATION).entries(
+        declare("torch._C:_get_function_stack_at", "Reads the stack of torch-function modes, for guards.", "(a)"),
+        declare("torch._C:_len_torch_function_stack", "Counts the torch-function modes, for guards.", "()"),
     ),
-    Entry(
-        "torch._C:_len_torch_function_stack",
-        Kind.FUNCTION,
-        "Counts the torch-function modes, for guards.",
-        without="an active mode would be missed",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("a disabled mode would run", Feature.COMPILATION).entries(
+        declare("torch._C:_is_torch_function_all_disabled", "Returns if torch-function modes are disabled too.", "()"),
     ),
-    Entry(
-        "torch._C:_is_torch_function_all_disabled",
-        Kind.FUNCTION,
-        "Returns if torch-function modes are disabled too.",
-        without="a disabled mode would run",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("a disabled override would run", Feature.COMPILATION).entries(
+        declare("torch._C:_is_torch_function_enabled", "Returns if overrides of subclasses are enabled.", "()"),
     ),
-    Entry(
-        "torch._C:_is_torch_function_enabled",
-        Kind.FUNCTION,
-        "Returns if overrides of subclasses are enabled.",
-        without="a disabled override would run",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("traced code that calls it breaks the graph").entries(
+        declare(
+            "torch._C:_is_torch_function_mode_enabled", "Traced query: asks if a torch-function mode is active.", "()"
+        ),
     ),
-    Entry(
-        "torch._C:_is_torch_function_mode_enabled",
-        Kind.FUNCTION,
-        "Traced query: asks if a torch-function mode is active.",
-        without="traced code that calls it breaks the graph",
-        calls=("()",),
+    *IfMissing("modes would see the tracer's own calls", Feature.COMPILATION).entries(
+        declare("torch._C:_pop_torch_function_stack", "Takes a torch-function mode off the stack while tracing.", "()"),
+        declare("torch._C:_push_on_torch_function_stack", "Puts a torch-function mode back on the stack.", "(a)"),
     ),
-    Entry(
-        "torch._C:_pop_torch_function_stack",
-        Kind.FUNCTION,
-        "Takes a torch-function mode off the stack while tracing.",
-        without="modes would see the tracer's own calls",
-        off=Feature.COMPILATION,
-        calls=("()",),
+    *IfMissing("a default device is taken for a mode of the user", Feature.COMPILATION).entries(
+        declare(
+            "torch.utils._device:DeviceContext",
+            "Recognizes the torch-function mode that sets a default device.",
+            kind=Kind.CLASS,
+        ),
     ),
-    Entry(
-        "torch._C:_push_on_torch_function_stack",
-        Kind.FUNCTION,
-        "Puts a torch-function mode back on the stack.",
-        without="modes would see the tracer's own calls",
-        off=Feature.COMPILATION,
-        calls=("(a)",),
-    ),
-    Entry(
-        "torch.utils._device:DeviceContext",
-        Kind.CLASS,
-        "Recognizes the torch-function mode that sets a default device.",
-        without="a default device is taken for a mode of the user",
-        off=Feature.COMPILATION,
-    ),
-    Entry(
-        "torch.utils:_device",
-        Kind.MODULE,
-        "Module with the default device.",
-        without="a change of the default device would be missed",
-        off=Feature.COMPILATION,
-        members=("CURRENT_DEVICE",),
-        alias="device_context_module",
+    *IfMissing("a change of the default device would be missed", Feature.COMPILATION).entries(
+        declare(
+            "torch.utils:_device",
+            "Module with the default device.",
+            kind=Kind.MODULE,
+            members=("CURRENT_DEVICE",),
+            alias="device_context_module",
+        ),
     ),
 )
 

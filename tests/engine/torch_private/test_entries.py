@@ -50,6 +50,11 @@ def test_declarations_for_the_type_checker_agree_with_the_entries() -> None:
         assert all(declared[e.name] in ("", e.public_path) for e in module.ENTRIES)
 
 
+def test_each_entry_says_what_happens_without_it() -> None:
+    """The entries are declared in groups, each with its effect; none stands outside a group."""
+    assert [e.path for e in contract.ENTRIES if not e.without] == []
+
+
 def test_names_are_declared_once() -> None:
     """No name has two entries."""
     paths = [e.path for e in contract.ENTRIES]
