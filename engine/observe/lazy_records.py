@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 from engine.observe.parse_graph import parse_nodes
 from engine.observe.parse_messages import PathResolver, parse_guards
 from engine.observe.trace_payloads import Payload
-from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord, count_nodes
 from engine.records.guards import GuardRecord, GuardsRecord
 from engine.records.kernels import KernelRecord
@@ -25,10 +24,7 @@ from engine.records.runtime import ArtifactRecord
 CACHE_SIZE = 24
 """Maximum number of parsed graphs, and of parsed guard trees, in the cache."""
 
-
-MAX_TEXTS = 256
-"""Maximum number of graph texts whose nodes by source are known."""
-_nodes_by_source: dict[bytes, tuple[NodeRecord, ...]] = {}
+_STATEMENT_BELOW_COMMENT = re.compile(r"^( {8,9}# File: .*)\n {8}(?!return\b)\w.*$", re.MULTILINE)
 
 
 def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
@@ -75,17 +71,16 @@ class LazyGraph(GraphRecord):
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:
-        """One node for each source line, in order; of equal texts one is parsed."""
-        key = hashlib.blake2b(self.text.encode(errors="surrogatepass"), digest_size=16).digest()
-        found = _nodes_by_source.get(key)
-        if found is None:
-            by_source: dict[Span | None, NodeRecord] = {}
-            for node in self.nodes:
-                by_source.setdefault(node.span, node)
-            if len(_nodes_by_source) >= MAX_TEXTS:
-                _nodes_by_source.clear()
-            found = _nodes_by_source[key] = tuple(by_source.values())
-        return found
+        """The first node below each comment with a source line, without inputs; the rest is not parsed."""
+        first: dict[str, str] = {}
+        for match in _STATEMENT_BELOW_COMMENT.finditer(self.text):
+            first.setdefault(match[1], match[0])
+        return parse_nodes("\n".join(("    def forward(self):", *first.values())), self._prefix, self._compilation)
+
+    def find_nodes(self, ids: Collection[str]) -> list[NodeRecord]:
+        """Return the nodes with these ids; the text is parsed only if it may have some."""
+        start = f"{self._prefix}:{self._compilation}:"
+        return super().find_nodes(ids) if any(i.startswith(start) for i in ids) else []
 
     @property
     def node_count(self) -> int:

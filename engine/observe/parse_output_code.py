@@ -59,14 +59,14 @@ def with_fused_nodes(kernel: KernelRecord, nodes: tuple[str, ...]) -> KernelReco
 
 
 def parse_lowering(
-    text: str, compilation: str, *, payload: Payload | None = None, before: LoweringRecord | None = None
+    text: str, *, payload: Payload | None = None, before: LoweringRecord | None = None
 ) -> LoweringRecord:
     """Return extern calls and the wrapper program, in which each kernel is one line.
 
     ``before`` is the forward's record, if this is a backward's code.
     """
     calls = tuple(
-        ExternCall(f"aten:{compilation}:{match['op']}", match["op"], "Inductor calls the library here", is_library=True)
+        ExternCall("", match["op"], "Inductor calls the library here", is_library=True)
         for match in _EXTERN.finditer(elide_kernel_text(text))
     )
     earlier = before.payloads if isinstance(before, LazyLowering) else ()

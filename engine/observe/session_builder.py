@@ -288,7 +288,7 @@ class SessionBuilder:
         kernels = parse_kernels(
             text, first=len(known.kernels), payload=payload, prefix=f"{prefix}:{event.compilation}:"
         )
-        lowering = parse_lowering(text, event.compilation, payload=payload, before=known.lowering)
+        lowering = parse_lowering(text, payload=payload, before=known.lowering)
         self._update(event, kernels=(*known.kernels, *kernels), lowering=lowering)
 
     def _on_provenance(self, event: TraceEvent) -> None:

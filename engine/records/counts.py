@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.records.graph import NodeRecord
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall
@@ -89,6 +90,12 @@ def aten_calls_of(compilation: CompilationRecord) -> list[ExternCall]:
     """Return the ATen calls of the forward and backward programs that compute something."""
     lowerings = [x for x in (compilation.lowering, compilation.backward_lowering) if x is not None]
     return [e for lowering in lowerings for e in lowering.externs if e.kind not in _NO_CALL_KINDS]
+
+
+def nodes_by_id(compilation: CompilationRecord, ids: Iterable[str]) -> dict[str, NodeRecord]:
+    """Return the nodes with these ids; graphs that hold none of them need not be parsed."""
+    wanted = set(ids) - {""}
+    return {n.id: n for g in compilation.graphs for n in g.find_nodes(wanted)} if wanted else {}
 
 
 def graph_count(group: RootGroup) -> int:

@@ -23,6 +23,7 @@ from engine.records.counts import (
     frames_resumed_after,
     groups,
     has_graph,
+    nodes_by_id,
     unique_kernels,
 )
 from engine.records.format_amounts import format_bytes, format_seconds
@@ -401,14 +402,14 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
     found: dict[tuple[str, str, str], list[tuple[str, str, Span | None]]] = {}
     for compilation in session.compilations:
-        nodes = {n.id: n for g in compilation.graphs for n in g.nodes}
-        for call in aten_calls_of(compilation):
-            if not call.is_library:
-                node = nodes.get(call.node)
-                op = operator_name(call.op, node)
-                custom = "" if call.op.startswith(_OPERATORS_OF_TORCH) else op
-                node_line = (op, compilation.id, node.span if node else None)
-                found.setdefault((custom, call.reason, call.hint), []).append(node_line)
+        calls = [call for call in aten_calls_of(compilation) if not call.is_library]
+        nodes = nodes_by_id(compilation, [call.node for call in calls])
+        for call in calls:
+            node = nodes.get(call.node)
+            op = operator_name(call.op, node)
+            custom = "" if call.op.startswith(_OPERATORS_OF_TORCH) else op
+            node_line = (op, compilation.id, node.span if node else None)
+            found.setdefault((custom, call.reason, call.hint), []).append(node_line)
     for (custom, reason, hint), node_lines in found.items():
         where, advice = ("its own code", _CUSTOM_ADVICE) if custom else ("in ATen", hint)
         _, compilation_id, span = node_lines[0]
@@ -446,7 +447,7 @@ def _values_not_finite(session: Session) -> Iterator[Finding]:
         values = {v.node: v for passage in compilation.call_values for v in passage.nodes}
         if not values:
             continue
-        nodes = {n.id: n for g in compilation.graphs for n in g.nodes if n.id in values}
+        nodes = nodes_by_id(compilation, values)
         for id, found in values.items():
             node = nodes.get(id)
             if node is None or not (found.nans or found.infinities):

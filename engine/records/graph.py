@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -155,8 +156,12 @@ class GraphRecord(Record):
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:
-        """Nodes in their order; those with the source of an earlier one may be missing."""
+        """Nodes in their order. Those with the source of an earlier one, and inputs, may be missing."""
         return self.nodes
+
+    def find_nodes(self, ids: Collection[str]) -> list[NodeRecord]:
+        """Return the nodes with these ids, in the graph's order."""
+        return [n for n in self.nodes if n.id in ids]
 
     @property
     def node_count(self) -> int:

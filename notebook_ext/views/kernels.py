@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.kernels.gpu_targets import TARGETS
-from engine.records.counts import aten_calls_of, unique_kernels
+from engine.records.counts import aten_calls_of, nodes_by_id, unique_kernels
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import NodeRecord, operator_name
 from engine.records.kernels import KernelRecord, KernelResources, LaunchGroup, TargetRecord
@@ -85,8 +85,9 @@ def kernels(session: Session) -> dict[str, Any]:
                 "is_library": e.is_library,
             }
             for c in shown
-            for nodes in ({n.id: n for g in c.graphs for n in g.nodes},)
-            for e in aten_calls_of(c)
+            for calls in (aten_calls_of(c),)
+            for nodes in (nodes_by_id(c, [e.node for e in calls]),)
+            for e in calls
         ],
         "decisions": [_decision_data(c, d) for c in shown for lowering in _lowerings_of(c) for d in lowering.decisions],
     }
@@ -103,9 +104,8 @@ def _lowerings_of(compilation: CompilationRecord) -> list[LoweringRecord]:
 
 
 def _fused_nodes(compilation: CompilationRecord) -> dict[str, NodeRecord]:
-    """Return the nodes that kernels fuse, by id; graphs are read only if needed."""
-    wanted = {i for k in compilation.kernels for i in k.fused_nodes}
-    return {n.id: n for g in compilation.graphs for n in g.nodes if n.id in wanted} if wanted else {}
+    """Return the nodes that kernels fuse, by id."""
+    return nodes_by_id(compilation, (i for k in compilation.kernels for i in k.fused_nodes))
 
 
 def _kernel_row(

@@ -195,5 +195,6 @@ def _key_groups(session: Session) -> list[list[str]]:
     texts: dict[str, list[str]] = {}
     for key in artifact_keys(session):
         texts.setdefault(key.split("|")[1], []).append(key)
-    whole = [*(key for key in session_keys() if key != "index"), *texts.get("", ())]
+    # The page begins with Home; the index is last.
+    whole = [*(key for key in session_keys() if key not in ("home", "index")), *texts.get("", ())]
     return [whole, *([*entry_keys(c), *texts.get(c.id, ())] for c in session.compilations)]

@@ -187,6 +187,8 @@ def node_line(node: NodeRecord) -> str:
 def _origin_rows(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphRecord | None, list[list[int]]]:
     """Return the graph with most origins of this graph's nodes, and each node's origins in it."""
     wanted = {o for n in chosen.nodes for o in n.origins}
+    if not wanted:
+        return None, []
     others = [g for g in record.graphs if g is not chosen]
     if (earlier := graph_before_pass(record, chosen.stage)) is not None:
         others = [earlier]

@@ -8,7 +8,7 @@ from typing import Any
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import is_installed_file
 from engine.records.bytecode import SourceFile
-from engine.records.counts import RootGroup, breaks_of, errors_of, groups, recompiles_of
+from engine.records.counts import RootGroup, breaks_of, errors_of, groups, nodes_by_id, recompiles_of
 from engine.records.format_amounts import format_bytes
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
@@ -125,8 +125,7 @@ def _mark_recompiles(session: Session, group: RootGroup, marks: Marks) -> None:
 def _mark_kernels(session: Session, compilation: CompilationRecord, marks: Marks) -> int:
     """Mark the lines that kernels come from; return the bytes that the kernels move."""
     kernels = {k.id: k for k in compilation.kernels or compilation.cpu_program.kernels}.values()
-    wanted = {i for k in kernels for i in k.fused_nodes}
-    nodes = {n.id: n for g in compilation.graphs for n in g.nodes if n.id in wanted} if wanted else {}
+    nodes = nodes_by_id(compilation, (i for k in kernels for i in k.fused_nodes))
     files = {f.id for f in session.files}
     for kernel in kernels:
         spans = [source_lines.node_spans(nodes[i], files).span for i in kernel.fused_nodes if i in nodes]

@@ -18,6 +18,8 @@ from engine.observe.timings import parse_timings
 from engine.observe.trace_events import frame_id_of, parse_compile_id, parse_event
 from engine.observe.trace_payloads import InMemoryPayload
 from engine.records.bytecode import Span
+from engine.records.findings import find_problems
+from engine.records.session import CompilationRecord, Session
 
 GRAPH = """\
 class <lambda>(torch.nn.Module):
@@ -168,7 +170,7 @@ def test_kernels_and_library_calls() -> None:
     ]
     assert triton.text.startswith("import triton")
     assert "void  kernel" in cpp.text
-    lowering = parse_lowering(OUTPUT_CODE, "0/0")
+    lowering = parse_lowering(OUTPUT_CODE)
     assert [e.op for e in lowering.externs] == ["extern_kernels.mm", "torch.ops.aten.topk.default"]
     assert "xoffset" not in lowering.wrapper_text
 
@@ -321,12 +323,29 @@ def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
     assert found.hints == ("Use `torch.cond`.",)
 
 
-def test_sources_of_equal_graph_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal graph texts have one node per source line in order, and are parsed once."""
+def test_nodes_by_source_are_the_first_nodes_of_their_lines() -> None:
+    """One node per source line in order; comments of nested graphs and above the output name no node."""
     nodes = [f'        v{i}: "f32[2]" = torch.sin(v{i});' for i in range(3)]
     lines = [f"         # File: /app/m.py:{n} in f, code: x" for n in (7, 3, 7)]
-    text = "\n".join(["    def forward(self, x):", *(part for pair in zip(lines, nodes, strict=True) for part in pair)])
-    first, second = (LazyGraph(f"fx:{c}", "fx", "FX", InMemoryPayload(text), "fx", c) for c in ("0/0", "0/1"))
-    assert [n.span.line for n in first.nodes_by_source if n.span] == [7, 3]
+    text = "\n".join([
+        "    def forward(self, x):", *(part for pair in zip(lines, nodes, strict=True) for part in pair),
+        lines[0].replace(":7", ":8"), "        return (v2,)",
+        "    class body(torch.nn.Module):", "        def forward(self, x):", f"    {lines[0].replace(':7', ':9')}", f"    {nodes[0]}",
+    ])  # fmt: skip
+    graph = LazyGraph("fx:0/0", "fx", "FX", InMemoryPayload(text), "fx", "0/0")
+    by_line = {n.span.line: n for n in reversed(graph.nodes) if n.span}
+    assert list(graph.nodes_by_source) == [by_line[7], by_line[3]]
+
+
+def test_findings_of_a_log_parse_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Library calls of Inductor name no node, so that no graph is searched for them."""
+    session = Session(subject="torch")
+    graph = LazyGraph("fx:0/0", "fx", "FX", InMemoryPayload("    def forward(self, x):\n"), "fx", "0/0")
+    lowering = parse_lowering(OUTPUT_CODE)
+    session.put_compilation(
+        CompilationRecord("0/0", "0", "first call", graphs=(graph,), lowering=lowering, compiler="torch")
+    )
     monkeypatch.setattr(lazy_records, "parse_nodes", None)
-    assert second.nodes_by_source == first.nodes_by_source
+    assert lowering.externs
+    assert [f for f in find_problems(session) if f.kind == "aten-fallback"] == []
+    assert graph.find_nodes(["post:0/0:mm"]) == []
