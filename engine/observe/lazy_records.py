@@ -71,7 +71,7 @@ class LazyGraph(GraphRecord):
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:
-        """The first node below each comment with a source line, without inputs; the rest is not parsed."""
+        """The first node of each source line, without inputs; the rest is not parsed."""
         first: dict[str, str] = {}
         for match in _STATEMENT_BELOW_COMMENT.finditer(self.text):
             first.setdefault(match[1], match[0])

@@ -156,7 +156,7 @@ class GraphRecord(Record):
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:
-        """Nodes in their order. Those with the source of an earlier one, and inputs, may be missing."""
+        """Nodes in order; one for each source line is enough, and inputs may be missing."""
         return self.nodes
 
     def find_nodes(self, ids: Collection[str]) -> list[NodeRecord]:

@@ -324,7 +324,7 @@ def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
 
 
 def test_nodes_by_source_are_the_first_nodes_of_their_lines() -> None:
-    """One node per source line in order; comments of nested graphs and above the output name no node."""
+    """One node per source line, in order; not of nested graphs, not of the output."""
     nodes = [f'        v{i}: "f32[2]" = torch.sin(v{i});' for i in range(3)]
     lines = [f"         # File: /app/m.py:{n} in f, code: x" for n in (7, 3, 7)]
     text = "\n".join([
