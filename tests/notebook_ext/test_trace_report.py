@@ -55,11 +55,12 @@ def session(log: Path) -> Session:
 
 
 def packed(page: str) -> dict[str, Any]:
-    """The parts in a page, unpacked as a browser would."""
+    """The parts in a page as a browser reads them: of its first view, and packed."""
+    first = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["parts"]
     found = re.search(r'<script type="application/json" id="index">(.*?)</script>', page)
     assert found is not None
     texts = dict(re.findall(r'<script type="text/plain" id="p(\d+)">([^<]*)</script>', page))
-    return {
+    return first | {
         key: json.loads(zlib.decompress(base64.b64decode(texts[str(i)]))) for key, i in json.loads(found[1]).items()
     }
 
@@ -73,8 +74,7 @@ def test_page_holds_every_part(log: Path, session: Session, tmp_path: Path, caps
     assert write_trace_report(log, page) == 0
     assert str(page) in capsys.readouterr().out
     text = page.read_text(encoding="utf-8")
-    first = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["parts"]
-    found = first | packed(text)
+    found = packed(text)
     assert found == json.loads(json.dumps(all_parts(session)))
     assert set(all_keys(session)) <= set(found)
     assert not re.search(
