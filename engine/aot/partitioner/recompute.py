@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from engine.graph.effect_tokens import is_with_effects
 from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.introspection.operator_facts import facts_of_overload
+from engine.ir.node_metadata import is_backward_node
 from engine.ir.node_values import called_overload, is_scalar, tensor_meta
 from engine.torch_private.operators import fft_functions
 
@@ -45,6 +46,9 @@ _WINDOWS = frozenset(
 )
 """Operators on windows of the input. On a CPU, ATen runs each without fusion."""
 
+_PRODUCTS = frozenset("mm addmm bmm baddbmm convolution convolution_backward".split())
+"""Operators that ATen runs: what they read is in memory."""
+
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
 
@@ -68,9 +72,23 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_backward:
         return "it is expensive"
     value = tensor_meta(node)
-    if facts.name in _WINDOWS and value is not None and value.device.type == "cpu":
+    if value is None or value.device.type != "cpu":
+        return ""
+    if facts.name in _WINDOWS:
         return "on a CPU it is expensive: no kernel fuses it with others"
+    if not is_view(node) and {True, False} <= set(_products_in_backward(node)):
+        return "products read it in forward and backward: on a CPU, reading it takes less time than computing it"
     return ""
+
+
+def _products_in_backward(node: torch.fx.Node) -> Iterator[bool]:
+    """Yield True for a product in the backward that reads a value or its view, else False."""
+    for user in node.users:
+        called = called_overload(user.target)
+        if called is not None and facts_of_overload(called).name in _PRODUCTS:
+            yield is_backward_node(user)
+        elif is_view(user):
+            yield from _products_in_backward(user)
 
 
 def is_view(node: torch.fx.Node) -> bool:

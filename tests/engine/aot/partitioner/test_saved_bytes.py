@@ -89,6 +89,17 @@ def test_a_pooled_value_is_saved_on_a_cpu() -> None:
     assert [value.action for value in values if "pool" in value.name] == ["saved"]
 
 
+def test_a_value_that_products_read_is_not_computed_twice_on_a_cpu() -> None:
+    """Eager saves it for the product's backward, so saving it needs no more memory than eager."""
+
+    def block(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(x @ v) @ w
+
+    partition = _partition(block, _leaf(), _leaf(), _leaf())
+    assert [value.action for value in partition.values if "gelu" in value.name] == ["saved"]
+    assert partition.saved_bytes <= partition.bytes_without_recompute
+
+
 OF_PARAMETERS: dict[str, Callable[..., torch.Tensor]] = {
     "computed of it": lambda x, w, b: w.exp() * x,
     "scaled and shifted": lambda x, w, b: (x * w.detach() + b).relu().sin(),
