@@ -72,6 +72,7 @@ _LOOP = r"\b__stack_\d+(?:\.__reduce__\(\)\[1\]\[0\])*"
 """Matches the iterator of a loop, or the one that ``enumerate`` wraps."""
 
 
+@functools.lru_cache(maxsize=4096)
 def source_name(origin: str) -> str:
     """Return the user's name of a source: ``L['x'].weight`` is ``x.weight``.
 
