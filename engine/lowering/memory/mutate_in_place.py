@@ -31,11 +31,13 @@ CALLS_WITHOUT_VALUE_ERRORS = frozenset(
     (
         *("attention", "attention_backward"),
         *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward"),
-        *("empty", "empty_like", "new_empty", "empty_strided", "zeros"),
+        *("empty_like", "rand_like", "randn_like", "exponential", "sum", "mean", "amax", "amin", "cumsum", "sort"),
+        *("max_pool2d_with_indices", "avg_pool2d", "im2col", "grid_sampler_2d", "_fft_r2c", "_fft_c2r", "_fft_c2c"),
+        *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "topk", "native_dropout"),
         *(f"_scaled_dot_product_{n}_attention{b}" for n in ("flash", "efficient", "cudnn") for b in ("", "_backward")),
     )
 )
-"""Operators that raise no errors about values: an input may be written before they run."""
+"""Operators on tensors that raise no errors about values: inputs may be written earlier."""
 
 
 def plan_mutations(
@@ -128,10 +130,15 @@ def _call_may_raise(call: AtenCall, buffers: Mapping[str, Buffer]) -> bool:
     called = called_overload(call.target)
     if called is None:
         return True
+    name = called._schema.name.partition("::")[2]
+    if called.namespace == "aten" and not buffer_refs((call.args, call.kwargs)):
+        return False  # it creates a tensor: there are no values to read
+    if name == "bernoulli" and called._overloadname == "p":
+        return False  # other overloads read probabilities
     results = [buffers[name] for name in call.result_buffers if name is not None and name in buffers]
     if facts_of_overload(called).is_pointwise and results and all(b.dtype.is_floating_point for b in results):
         return False
-    return called._schema.name.partition("::")[2] not in CALLS_WITHOUT_VALUE_ERRORS
+    return name not in CALLS_WITHOUT_VALUE_ERRORS
 
 
 def _is_replaceable(target: Buffer | None, result: Buffer | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +78,26 @@ def test_a_cpu_kernel_writes_an_input_only_where_nothing_raises_later() -> None:
     assert written_on_cpu(lambda w, i: (w.sin() * 2, i), w, places)
     assert not written_on_cpu(lambda w, i: (w.sin() + w[i], i), w, places)
     assert not written_on_cpu(lambda w, n: (w.sin() * 2, (n // (n - 1)) + 1), w, n)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        lambda g: torch.nn.functional.dropout(g, 0.5),
+        lambda g: g + torch.rand(64, device="cpu"),
+        lambda g: torch.nn.functional.interpolate(g[None, None], scale_factor=2, mode="bilinear"),
+        lambda g: torch.fft.rfft(g).abs(),
+        lambda g: g.topk(3)[0],
+    ],
+)
+def test_operators_that_check_no_values_may_follow(later: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Running statistics are written in place although dropout, resizing or sorting follows."""
+    assert written(lambda w, g: (w * 0.9 + g * 0.1, later(g)), SIDE.clone(), SIDE)
+
+
+def test_probabilities_are_checked_before_an_input_is_written() -> None:
+    """Tensors of probabilities may be out of range."""
+    assert not written(lambda w, g: (w * 0.9 + g * 0.1, torch.bernoulli(g)), SIDE.clone(), SIDE)
 
 
 class Launches:
