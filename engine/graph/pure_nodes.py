@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from engine.ir.graph_callable import graph_callable_of
 from engine.ir.introspection.operator_facts import facts_of_node
 
 _PURE_OPS = frozenset(
@@ -36,7 +37,7 @@ def counts_writes(user: torch.fx.Node) -> bool:
 
     torch operations do, except those that update running statistics or check gradients for infinities.
     """
-    if user.op == "call_method":
+    if user.op == "call_method" or graph_callable_of(user).counts_writes:
         return True
     home = str(getattr(user.target, "__module__", None)).partition(".")[0]
     facts = facts_of_node(user)

@@ -21,6 +21,7 @@ class GraphCallable:
         *,
         changes_state: bool = False,
         is_python: bool = False,
+        counts_writes: bool = False,
         effect: str = "changes torch's state",
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
@@ -36,6 +37,8 @@ class GraphCallable:
         """Description of its side effect, for display."""
         self.runs_user_python = is_python
         """True if it runs user Python code, which may read state that the user's code changes."""
+        self.counts_writes = counts_writes
+        """True if the versions of its arguments show all that it mutates."""
         self.context_args = dict(arguments or {})
         """Constructor arguments of the context manager that it enters."""
 

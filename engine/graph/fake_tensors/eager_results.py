@@ -13,7 +13,7 @@ ResultRule = Callable[[Mapping[str, Any], Any], Any]
 """Corrects the fake results of a call, given its arguments by name."""
 
 
-FakeResults = Callable[[Mapping[str, Any]], tuple[Any, ...]]
+FakeResults = Callable[[Mapping[str, Any]], Any]
 """Makes the fake results of a call, given its arguments by name."""
 
 
@@ -61,6 +61,11 @@ def _with_mask(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     return torch.empty_like(arguments["self"]), torch.empty_like(arguments["self"], dtype=torch.bool)
 
 
+def _item(arguments: Mapping[str, Any]) -> Any:
+    """Return a symbol; in inference mode torch cannot do so for symbolic layouts."""
+    return torch.ops.aten.item.default.decompose(arguments["self"])
+
+
 def _unique(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return results of unknown size: before torch 2.13 they have the size for zeros, one."""
     options = (arguments[name] for name in ("sorted", "return_inverse") if name in arguments)
@@ -78,8 +83,9 @@ _FAKES: dict[str, FakeResults] = {
         _with_mask,
     ),
     "_unique": _unique,
+    "item": _item,
 }
-"""Fake results by name of operators that have no fake implementation in some torch."""
+"""Fake results by name of operators without a fake implementation in some torch."""
 
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,

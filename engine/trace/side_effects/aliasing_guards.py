@@ -16,10 +16,10 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.shared_inputs import SharedInputs
 from engine.trace.side_effects.input_mutations import (
-    _may_share_storage,
-    _storage_id,
-    _storages_written_through_data,
+    may_share_storage,
+    mutated_inputs,
     requires_grad_inputs,
+    storage_id,
 )
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -46,9 +46,9 @@ def add_aliasing_guards(tx: Tracer) -> None:
         for value, real in tx.objects.variables_by_id.values()
     ):
         raise SkipFrame("argument-aliasing", "a dict is mutated, and a view of it was created outside the function")
-    changed, written = _tensors_with_set_attributes(tx), _written_inputs(tx)
+    changed, written = _tensors_with_set_attributes(tx), mutated_inputs(tx)
     shared = tx.state_of(SharedInputs)
-    shared.require_unmutated({_storage_id(v) for v in written})
+    shared.require_unmutated({storage_id(v.real_object) for v in written})
     shared.require_identity(*map(tx.objects.real_object, (*tx.objects.identity_keys.values(), *changed)))
     # One guard for all tensors: one per pair would be too many, as a model has many parameters.
     _guard_distinct(tx, changed, _read_tensors(tx), why)
@@ -79,15 +79,6 @@ def _tensors_with_set_attributes(tx: Tracer) -> list[Variable]:
     return [v for v in _read_tensors(tx) if tx.inputs.graph_sets_data or id(v) in mutated or v.source in flagged]
 
 
-def _written_inputs(tx: Tracer) -> list[TensorVariable]:
-    unseen = _storages_written_through_data(tx)
-    return [
-        v
-        for v, version in tx.inputs.input_tensors
-        if not v.fake.is_inference() and (v.fake._version != version or v.fake.untyped_storage()._cdata in unseen)
-    ]
-
-
 def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
     """Return True if Python creates the object for each call: the dict of ``**kwargs``.
 
@@ -103,7 +94,7 @@ def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
 def _guard_no_overlap(tx: Tracer, written: list[TensorVariable]) -> None:
     used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors if v.node_or_none is not None]
     why = "it is mutated; a tensor that shares its memory would change with it"
-    homes = {id(v): _storage_id(v) for v, _ in tx.inputs.input_tensors}
+    homes = {id(v): storage_id(v.real_object) for v, _ in tx.inputs.input_tensors}
     flagged = {*requires_grad_inputs(tx)}  # a view of such a tensor requires grad from then on
     alone: list[TensorVariable] = []
     changed = {*map(id, written)}
@@ -114,7 +105,7 @@ def _guard_no_overlap(tx: Tracer, written: list[TensorVariable]) -> None:
             continue
         others = [v for v in used if v is not value and v.source is not None]
         home = homes[id(value)]
-        disjoint = [o for o in others if not _may_share_storage(home, homes[id(o)])]
+        disjoint = [o for o in others if not may_share_storage(home, homes[id(o)])]
         if len(disjoint) == len(others) and value in used:
             alone.append(value)
         elif disjoint:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
+from engine.graph.pure_nodes import counts_writes
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.sources.base import Source
@@ -15,44 +17,60 @@ from engine.torch_private.operators import debug_has_internal_overlap
 from engine.trace.annotations import Tracer
 from engine.trace.variables.tensors.tensor import TensorVariable
 
-
-def _storages_written_through_data(tx: Tracer) -> set[int]:
-    """Return the storages mutated through ``x.data``; the version of ``x`` does not show this."""
-    storages: set[int] = set()
-    for node in tx.graph.graph.nodes:
-        if node.target is getattr and node.args[1] == "data":
-            fake = node.meta["example_value"]
-            if isinstance(fake, torch.Tensor) and not fake.is_inference() and fake._version != node.meta["version"]:
-                storages.add(fake.untyped_storage()._cdata)
-    return storages
-
-
 _UNKNOWN_STORAGE = 0
 """Storage id of a tensor whose storage is not accessible: it may be any."""
 
 
-def _storage_id(value: TensorVariable) -> int | None:
-    """Return the id of an input's storage; None if the tensor is no input."""
-    if value.real_object is None:
+def storage_id(tensor: torch.Tensor | None) -> int | None:
+    """Return the id of a tensor's storage; None if there is no tensor."""
+    if tensor is None:
         return None
     try:
-        return int(value.real_object.untyped_storage()._cdata)
-    except RuntimeError:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
         return _UNKNOWN_STORAGE
 
 
-def _may_share_storage(home: int | None, other: int | None) -> bool:
+def may_share_storage(home: int | None, other: int | None) -> bool:
+    """Return True if two storage ids are of one storage, or may be."""
     return home is not None and other is not None and (home == other or _UNKNOWN_STORAGE in (home, other))
 
 
 def mutates_inputs(tx: Tracer) -> bool:
-    """Return True if the graph mutates an input."""
-    return (
-        tx.inputs.graph_sets_data
-        or bool(tx.inputs.data_assigned_inputs)
-        or any(v.fake.is_inference() or v.fake._version != version for v, version in tx.inputs.input_tensors)
-        or not _running_stats(tx).isdisjoint(id(v.fake) for v, _ in tx.inputs.input_tensors)
-    )
+    """Return True if the graph mutates an input, or may mutate an inference tensor."""
+    return tx.inputs.graph_sets_data or bool(tx.inputs.data_assigned_inputs) or bool(mutated_inputs(tx))
+
+
+def mutated_inputs(tx: Tracer) -> list[TensorVariable]:
+    """Return the inputs that the graph mutates, or may mutate if they are inference tensors."""
+    uncounted = {storage_id(t) for node in tx.graph.graph.nodes for t in _uncounted_writes(node)}
+    return [
+        value
+        for value, version in tx.inputs.input_tensors
+        if storage_id(value.fake) in uncounted or (not value.fake.is_inference() and value.fake._version != version)
+    ]
+
+
+def _uncounted_writes(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a node may mutate although their versions do not show it."""
+    result, facts = node.meta.get("example_value"), facts_of_node(node)
+    if node.target is getattr and node.args[1] == "data":
+        if isinstance(result, torch.Tensor) and not result.is_inference() and result._version != node.meta["version"]:
+            yield result
+        return
+    operands = [n.meta.get("example_value") for n in node.all_input_nodes]
+    tensors = [t for t in operands if isinstance(t, torch.Tensor)]
+    if facts.running_stats and _updates_running_stats(node):
+        # The arguments after the input that need no gradient are updated without a version bump.
+        yield from (t for t in tensors[1:] if not t.requires_grad)
+    if facts.writes or _may_write(node):
+        yield from (t for t in tensors if t.is_inference())
+
+
+def _may_write(node: torch.fx.Node) -> bool:
+    """Return True if the node may mutate an argument although no schema says that it does."""
+    has_true = any(a is True for a in (*node.args, *node.kwargs.values()))  # it may be ``inplace=True``
+    return not counts_writes(node) or has_true or "out" in node.kwargs or node.target in (F.embedding, F.embedding_bag)
 
 
 def _updates_running_stats(node: torch.fx.Node) -> bool:
@@ -66,39 +84,19 @@ def _updates_running_stats(node: torch.fx.Node) -> bool:
     return facts_of_node(node).name == "instance_norm" if training is None else bool(training)
 
 
-def _running_stats(tx: Tracer) -> set[int]:
-    """Return the ids of fake tensors that normalizations update without a version bump.
-
-    These are the arguments after the input that need no gradient.
-    """
-    storages: set[int] = set()
-    for node in tx.graph.graph.nodes:
-        if facts_of_node(node).running_stats and _updates_running_stats(node):
-            tensors = (a.meta.get("example_value") for a in node.all_input_nodes[1:])
-            storages.update(id(t) for t in tensors if isinstance(t, torch.Tensor) and not t.requires_grad)
-    return storages
-
-
 def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
     """Return the sources of mutated inputs if restoring their data undoes all mutations.
 
     Return None if it does not.
     """
-    if tx.inputs.graph_sets_data or _storages_written_through_data(tx):
+    if tx.inputs.graph_sets_data or any(not is_plain_tensor(v.real_object) for v in tx.inputs.data_assigned_inputs):
         return None
-    sources: list[Source] = []
-    if any(not is_plain_tensor(value.real_object) for value in tx.inputs.data_assigned_inputs):
-        return None
-    sources += [value.source for value in tx.inputs.data_assigned_inputs]
-    statistics = _running_stats(tx)
-    for value, version in tx.inputs.input_tensors:
+    sources = [value.source for value in tx.inputs.data_assigned_inputs]
+    for value in mutated_inputs(tx):
         fake, real = value.fake, value.real_object
-        if fake.is_inference():
-            return None
-        if fake._version == version and id(fake) not in statistics:
-            continue
         if (
             tx.inputs.data_assigned_inputs
+            or fake.is_inference()
             or value.source is None
             or real is None
             or not is_plain_tensor(real)
@@ -132,7 +130,9 @@ def alias_gains_requires_grad(tx: Tracer) -> bool:
         value.real_object is not None
         and value.fake.requires_grad != value.real_object.requires_grad
         and not value.fake.is_leaf  # a leaf: ``requires_grad_`` was called on it, which affects no other tensor
-        and any(_may_share_storage(_storage_id(value), _storage_id(o)) for o in used if o is not value)
+        and any(
+            may_share_storage(storage_id(value.real_object), storage_id(o.real_object)) for o in used if o is not value
+        )
         for value in used
     )
 

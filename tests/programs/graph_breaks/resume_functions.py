@@ -1121,3 +1121,36 @@ def appended_to_itself(xs):
     log.append(log)
     table["self"] = table
     return log[1] is log, table["self"] is table, log[0] + 1
+
+
+@program(lambda: (torch.ones(4), torch.tensor([5])))
+def data_written_before_an_error_in_try(x, index):
+    """What is written through ``.data`` before an error that is caught is written once."""
+    try:
+        x.data.add_(1)
+        return x[index]
+    except IndexError:
+        return x.sum()
+
+
+@program(lambda: (torch.ones(4), torch.tensor([5]), []))
+def data_of_a_view_written_before_an_error(x, index, log):
+    """The same through a view, in a function that appends to a list and raises."""
+    log.append(1)
+    x[1:].data.mul_(3)
+    return x[index]
+
+
+@program(*[lambda n=n: (torch.rand(2, n) + 0.5, torch.tensor([[1, 2]])) for n in (5, 6, 7)], breaks=2)
+def loop_left_early_in_inference_mode(p, ids):
+    """Code after a break in inference mode reads inference tensors and is captured."""
+    accepted = 0
+    with torch.inference_mode():
+        q = p.softmax(-1)
+        tokens = torch.cat([ids, ids], 1)
+        for i in range(2):
+            if (q[0, tokens[0, i]] / q[0, 1]).item() < 0.1:
+                break
+            accepted += 1
+        q = q * accepted
+    return q.clone()

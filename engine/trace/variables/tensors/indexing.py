@@ -33,7 +33,7 @@ def _select(of: torch.Tensor, dim: int, index: int | torch.SymInt) -> torch.Tens
     return of[(slice(None),) * dim + (index,)] if isinstance(index, int) else of.select(dim, index)
 
 
-_SELECT = GraphCallable("select", _select)
+_SELECT = GraphCallable("select", _select, counts_writes=True)
 """A select in the graph; an int index uses ``[]``, so index errors match eager mode."""
 
 
