@@ -116,6 +116,10 @@ class LoweringContext:
         """
         return self._define("pointwise", shape, dtype, body, name, stride=stride)
 
+    def full(self, shape: Sequence[Size], dtype: torch.dtype, value: Any, name: str = "") -> LoweredTensor:
+        """Define a tensor whose elements all have one value."""
+        return self.pointwise(shape, dtype, lambda b, i: b.constant(value, dtype), name=name)
+
     def reduction(
         self,
         kind: str,
@@ -171,7 +175,7 @@ class LoweringContext:
         axis: int = 0,
         start: TensorDef | float | None = None,
     ) -> LoweredTensor:
-        label = name or self._current_node_name()
+        label = name or self.node_name
         sizes = tuple(shape)
         tensor_def = TensorDef(
             self.unique_name(label),
@@ -190,7 +194,9 @@ class LoweringContext:
         tensor_def.label = label.lstrip("_").removeprefix("native_")
         return LoweredTensor(sizes, self.add(tensor_def))
 
-    def _current_node_name(self) -> str:
+    @property
+    def node_name(self) -> str:
+        """Name of the node that is being lowered."""
         return self.current_node.name if self.current_node is not None else "t"
 
     def _result_stride(self, shape: tuple[Size, ...], stride: Sequence[Size] | None) -> tuple[Size, ...]:

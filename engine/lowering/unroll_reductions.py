@@ -66,7 +66,7 @@ def _unroll(tensor_def: TensorDef) -> None:
         parts = [body(b, index, tuple(IndexExpr({}, k) for k in position)) for position in positions]
         total_so_far: LoopIROp = parts[0]
         for part in parts[1:]:
-            total_so_far = b.call("add", total_so_far, part)
+            total_so_far = total_so_far + part
         return total_so_far
 
     tensor_def.kind, tensor_def.body, tensor_def.ranges, tensor_def.reduction, tensor_def.unfused = (

@@ -12,6 +12,7 @@ the program. A fused chain is therefore at least as accurate as eager, which rou
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -31,7 +32,7 @@ from engine.ir.loop_ir.index_expr import (
     lower_bound,
     unflatten,
 )
-from engine.ir.loop_ir.ops import LOOP_INVARIANT, WRITE_OPS, LoopIROp, R, X, compute_dtype
+from engine.ir.loop_ir.ops import LOOP_INVARIANT, WRITE_OPS, LoopIROp, Operand, R, X, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
 from engine.ir.static_sizes import static_size
 
@@ -68,6 +69,7 @@ class LoopBuilder:
         self._masks: list[LoopIROp] = []
         self._node_ids: tuple[str, ...] = ()
         self._user_line = ""
+        self._reference = weakref.ref(self)
 
     def _space(self, index: IndexExpr) -> frozenset[str]:
         space = frozenset(R if v in self.reduction_vars else X for v in index.variables())
@@ -99,7 +101,7 @@ class LoopBuilder:
                     space |= self._space(index)
                 if mask is not None:
                     space |= mask.loops
-            op = LoopIROp(len(self.ops), name, args, dtype, space, value, index, buffer, mask)
+            op = LoopIROp(len(self.ops), name, args, dtype, space, value, index, buffer, mask, builder=self._reference)
             self.ops.append(op)
             self._cse[key] = op
         for origin in self._node_ids:
@@ -171,23 +173,21 @@ class LoopBuilder:
         """Reinterpret the bits of a value of dtype ``own`` as ``dtype`` of equal width."""
         return self._emit("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
 
-    def where(self, condition: LoopIROp, then: LoopIROp, otherwise: LoopIROp) -> LoopIROp:
+    def where(self, condition: LoopIROp, then: LoopIROp, otherwise: Operand) -> LoopIROp:
         """Select between two values of one dtype."""
+        if not isinstance(otherwise, LoopIROp):
+            otherwise = self.constant(otherwise, then.dtype)
         if condition.name == "constant":
             return then if condition.value else otherwise
         return self.call("where", condition, then, otherwise, dtype=then.dtype)
 
     def index_lt(self, index: IndexExpr, limit: Size) -> LoopIROp:
         """Return ``index < limit``."""
-        return self.call("lt", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
+        return self.index_value(index) < self.size(limit, self.index_dtype)
 
     def index_ge(self, index: IndexExpr, limit: Size) -> LoopIROp:
         """Return ``index >= limit``."""
-        return self.call("ge", self.index_value(index), self.size(limit, self.index_dtype), dtype=torch.bool)
-
-    def logical_and(self, a: LoopIROp, b: LoopIROp) -> LoopIROp:
-        """Return the logical and."""
-        return self.call("and", a, b, dtype=torch.bool)
+        return self.index_value(index) >= self.size(limit, self.index_dtype)
 
     def masked(self, condition: LoopIROp, then: Callable[[], LoopIROp], otherwise: LoopIROp) -> LoopIROp:
         """Return ``then()`` where the condition holds, else ``otherwise``.
@@ -213,8 +213,7 @@ class LoopBuilder:
             return inner.index
         value = self.cast(value, torch.int64)
         if wraps:
-            is_negative = self.call("lt", value, self.constant(0, torch.int64), dtype=torch.bool)
-            wrapped = self.where(is_negative, self.call("add", value, self.size(size, torch.int64)), value)
+            wrapped = self.where(value < 0, value + self.size(size, torch.int64), value)
             if not wrapped.label:
                 wrapped.label = f"{value.label or 'picked'}_at"
             value = wrapped
@@ -228,7 +227,7 @@ class LoopBuilder:
     def _mask(self) -> LoopIROp | None:
         mask: LoopIROp | None = None
         for condition in self._masks:
-            mask = condition if mask is None else self.logical_and(mask, condition)
+            mask = condition if mask is None else mask & condition
         return mask
 
     def load(self, source: TensorDef, index: Coordinates) -> LoopIROp:
@@ -298,11 +297,7 @@ class LoopBuilder:
         walked = position.args[0] if position.name == "to" else position
         if walked.name != "index" or walked.index != self.reduction_index or R in index.loops:
             return None
-        is_position = self.logical_and(
-            self.call("ge", index, self.constant(0, index.dtype), dtype=torch.bool),
-            self.call("lt", index, self.size(source.ranges[0], index.dtype), dtype=torch.bool),
-        )
-        return self.where(is_position, x, zero)
+        return self.where((index >= 0) & (index < self.size(source.ranges[0], index.dtype)), x, zero)
 
     def scatter(
         self, target: TensorDef, walked: Coordinates, coordinates: Coordinates, value: LoopIROp, *, is_added: bool
@@ -315,7 +310,7 @@ class LoopBuilder:
         for i, size in zip(coordinates, target.shape, strict=True):
             if i.indirect_ops():
                 for test in (self.index_ge(i, 0), self.index_lt(i, size)):
-                    inside = test if inside is None else self.logical_and(inside, test)
+                    inside = test if inside is None else inside & test
         position = flatten(coordinates, target.stride)
         space = self._space(position) | value.loops | frozenset().union(*(self._space(i) for i in walked))
         name = "atomic_add" if is_added else "store"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -73,9 +74,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
+Operand: TypeAlias = "LoopIROp | float"
+"""An op, or a number of the other operand's dtype."""
+
+
 @dataclass(eq=False)
 class LoopIROp:
-    """One operation of the loop IR.
+    """One operation of the loop IR; Python's operators on ops record further ops.
 
     ``loops`` is the set of loops along which its value varies; ``dtype`` is the computing dtype. ``value`` is a
     constant, the kind of a reduction, the target of a cast, or the user line of a bounds check. ``index`` is
@@ -93,6 +98,75 @@ class LoopIROp:
     mask: LoopIROp | None = None
     node_ids: list[str] = field(default_factory=list)
     label: str = ""
+    builder: weakref.ref[Any] = field(kw_only=True, repr=False)
+    """The ``LoopBuilder`` that recorded the op.
+
+    Weak, so that a kernel does not keep the definitions that it inlined.
+    """
+
+    @property
+    def _recorder(self) -> Any:
+        builder = self.builder()
+        assert builder is not None, "an op is computed with after its kernel's loops are built"
+        return builder
+
+    def _record(self, name: str, other: Operand, dtype: torch.dtype | None = None, *, swap: bool = False) -> LoopIROp:
+        operand = other if isinstance(other, LoopIROp) else self._recorder.constant(other, self.dtype)
+        args = (operand, self) if swap else (self, operand)
+        op: LoopIROp = self._recorder.call(name, *args, dtype=dtype)
+        return op
+
+    def __add__(self, other: Operand) -> LoopIROp:
+        return self._record("add", other)
+
+    def __sub__(self, other: Operand) -> LoopIROp:
+        return self._record("sub", other)
+
+    def __rsub__(self, other: float) -> LoopIROp:
+        return self._record("sub", other, swap=True)
+
+    def __mul__(self, other: Operand) -> LoopIROp:
+        return self._record("mul", other)
+
+    def __truediv__(self, other: Operand) -> LoopIROp:
+        return self._record("div", other)
+
+    def __rtruediv__(self, other: float) -> LoopIROp:
+        return self._record("div", other, swap=True)
+
+    def __neg__(self) -> LoopIROp:
+        op: LoopIROp = self._recorder.call("neg", self)
+        return op
+
+    def __lt__(self, other: Operand) -> LoopIROp:
+        return self._record("lt", other, torch.bool)
+
+    def __le__(self, other: Operand) -> LoopIROp:
+        return self._record("le", other, torch.bool)
+
+    def __gt__(self, other: Operand) -> LoopIROp:
+        return self._record("gt", other, torch.bool)
+
+    def __ge__(self, other: Operand) -> LoopIROp:
+        return self._record("ge", other, torch.bool)
+
+    def __and__(self, other: LoopIROp) -> LoopIROp:
+        return self._record("and", other, torch.bool)
+
+    def __or__(self, other: LoopIROp) -> LoopIROp:
+        return self._record("or", other, torch.bool)
+
+    def is_nan(self) -> LoopIROp:
+        """Test for NaN."""
+        return self.differs(self)
+
+    def differs(self, other: Operand) -> LoopIROp:
+        """Compare values for inequality; ``!=`` compares the identity of ops."""
+        return self._record("ne", other, torch.bool)
+
+    def equals(self, other: Operand) -> LoopIROp:
+        """Compare values for equality; ``==`` compares the identity of ops."""
+        return self._record("eq", other, torch.bool)
 
     def __str__(self) -> str:
         return self.to_text({})

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr
+from engine.ir.loop_ir.index_expr import IndexExpr, contiguous_strides, flatten
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.static_sizes import are_positive_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.ops.pooling import MAX_WINDOW, max_pool_backward, pool_rank
+from engine.lowering.ops.pooling import MAX_WINDOW, WindowElement, load_if, max_of_windows, max_pool_backward, pool_rank
 from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
@@ -58,22 +58,20 @@ def _window_bounds(window: IndexExpr, size: int, count: int) -> tuple[IndexExpr,
 
 def _window_elements(
     b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[int, int, int]]
-) -> list[tuple[Coordinates, LoopIROp | None]]:
-    """Return the elements that a window may contain, each with a test (None: always)."""
+) -> Iterator[WindowElement]:
+    """Yield the elements that a window may contain."""
     rank = len(windows)
     lead, outer = index[:-rank], index[-rank:]
     ends = [_window_bounds(w, size, count) for w, (size, count, _) in zip(outer, windows, strict=True)]
-    found: list[tuple[Coordinates, LoopIROp | None]] = []
     for offsets in product(*(range(length) for _, _, length in windows)):
         position = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
         inside: LoopIROp | None = None
         for p, (_, end), offset, (size, count, _) in zip(position, ends, offsets, windows, strict=True):
             if offset < size // count:  # Every window has at least this many elements.
                 continue
-            test = b.call("lt", b.index_value(p), b.index_value(end), dtype=torch.bool)
-            inside = test if inside is None else b.logical_and(inside, test)
-        found.append(((*lead, *position), inside))
-    return found
+            test = b.index_value(p) < b.index_value(end)
+            inside = test if inside is None else inside & test
+        yield (*lead, *position), inside
 
 
 @register_lowering(aten._adaptive_avg_pool3d.default)
@@ -83,14 +81,13 @@ def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[A
     windows, math_dtype = _pooling_windows(a, size), compute_dtype(a.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        zero, total, count = b.constant(0.0, math_dtype), b.constant(0.0, math_dtype), b.constant(1, b.index_dtype)
+        total, count = b.constant(0.0, math_dtype), b.constant(1, b.index_dtype)
         for position, inside in _window_elements(b, index, windows):
-            value = a.load(b, position) if inside is None else b.masked(inside, lambda p=position: a.load(b, p), zero)  # type: ignore[misc]
-            total = b.call("add", total, value)
+            total = total + load_if(b, a, position, inside, 0.0)
         for w, (n, c, _) in zip(index[-3:], windows, strict=True):
             start, end = _window_bounds(w, n, c)
-            count = b.call("mul", count, b.call("sub", b.index_value(end), b.index_value(start)))
-        return b.call("div", total, b.cast(count, math_dtype))
+            count = count * (b.index_value(end) - b.index_value(start))
+        return total / b.cast(count, math_dtype)
 
     return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
 
@@ -99,39 +96,14 @@ def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[A
 def adaptive_max_pool(
     low: LoweringContext, a: LoweredTensor, size: Sequence[Any]
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """Return the maximum of each window (NaN if there is one) and its flat index in the input."""
-    windows, math_dtype = _pooling_windows(a, size), compute_dtype(a.dtype)
-    shape = symbolic_shape(fake_result(low)[0])
-    lowest = float("-inf") if math_dtype.is_floating_point else torch.iinfo(math_dtype).min
-    rank = len(windows)
+    windows = _pooling_windows(a, size)
+    rank, steps = len(windows), contiguous_strides(a.shape[-len(windows) :])
 
-    def flat(position: Coordinates) -> IndexExpr:
-        total = IndexExpr()
-        for p, (n, _, _) in zip(position[-rank:], windows, strict=True):
-            total = total * n + p
-        return total
+    def first(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        starts = [_window_bounds(w, size, count)[0] for w, (size, count, _) in zip(index[-rank:], windows, strict=True)]
+        return b.index_value(flatten(starts, steps))
 
-    def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
-        positions = _window_elements(b, index, windows)
-        best, where = b.constant(lowest, math_dtype), b.index_value(flat(positions[0][0]))
-        for position, inside in positions:
-            value = (
-                a.load(b, position)
-                if inside is None
-                else b.masked(inside, lambda p=position: a.load(b, p), b.constant(lowest, math_dtype))  # type: ignore[misc]
-            )
-            is_more = b.call("gt", value, best, dtype=torch.bool)
-            if math_dtype.is_floating_point:
-                is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
-            best, where = b.where(is_more, value, best), b.where(is_more, b.index_value(flat(position)), where)
-        return best, where
-
-    name = low.current_node.name if low.current_node is not None else "max_pool"
-    values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{name}_value")
-    positions = low.pointwise(
-        shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place"
-    )
-    return values, positions
+    return max_of_windows(low, a, rank, lambda b, i: _window_elements(b, i, windows), first)
 
 
 @register_lowering(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)

@@ -29,9 +29,9 @@ def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor
         In C the result would be undefined.
         """
         zero, most = b.constant(0, dtype), b.constant(width - 1, dtype)
-        too_far = b.call("gt", by, most, dtype=torch.bool)
+        too_far = by > most
         if dtype != torch.uint8:
-            too_far = b.call("or", too_far, b.call("lt", by, zero, dtype=torch.bool), dtype=torch.bool)
+            too_far = too_far | (by < zero)
         if name == "shr":
             emptied = zero if dtype == torch.uint8 else b.call("shr", value, most)
             return b.where(too_far, emptied, b.call("shr", value, b.where(too_far, most, by)))
@@ -80,8 +80,8 @@ def _ignoring_nan(name: str) -> Any:
             value = b.call(name, x, y)
             if not x.dtype.is_floating_point:
                 return value
-            value = b.where(b.call("ne", y, y, dtype=torch.bool), x, value)
-            return b.where(b.call("ne", x, x, dtype=torch.bool), y, value)
+            value = b.where(y.is_nan(), x, value)
+            return b.where(x.is_nan(), y, value)
 
         return elementwise(low, (a, other), compute)
 
@@ -118,7 +118,7 @@ def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
             return b.constant(False, torch.bool)
         if v.dtype.is_floating_point:
             v = b.call("copysign", b.constant(1.0, v.dtype), v)
-        return b.call("lt", v, b.constant(0, v.dtype), dtype=torch.bool)
+        return v < 0
 
     return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(math_dtype, torch.bool))
 
@@ -133,8 +133,8 @@ def lcm(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> Lowered
     def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         divisor = b.call("common_divisor", x, y)
         none = b.constant(0, x.dtype)
-        is_none = b.call("eq", divisor, none, dtype=torch.bool)
+        is_none = divisor.equals(none)
         quotient = b.call("truncdiv", x, b.where(is_none, b.constant(1, x.dtype), divisor))
-        return b.where(is_none, none, b.call("abs", b.call("mul", quotient, y)))
+        return b.where(is_none, none, b.call("abs", quotient * y))
 
     return elementwise(low, (a, other), compute)

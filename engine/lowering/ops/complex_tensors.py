@@ -77,7 +77,7 @@ def from_pairs(
         which = i[-1]
         if which.is_constant:
             return imaginary if which.const else real
-        is_real = b.call("eq", b.index_value(which), b.constant(0, b.index_dtype), dtype=torch.bool)
+        is_real = b.index_value(which).equals(0)
         return b.where(is_real, real, imaginary)
 
     return replace(low.pointwise((*shape, 2), math_dtype, body), is_complex=True)
@@ -95,29 +95,29 @@ def _per_part(name: str) -> ComplexElementwiseFn:
 
 def _complex_mul(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     def of(first: LoopIROp, second: LoopIROp) -> LoopIROp:
-        return b.call("mul", first, second)
+        return first * second
 
     return (
-        b.call("sub", of(x[0], y[0]), of(x[1], y[1])),
-        b.call("add", of(x[0], y[1]), of(x[1], y[0])),
+        of(x[0], y[0]) - of(x[1], y[1]),
+        of(x[0], y[1]) + of(x[1], y[0]),
     )
 
 
 def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     """Divide by the larger part of the divisor, so that no square overflows (Smith, 1962)."""
     first, second = b.call("abs", y[0]), b.call("abs", y[1])
-    is_first = b.call("ge", first, second, dtype=torch.bool)
+    is_first = first >= second
     large, small = b.where(is_first, y[0], y[1]), b.where(is_first, y[1], y[0])
-    ratio = b.call("div", small, large)
-    scale = b.call("div", b.constant(1.0, large.dtype), b.call("add", large, b.call("mul", small, ratio)))
+    ratio = small / large
+    scale = b.constant(1.0, large.dtype) / (large + small * ratio)
     near, far = b.where(is_first, x[0], x[1]), b.where(is_first, x[1], x[0])
-    real = b.call("mul", b.call("add", near, b.call("mul", far, ratio)), scale)
-    turned = b.call("mul", b.call("sub", far, b.call("mul", near, ratio)), scale)
-    imaginary = b.where(is_first, turned, b.call("neg", turned))
-    is_none = b.logical_and(is_first, b.call("eq", first, b.constant(0.0, first.dtype), dtype=torch.bool))
+    real = (near + far * ratio) * scale
+    turned = (far - near * ratio) * scale
+    imaginary = b.where(is_first, turned, -turned)
+    is_none = is_first & first.equals(0.0)
     return (
-        b.where(is_none, b.call("div", x[0], first), real),
-        b.where(is_none, b.call("div", x[1], second), imaginary),
+        b.where(is_none, x[0] / first, real),
+        b.where(is_none, x[1] / second, imaginary),
     )
 
 
@@ -174,7 +174,7 @@ def neg(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 @register_complex_lowering(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
 def conj(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_elementwise(low, (a,), lambda b, x: (x[0], b.call("neg", x[1])))
+    return _complex_elementwise(low, (a,), lambda b, x: (x[0], -x[1]))
 
 
 @register_complex_lowering(aten.exp.default)
@@ -182,9 +182,9 @@ def exp(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
         """Compute exp. A zero imaginary part is returned unchanged, even next to infinity."""
         size = b.call("exp", x[0])
-        is_real = b.call("eq", x[1], b.constant(0.0, size.dtype), dtype=torch.bool)
-        across = b.where(is_real, x[1], b.call("mul", size, b.call("sin", x[1])))
-        return b.where(is_real, size, b.call("mul", size, b.call("cos", x[1]))), across
+        is_real = x[1].equals(0.0)
+        across = b.where(is_real, x[1], size * b.call("sin", x[1]))
+        return b.where(is_real, size, size * b.call("cos", x[1])), across
 
     return _complex_elementwise(low, (a,), compute)
 
@@ -203,14 +203,14 @@ def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
     It is based on half the sum of the modulus and the absolute real part, which never subtracts near numbers.
     """
     real, across, half_ = *x, b.constant(0.5, x[0].dtype)
-    length, size = b.call("mul", b.call("hypot", real, across), half_), b.call("mul", b.call("abs", real), half_)
-    long = b.call("sqrt", b.call("add", length, size))
-    short = b.call("div", b.call("mul", b.call("abs", across), half_), long)
+    length, size = b.call("hypot", real, across) * half_, b.call("abs", real) * half_
+    long = b.call("sqrt", length + size)
+    short = b.call("abs", across) * half_ / long
     zero = b.constant(0.0, real.dtype)
-    short = b.where(b.call("eq", long, zero, dtype=torch.bool), zero, short)
-    is_left = b.call("lt", real, zero, dtype=torch.bool)
+    short = b.where(long.equals(zero), zero, short)
+    is_left = real < zero
     first, second = b.where(is_left, short, long), b.call("copysign", b.where(is_left, long, short), across)
-    endless = b.call("eq", b.call("abs", across), b.constant(math.inf, real.dtype), dtype=torch.bool)
+    endless = b.call("abs", across).equals(math.inf)
     return b.where(endless, b.constant(math.inf, real.dtype), first), b.where(endless, across, second)
 
 
@@ -228,7 +228,7 @@ def rsqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 def sin(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
         across, along = b.call("cosh", x[1]), b.call("sinh", x[1])
-        return b.call("mul", b.call("sin", x[0]), across), b.call("mul", b.call("cos", x[0]), along)
+        return b.call("sin", x[0]) * across, b.call("cos", x[0]) * along
 
     return _complex_elementwise(low, (a,), compute)
 
@@ -281,7 +281,7 @@ def polar(low: LoweringContext, size: LoweredTensor, angle: LoweredTensor) -> Lo
 
     def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
         length, turn = first(b, i), second(b, i)
-        return b.call("mul", length, b.call("cos", turn)), b.call("mul", length, b.call("sin", turn))
+        return length * b.call("cos", turn), length * b.call("sin", turn)
 
     return from_pairs(low, shape, math_dtype, parts)
 
@@ -376,8 +376,8 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
     parts = _pair_loader(a, a.dtype, shape)
 
     def test(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        real, imaginary = (b.call("ne", p, b.constant(0.0, p.dtype), dtype=torch.bool) for p in parts(b, i))
-        return b.call("or", real, imaginary, dtype=torch.bool)
+        real, imaginary = (p.differs(0.0) for p in parts(b, i))
+        return real | imaginary
 
     return test
 

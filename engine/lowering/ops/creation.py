@@ -74,20 +74,16 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
             math_dtype = torch.float64 if dtype == torch.float64 else torch.float32
             position = b.cast(b.index_value(i[0]), math_dtype)
             return b.cast(
-                b.call(
-                    "add",
-                    b.call("mul", position, b.constant(float(step), math_dtype)),
-                    b.constant(float(start), math_dtype),
-                ),
+                position * float(step) + float(start),
                 dtype,
             )
         position = b.index_value(i[0])
         if dtype == torch.int64 or static_sizes((start, step)) is None:
             position = b.cast(position, torch.int64)
         if step != 1:
-            position = b.call("mul", position, b.size(as_size(step), position.dtype))
+            position = position * b.size(as_size(step), position.dtype)
         if start != 0:
-            position = b.call("add", position, b.size(as_size(start), position.dtype))
+            position = position + b.size(as_size(start), position.dtype)
         return b.cast(position, dtype)
 
     return low.pointwise(symbolic_shape(value), dtype, body)

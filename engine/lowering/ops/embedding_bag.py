@@ -26,24 +26,20 @@ SUM, MEAN, MAX = 0, 1, 2
 """Modes of ``embedding_bag``, numbered as in ATen."""
 
 
-def _node_name(low: LoweringContext) -> str:
-    return low.current_node.name if low.current_node is not None else "bags"
-
-
 def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: LoweredTensor) -> LoweredTensor:
     """Count the bags that start at or before each index: the number of its bag, plus one."""
     positions = low.pointwise(
         indices.shape,
         torch.int64,
         lambda b, i: b.cast(b.index_value(i[0]), torch.int64),
-        name=f"{_node_name(low)}_places",
+        name=f"{low.node_name}_places",
     )
     name = "an embedding bag has no lowering for offsets"
     return binary_search(low, offsets, positions, None, torch.int64, right=True, rows_name=name)
 
 
 def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | None:
-    return None if padding < 0 else b.call("eq", index, b.constant(padding, index.dtype), dtype=torch.bool)
+    return None if padding < 0 else index.equals(padding)
 
 
 def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:
@@ -63,7 +59,7 @@ class _Bags:
 
     def _bag(self, b: LoopBuilder, i: Coordinates) -> Any:
         """Return the bag of an index. Indices after the last bag have none and are not written."""
-        bag = b.call("sub", self.places.load(b, i), b.constant(1, torch.int64))
+        bag = self.places.load(b, i) - 1
         return b.indirect_index(bag, self.count, wraps=False, is_checked=False)
 
     def sums(self, zeros: LoweredTensor, weight: LoweredTensor, per_sample: LoweredTensor | None) -> LoweredTensor:
@@ -74,7 +70,7 @@ class _Bags:
             index = indices.load(b, i[:1])
             value = b.cast(weight.load(b, (b.indirect_index(index, weight.shape[0], wraps=False), i[1])), math_dtype)
             if per_sample is not None:
-                value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), math_dtype))
+                value = value * b.cast(per_sample.load(b, i[:1]), math_dtype)
             return (self._bag(b, i[:1]), i[1]), _zero_if_padding(b, index, self.padding, value)
 
         return scatter_into(self.low, zeros, (indices.shape[0], weight.shape[1]), add, is_added=True)
@@ -117,12 +113,10 @@ def embedding_bag(
     made, bag_of_each, size_of_each, largest = fake_result(low)
     _check_nonempty(indices, made)
     math_dtype, positions = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
-    bags, name = _Bags(low, indices, positions, symbolic_shape(made)[0], padding), _node_name(low)
+    bags, name = _Bags(low, indices, positions, symbolic_shape(made)[0], padding), low.node_name
     width, number = weight.shape[1], torch.int64
-    zeros = low.pointwise(
-        (bags.count, width), math_dtype, lambda b, i: b.constant(0.0, math_dtype), name=f"{name}_zeros"
-    )
-    none = low.pointwise((bags.count,), number, lambda b, i: b.constant(0, number), name=f"{name}_none")
+    zeros = low.full((bags.count, width), math_dtype, 0.0, name=f"{name}_zeros")
+    none = low.full((bags.count,), number, 0, name=f"{name}_none")
     sums, counts = bags.sums(zeros, weight, per_sample), bags.counts(none)
 
     def result(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -130,14 +124,14 @@ def embedding_bag(
         if mode == SUM:
             return value
         size = b.call("maximum", counts.load(b, i[:1]), b.constant(1, torch.int64))
-        return b.call("div", value, b.cast(size, math_dtype))
+        return value / b.cast(size, math_dtype)
 
     def owner(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.cast(b.call("sub", positions.load(b, i), b.constant(1, torch.int64)), bag_of_each.dtype)
+        return b.cast(positions.load(b, i) - 1, bag_of_each.dtype)
 
     return (
         low.pointwise(symbolic_shape(made), made.dtype, result),
-        low.pointwise(symbolic_shape(bag_of_each), bag_of_each.dtype, owner, name=f"{_node_name(low)}_bags"),
+        low.pointwise(symbolic_shape(bag_of_each), bag_of_each.dtype, owner, name=f"{low.node_name}_bags"),
         low.pointwise(
             symbolic_shape(size_of_each), size_of_each.dtype, lambda b, i: b.cast(counts.load(b, i), size_of_each.dtype)
         ),
@@ -167,17 +161,17 @@ def embedding_bag_dense_backward(
         )
     _check_nonempty(indices, grad, bag_of_each)
     math_dtype = compute_dtype(grad.dtype)
-    table = low.pointwise((as_size(rows), grad.shape[1]), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype))
+    table = low.full((as_size(rows), grad.shape[1]), grad.dtype, 0.0)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         index = indices.load(b, i[:1])
         bag = b.indirect_index(bag_of_each.load(b, i[:1]), grad.shape[0], wraps=False)
         value = b.cast(grad.load(b, (bag, i[1])), math_dtype)
         if per_sample is not None:
-            value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), math_dtype))
+            value = value * b.cast(per_sample.load(b, i[:1]), math_dtype)
         if mode == MEAN:
             size = size_of_each.load(b, (bag,))
-            value = b.call("div", value, b.cast(b.call("maximum", size, b.constant(1, size.dtype)), math_dtype))
+            value = value / b.cast(b.call("maximum", size, b.constant(1, size.dtype)), math_dtype)
         return (b.indirect_index(index, table.shape[0], wraps=False), i[1]), _zero_if_padding(b, index, padding, value)
 
     return scatter_into(low, table, (indices.shape[0], grad.shape[1]), write, is_added=True)
@@ -201,7 +195,7 @@ def embedding_bag_per_sample_weights_backward(
     if 0 in bag_of_each.shape:
         after = _bag_of_each_index(low, indices, offsets)
         one = torch.int64
-        positions = low.pointwise(indices.shape, one, lambda b, i: b.call("sub", after.load(b, i), b.constant(1, one)))
+        positions = low.pointwise(indices.shape, one, lambda b, i: after.load(b, i) - 1)
     math_dtype = compute_dtype(grad.dtype)
     each = LoweredTensor((indices.shape[0], grad.shape[1]), grad.definition)
 
@@ -209,9 +203,7 @@ def embedding_bag_per_sample_weights_backward(
         index = indices.load(b, i[:1])
         bag = b.indirect_index(positions.load(b, i[:1]), grad.shape[0], wraps=False, is_checked=False)
         row = b.indirect_index(index, weight.shape[0], wraps=False)
-        value = b.call(
-            "mul", b.cast(grad.load(b, (bag, i[1])), math_dtype), b.cast(weight.load(b, (row, i[1])), math_dtype)
-        )
+        value = b.cast(grad.load(b, (bag, i[1])), math_dtype) * b.cast(weight.load(b, (row, i[1])), math_dtype)
         return _zero_if_padding(b, index, padding, value)
 
     return reduce(low, "sum", each, (1,), False, grad.dtype, product)

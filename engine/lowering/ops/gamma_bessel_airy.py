@@ -27,24 +27,24 @@ BESSEL_SERIES_LIMIT = 1.0
 
 
 def _below(b: LoopBuilder, x: LoopIROp, limit: float) -> LoopIROp:
-    return b.call("lt", x, b.constant(limit, x.dtype), dtype=torch.bool)
+    return x < limit
 
 
 def _equals(b: LoopBuilder, x: LoopIROp, value: float) -> LoopIROp:
-    return b.call("eq", x, b.constant(value, x.dtype), dtype=torch.bool)
+    return x.equals(value)
 
 
 def _sum(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
     total = parts[0]
     for part in parts[1:]:
-        total = b.call("add", total, part)
+        total = total + part
     return total
 
 
 def _product(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
     total = parts[0]
     for part in parts[1:]:
-        total = b.call("mul", total, part)
+        total = total * part
     return total
 
 
@@ -56,15 +56,13 @@ def _bessel_k(order: int, *, is_scaled: bool) -> Callable[[LoopBuilder, LoopIROp
         is_near = _below(b, x, BESSEL_SERIES_LIMIT)
         small, large = b.where(is_near, x, one), b.where(is_near, one, x)
         level = b.constant(float(order), x.dtype)
-        logarithm = _sum(
-            b, b.call("log", b.call("mul", small, b.constant(0.5, x.dtype))), b.constant(EULER_GAMMA, x.dtype)
-        )
+        logarithm = _sum(b, b.call("log", small * 0.5), b.constant(EULER_GAMMA, x.dtype))
         near = b.call("bessel_k_near", small, b.call(f"i{order}", small), logarithm, level)
         far = b.call("bessel_k_far", large, level)
         if is_scaled:
-            near = b.call("mul", near, b.call("exp", small))
+            near = near * b.call("exp", small)
         else:
-            far = b.call("mul", far, b.call("exp", b.call("neg", large)))
+            far = far * b.call("exp", -large)
         value = b.where(is_near, near, b.where(_equals(b, x, math.inf), b.constant(0.0, x.dtype), far))
         value = b.where(_equals(b, x, 0.0), b.constant(math.inf, x.dtype), value)
         return b.where(_below(b, x, 0.0), b.constant(math.nan, x.dtype), value)
@@ -115,33 +113,26 @@ def _incomplete_gamma(*, is_upper: bool) -> Callable[[LoopBuilder, LoopIROp, Loo
 
     def compute(b: LoopBuilder, a: LoopIROp, x: LoopIROp) -> LoopIROp:
         zero, one, nothing = (b.constant(v, F64) for v in (0.0, 1.0, math.nan))
-        is_common = b.logical_and(b.call("gt", a, zero, dtype=torch.bool), _below(b, a, ASYMPTOTIC_LIMIT))
-        is_common = b.logical_and(
-            is_common, b.logical_and(b.call("gt", x, zero, dtype=torch.bool), _below(b, x, math.inf))
-        )
+        is_common = (a > zero) & _below(b, a, ASYMPTOTIC_LIMIT)
+        is_common = is_common & ((x > zero) & _below(b, x, math.inf))
         own, at = b.where(is_common, a, one), b.where(is_common, x, one)
-        power = b.call("sub", b.call("sub", b.call("mul", own, b.call("log", at)), at), b.call("lgamma", own))
+        power = own * b.call("log", at) - at - b.call("lgamma", own)
         weight = b.call("exp", power)
-        is_low = b.call("lt", at, b.call("add", own, one), dtype=torch.bool)
-        lower = b.call("mul", weight, b.call("lower_gamma", own, b.where(is_low, at, one)))
-        beyond = b.where(is_low, b.call("add", own, one), at)
-        upper = b.call("mul", weight, b.call("upper_gamma", own, beyond))
-        if is_upper:
-            value = b.where(is_low, b.call("sub", one, lower), upper)
-        else:
-            value = b.where(is_low, lower, b.call("sub", one, upper))
-        is_many = b.call("ge", a, b.constant(ASYMPTOTIC_LIMIT, F64), dtype=torch.bool)
+        is_low = at < own + one
+        lower = weight * b.call("lower_gamma", own, b.where(is_low, at, one))
+        beyond = b.where(is_low, own + one, at)
+        upper = weight * b.call("upper_gamma", own, beyond)
+        value = b.where(is_low, one - lower, upper) if is_upper else b.where(is_low, lower, one - upper)
+        is_many = a >= ASYMPTOTIC_LIMIT
         value = b.where(is_many, _incomplete_gamma_asymptotic(b, a, x, is_upper=is_upper), value)
         none, all_ = (one, zero) if is_upper else (zero, one)
         value = b.where(_equals(b, x, 0.0), none, value)
         value = b.where(_equals(b, a, 0.0), b.where(_equals(b, x, 0.0), nothing, all_), value)
         value = b.where(_equals(b, x, math.inf), all_, value)
         value = b.where(_equals(b, a, math.inf), b.where(_equals(b, x, math.inf), nothing, none), value)
-        is_outside = b.call("or", _below(b, a, 0.0), _below(b, x, 0.0), dtype=torch.bool)
-        is_odd = b.call(
-            "or", b.call("ne", a, a, dtype=torch.bool), b.call("ne", x, x, dtype=torch.bool), dtype=torch.bool
-        )
-        return b.where(b.call("or", is_outside, is_odd, dtype=torch.bool), nothing, value)
+        is_outside = _below(b, a, 0.0) | _below(b, x, 0.0)
+        is_odd = a.is_nan() | x.is_nan()
+        return b.where(is_outside | is_odd, nothing, value)
 
     return compute
 
@@ -152,24 +143,24 @@ def _incomplete_gamma_asymptotic(b: LoopBuilder, a: LoopIROp, x: LoopIROp, *, is
     def number(value: float) -> LoopIROp:
         return b.constant(value, F64)
 
-    off = b.call("div", b.call("sub", x, a), a)
-    height = b.call("sub", off, b.call("log1p", off))
-    eta = b.call("copysign", b.call("sqrt", b.call("mul", height, number(2.0))), off)
-    tail = b.call("erfc", b.call("mul", eta, b.call("sqrt", b.call("mul", a, number(0.5)))))
+    off = (x - a) / a
+    height = off - b.call("log1p", off)
+    eta = b.call("copysign", b.call("sqrt", height * 2.0), off)
+    tail = b.call("erfc", eta * b.call("sqrt", a * 0.5))
     if not is_upper:
-        tail = b.call("sub", number(2.0), tail)
+        tail = 2.0 - tail
     is_flat = _below(b, b.call("abs", off), 1e-3)
     steep = b.where(is_flat, number(1.0), off)
     slope = b.where(is_flat, number(1.0), eta)
-    exact = b.call("sub", b.call("div", number(1.0), steep), b.call("div", number(1.0), slope))
+    exact = 1.0 / steep - 1.0 / slope
     # -1/3 + eta/12 - 2 eta**2/135
-    series = b.call("sub", number(1.0 / 12.0), b.call("mul", eta, number(2.0 / 135.0)))
-    series = b.call("sub", b.call("mul", eta, series), number(1.0 / 3.0))
-    bell = b.call("exp", b.call("neg", b.call("mul", a, height)))
-    part = b.call("div", bell, b.call("sqrt", b.call("mul", a, number(2.0 * math.pi))))
-    correction = b.call("mul", part, b.where(is_flat, series, exact))
-    half = b.call("mul", tail, number(0.5))
-    return b.call("add", half, correction) if is_upper else b.call("sub", half, correction)
+    series = number(1.0 / 12.0) - eta * (2.0 / 135.0)
+    series = eta * series - (1.0 / 3.0)
+    bell = b.call("exp", -(a * height))
+    part = bell / b.call("sqrt", a * (2.0 * math.pi))
+    correction = part * b.where(is_flat, series, exact)
+    half = tail * 0.5
+    return half + correction if is_upper else half - correction
 
 
 @register_lowering(aten.igamma.default)
@@ -211,29 +202,29 @@ def _airy(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     def series(at: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
         total = number(coefficients[0])
         for coefficient in coefficients[1:]:
-            total = b.call("add", b.call("mul", total, at), number(coefficient))
+            total = total * at + coefficient
         return total
 
     def zeta_of(size: LoopIROp) -> LoopIROp:
         return _product(b, size, b.call("sqrt", size), number(2.0 / 3.0))
 
-    is_high = b.call("gt", x, number(AIRY_NEAR), dtype=torch.bool)
+    is_high = x > AIRY_NEAR
     is_low = _below(b, x, AIRY_FAR)
-    middle = b.where(b.call("or", is_high, is_low, dtype=torch.bool), number(0.0), x)
+    middle = b.where(is_high | is_low, number(0.0), x)
     near = b.call("airy_near", middle, number(AIRY_AT_ZERO), number(AIRY_SLOPE_AT_ZERO))
-    high = b.where(is_high, x, number(AIRY_NEAR))
+    high = b.where(is_high, x, AIRY_NEAR)
     zeta = zeta_of(high)
-    bessel = b.call("mul", b.call("bessel_k_far", zeta, number(1.0 / 3.0)), b.call("exp", b.call("neg", zeta)))
-    above = _product(b, b.call("sqrt", b.call("mul", high, number(1.0 / 3.0))), bessel, number(1.0 / math.pi))
-    deep = b.where(is_low, b.call("neg", x), number(-AIRY_FAR))
+    bessel = b.call("bessel_k_far", zeta, number(1.0 / 3.0)) * b.call("exp", -zeta)
+    above = _product(b, b.call("sqrt", high * (1.0 / 3.0)), bessel, number(1.0 / math.pi))
+    deep = b.where(is_low, -x, -AIRY_FAR)
     zeta = zeta_of(deep)
-    inverse = b.call("div", number(1.0), zeta)
-    square = b.call("mul", inverse, inverse)
+    inverse = 1.0 / zeta
+    square = inverse * inverse
     even, odd = _airy_asymptotic_coefficients()
-    turn = b.call("sub", zeta, number(math.pi / 4.0))
-    waves = b.call("mul", b.call("cos", turn), series(square, even))
-    waves = b.call("add", waves, _product(b, b.call("sin", turn), series(square, odd), inverse))
-    below = b.call("div", waves, b.call("sqrt", b.call("mul", b.call("sqrt", deep), number(math.pi))))
+    turn = zeta - (math.pi / 4.0)
+    waves = b.call("cos", turn) * series(square, even)
+    waves = waves + _product(b, b.call("sin", turn), series(square, odd), inverse)
+    below = waves / b.call("sqrt", b.call("sqrt", deep) * math.pi)
     value = b.where(is_high, above, b.where(is_low, below, near))
     return b.where(_equals(b, b.call("abs", x), math.inf), number(math.nan), value)
 

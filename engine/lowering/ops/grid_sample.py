@@ -16,7 +16,6 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.decompositions.interpolation import CUBIC_COEFFICIENT
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.loop_ir_operators import OpExpr
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.promotion import check_supported_dtype
@@ -40,12 +39,12 @@ class Tap:
     The derivative is with respect to the grid's value.
     """
 
-    position: OpExpr
-    weight: OpExpr
-    derivative: OpExpr
+    position: LoopIROp
+    weight: LoopIROp
+    derivative: LoopIROp
 
     @property
-    def parts(self) -> tuple[OpExpr, OpExpr, OpExpr]:
+    def parts(self) -> tuple[LoopIROp, LoopIROp, LoopIROp]:
         """Position, weight and derivative."""
         return self.position, self.weight, self.derivative
 
@@ -59,8 +58,8 @@ class Neighbor:
 
     index: Coordinates
     inside: LoopIROp | None
-    weight: OpExpr
-    derivatives: tuple[OpExpr, ...]
+    weight: LoopIROp
+    derivatives: tuple[LoopIROp, ...]
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ class GridSampler:
         for d, side in enumerate(self._taps_per_dim(b, where)):
             chosen, which = side[-1], number.div(width**d).mod(width)
             for k in reversed(range(width - 1)):
-                is_here = OpExpr(b, b.call("eq", b.index_value(which), b.constant(k, b.index_dtype), dtype=torch.bool))
-                chosen = Tap(*(is_here.where(a, o) for a, o in zip(side[k].parts, chosen.parts, strict=True)))
+                is_here = b.index_value(which).equals(k)
+                chosen = Tap(*(b.where(is_here, a, o) for a, o in zip(side[k].parts, chosen.parts, strict=True)))
             taps.append(chosen)
         return self._combine_taps(b, tuple(taps))
 
@@ -109,10 +108,10 @@ class GridSampler:
     def _combine_taps(self, b: LoopBuilder, taps: tuple[Tap, ...]) -> Neighbor:
         inside: LoopIROp | None = None
         for tap, size in zip(taps, self.sizes, strict=True) if self.padding == ZEROS or self.mode == LINEAR else ():
-            test = ((tap.position >= 0.0) & (tap.position < OpExpr(b, b.size(size, self.compute_dtype)))).op
-            inside = test if inside is None else b.logical_and(inside, test)
+            test = (tap.position >= 0.0) & (tap.position < b.size(size, self.compute_dtype))
+            inside = test if inside is None else inside & test
         index = tuple(
-            b.indirect_index(b.cast(t.position.op, torch.int64), n, wraps=False, is_checked=False)
+            b.indirect_index(b.cast(t.position, torch.int64), n, wraps=False, is_checked=False)
             for t, n in zip(taps, self.sizes, strict=True)
         )
         changes = tuple(
@@ -121,73 +120,78 @@ class GridSampler:
         return Neighbor(index, inside, _product([t.weight for t in taps]), changes)
 
     def _taps_along(self, b: LoopBuilder, where: Coordinates, dim: int, size: Size) -> list[Tap]:
-        along = OpExpr(b, b.cast(self.grid.load(b, (*where, IndexExpr({}, self.rank - 1 - dim))), self.compute_dtype))
-        count = OpExpr(b, b.size(size, self.compute_dtype))
+        along = b.cast(self.grid.load(b, (*where, IndexExpr({}, self.rank - 1 - dim))), self.compute_dtype)
+        count = b.size(size, self.compute_dtype)
         position = (along + 1.0) * ((count - 1.0) * 0.5) if self.align_corners else ((along + 1.0) * count - 1.0) * 0.5
         slope = (count - 1.0) * 0.5 if self.align_corners else count * 0.5
         if self.mode == BICUBIC:
-            return self._cubic_taps(position, slope, count)
-        position, slope = self._apply_padding_mode(position, slope, count)
+            return self._cubic_taps(b, position, slope, count)
+        position, slope = self._apply_padding_mode(b, position, slope, count)
         if self.mode == NEAREST:
-            return [Tap(position.call("round"), position.constant(1.0), position.constant(0.0))]
-        first = position.call("floor")
+            return [
+                Tap(b.call("round", position), b.constant(1.0, self.compute_dtype), b.constant(0.0, self.compute_dtype))
+            ]
+        first = b.call("floor", position)
         share = position - first
         return [Tap(first, 1.0 - share, -slope), Tap(first + 1.0, share, slope)]
 
-    def _cubic_taps(self, position: OpExpr, slope: OpExpr, count: OpExpr) -> list[Tap]:
-        first = position.call("floor")
+    def _cubic_taps(self, b: LoopBuilder, position: LoopIROp, slope: LoopIROp, count: LoopIROp) -> list[Tap]:
+        first = b.call("floor", position)
         share = position - first
         taps = []
         for k, weigh in ((-1, _cubic_outer), (0, _cubic_inner), (1, _cubic_inner), (2, _cubic_outer)):
             weight, change = weigh(share - float(k) if k < 1 else float(k) - share)
-            bounded = self._apply_padding_mode(first + float(k), slope, count)[0]
+            bounded = self._apply_padding_mode(b, first + float(k), slope, count)[0]
             taps.append(Tap(bounded, weight, change * (slope if k < 1 else -slope)))
         return taps
 
-    def _apply_padding_mode(self, position: OpExpr, slope: OpExpr, count: OpExpr) -> tuple[OpExpr, OpExpr]:
+    def _apply_padding_mode(
+        self, b: LoopBuilder, position: LoopIROp, slope: LoopIROp, count: LoopIROp
+    ) -> tuple[LoopIROp, LoopIROp]:
         if self.padding == ZEROS:
             return position, slope
         if self.padding == REFLECTION:
-            position, turned = _reflect(position, count, align=self.align_corners)
+            position, turned = _reflect(b, position, count, align=self.align_corners)
             slope = slope * turned
         last = count - 1.0
         is_free = (position > 0.0) & (position < last)
-        return position.clamp(0.0, last), is_free.where(slope, 0.0)
+        raised = b.where(position > 0.0, position, 0.0)  # NaN becomes 0
+        return b.where(raised < last, raised, last), b.where(is_free, slope, 0.0)
 
 
-def _product(parts: Sequence[OpExpr]) -> OpExpr:
+def _product(parts: Sequence[LoopIROp]) -> LoopIROp:
     result = parts[0]
     for part in parts[1:]:
         result = result * part
     return result
 
 
-def _reflect(position: OpExpr, count: OpExpr, *, align: bool) -> tuple[OpExpr, OpExpr]:
+def _reflect(b: LoopBuilder, position: LoopIROp, count: LoopIROp, *, align: bool) -> tuple[LoopIROp, LoopIROp]:
     """Reflect a position at both ends as often as needed; return it and its sign.
 
     The sign is -1 where the position runs backward, and 0 along a dimension of size 1 with aligned corners.
     """
     start, span = (0.0, count - 1.0) if align else (-0.5, count)
-    span = (span > 0.0).where(span, 1.0)
+    span = b.where(span > 0.0, span, 1.0)
     moved = position - start
-    length = moved.call("abs")
-    half = (length / span).call("floor") * 0.5
-    rest = length.call("fmod", span)
-    is_even = half.equals(half.call("floor"))
-    forwards = (moved < 0.0).where(moved.constant(-1.0), 1.0)
+    length = b.call("abs", moved)
+    half = b.call("floor", length / span) * 0.5
+    rest = b.call("fmod", length, span)
+    is_even = half.equals(b.call("floor", half))
+    forwards = b.where(moved < 0.0, b.constant(-1.0, moved.dtype), 1.0)
     if align:
-        forwards = (count > 1.0).where(forwards, 0.0)
-        rest = (count > 1.0).where(rest, 0.0)
-    return is_even.where(rest + start, span - rest + start), is_even.where(forwards, -forwards)
+        forwards = b.where(count > 1.0, forwards, 0.0)
+        rest = b.where(count > 1.0, rest, 0.0)
+    return b.where(is_even, rest + start, span - rest + start), b.where(is_even, forwards, -forwards)
 
 
-def _cubic_inner(x: OpExpr) -> tuple[OpExpr, OpExpr]:
+def _cubic_inner(x: LoopIROp) -> tuple[LoopIROp, LoopIROp]:
     """Return the cubic kernel and its slope at a distance of at most 1 (Keys, 1981)."""
     a = CUBIC_COEFFICIENT
     return ((x * (a + 2.0)) - (a + 3.0)) * x * x + 1.0, (x * (3.0 * (a + 2.0)) - 2.0 * (a + 3.0)) * x
 
 
-def _cubic_outer(x: OpExpr) -> tuple[OpExpr, OpExpr]:
+def _cubic_outer(x: LoopIROp) -> tuple[LoopIROp, LoopIROp]:
     a = CUBIC_COEFFICIENT
     return ((x * a - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a, (x * (3.0 * a) - 10.0 * a) * x + 8.0 * a
 
@@ -204,11 +208,11 @@ def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int
 
 def _load_neighbor(
     b: LoopBuilder, a: LoweredTensor, lead: Coordinates, near: Neighbor, math_dtype: torch.dtype
-) -> OpExpr:
+) -> LoopIROp:
     def read() -> LoopIROp:
         return b.cast(a.load(b, (*lead, *near.index)), math_dtype)
 
-    return OpExpr(b, read() if near.inside is None else b.masked(near.inside, read, b.constant(0.0, math_dtype)))
+    return read() if near.inside is None else b.masked(near.inside, read, b.constant(0.0, math_dtype))
 
 
 @register_lowering(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -222,7 +226,7 @@ def grid_sampler(
         for near in sampler.neighbors(b, (i[0], *i[2:])):
             part = _load_neighbor(b, a, i[:2], near, sampler.compute_dtype) * near.weight
             total = part if total is None else total + part
-        return total.op  # type: ignore[no-any-return]
+        return total  # type: ignore[no-any-return]
 
     return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
 
@@ -244,8 +248,8 @@ def grid_sampler_backward(
     picture = _grad_input(low, grad, a, sampler) if wanted[0] else None
     value = fake_result(low)[1]
     if mode == NEAREST:
-        return picture, low.pointwise(grid.shape, value.dtype, lambda b, i: b.constant(0.0, value.dtype))
-    rank, name = sampler.rank, low.current_node.name if low.current_node is not None else "grid"
+        return picture, low.full(grid.shape, value.dtype, 0.0)
+    rank, name = sampler.rank, low.node_name
 
     def side(dim: int) -> LoweredTensor:
         def moved(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -253,7 +257,7 @@ def grid_sampler_backward(
             for near in sampler.neighbors(b, (i[0], *i[2:])):
                 part = _load_neighbor(b, a, i[:2], near, math_dtype) * near.derivatives[dim]
                 total = part if total is None else total + part
-            return (total * OpExpr(b, b.cast(grad.load(b, i), math_dtype))).op  # type: ignore[no-any-return]
+            return total * b.cast(grad.load(b, i), math_dtype)  # type: ignore[no-any-return]
 
         return reduce(low, "sum", grad, (1,), False, math_dtype, moved, name=f"{name}_{dim}")
 
@@ -262,7 +266,7 @@ def grid_sampler_backward(
     def joined(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         chosen = sides[-1].load(b, i[:-1])
         for k in reversed(range(rank - 1)):
-            is_here = b.call("eq", b.index_value(i[-1]), b.constant(k, b.index_dtype), dtype=torch.bool)
+            is_here = b.index_value(i[-1]).equals(k)
             chosen = b.where(is_here, sides[k].load(b, i[:-1]), chosen)
         return chosen
 
@@ -275,13 +279,13 @@ def _grad_input(low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, sam
     The neighbors are an additional loop dimension.
     """
     math_dtype = sampler.compute_dtype
-    zeros = low.pointwise(a.shape, a.dtype, lambda b, i: b.constant(0.0, a.dtype), name="zeros")
+    zeros = low.full(a.shape, a.dtype, 0.0, name="zeros")
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         near = sampler.neighbor(b, (i[1], *i[3:]), i[0])
-        value = (OpExpr(b, b.cast(grad.load(b, i[1:]), math_dtype)) * near.weight).op
+        value = b.cast(grad.load(b, i[1:]), math_dtype) * near.weight
         if near.inside is not None:
-            value = b.where(near.inside, value, b.constant(0.0, math_dtype))
+            value = b.where(near.inside, value, 0.0)
         return (*i[1:3], *near.index), value
 
     return scatter_into(low, zeros, (sampler.neighbor_count, *grad.shape), write, is_added=True)

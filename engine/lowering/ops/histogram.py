@@ -29,11 +29,11 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
         )
     math_dtype = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
     dims = tuple(range(len(a.shape)))
-    name = low.current_node.name if low.current_node is not None else "histc"
+    name = low.node_name
     if min == max:
         least = min_or_max(low, "min", a, dims, False, name=f"{name}_least")
         most = min_or_max(low, "max", a, dims, False, name=f"{name}_most")
-    zeros = low.pointwise((bins,), a.dtype, lambda b, i: b.constant(0, a.dtype), name="zeros")
+    zeros = low.full((bins,), a.dtype, 0, name="zeros")
 
     def bounds(b: LoopBuilder) -> tuple[LoopIROp, LoopIROp]:
         if min != max:
@@ -41,18 +41,18 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
         if min != 0:
             return b.constant(min - 1.0, math_dtype), b.constant(max + 1.0, math_dtype)
         low_end, high_end = b.cast(least.load(b, ()), math_dtype), b.cast(most.load(b, ()), math_dtype)
-        is_flat, one = b.call("eq", low_end, high_end, dtype=torch.bool), b.constant(1.0, math_dtype)
+        is_flat, one = low_end.equals(high_end), b.constant(1.0, math_dtype)
         return (
-            b.where(is_flat, b.call("sub", low_end, one), low_end),
-            b.where(is_flat, b.call("add", high_end, one), high_end),
+            b.where(is_flat, low_end - one, low_end),
+            b.where(is_flat, high_end + one, high_end),
         )
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         value, (start, end) = b.cast(a.load(b, i), math_dtype), bounds(b)
-        share = b.call("mul", b.call("sub", value, start), b.constant(float(bins), math_dtype))
-        position = b.cast(b.call("div", share, b.call("sub", end, start)), torch.int64)
+        share = (value - start) * float(bins)
+        position = b.cast(share / (end - start), torch.int64)
         position = b.call("minimum", position, b.constant(bins - 1, torch.int64))
-        inside = b.logical_and(b.call("ge", value, start, dtype=torch.bool), b.call("le", value, end, dtype=torch.bool))
+        inside = (value >= start) & (value <= end)
         outside = b.constant(bins, torch.int64)
         return (b.indirect_index(b.where(inside, position, outside), bins, wraps=False, is_checked=False),), b.constant(
             1, compute_dtype(a.dtype)

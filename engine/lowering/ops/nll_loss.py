@@ -34,8 +34,8 @@ def nll_loss_forward(
 
     def load_target(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp, IndexExpr]:
         wanted = target.load(b, i if target.shape else ())
-        is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
-        safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
+        is_kept = wanted.differs(ignore_index)
+        safe = b.where(is_kept, wanted, 0)
         position = b.indirect_index(safe, classes, wraps=False)
         factor = b.constant(1.0, math_dtype) if weight is None else b.cast(weight.load(b, (position,)), math_dtype)
         return is_kept, factor, position
@@ -43,14 +43,14 @@ def nll_loss_forward(
     def loss(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         is_kept, factor, position = load_target(b, i)
         likelihood = b.cast(a.load(b, (position,) if is_single else (*i, position)), math_dtype)
-        value = b.call("neg", likelihood if weight is None else b.call("mul", likelihood, factor))
-        return b.where(is_kept, value, b.constant(0.0, math_dtype))
+        value = -(likelihood if weight is None else likelihood * factor)
+        return b.where(is_kept, value, 0.0)
 
     def weighed(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         is_kept, factor, _ = load_target(b, i)
-        return b.where(is_kept, factor, b.constant(0.0, math_dtype))
+        return b.where(is_kept, factor, 0.0)
 
-    name = low.current_node.name if low.current_node is not None else "nll"
+    name = low.node_name
     losses = low.pointwise(count, math_dtype, loss, name=f"{name}_each")
     if reduction == 0 and not is_single:
         return low.pointwise(count, a.dtype, losses.load), low.pointwise(
@@ -62,7 +62,7 @@ def nll_loss_forward(
         )
         if reduction != 1:
             return low.pointwise((), a.dtype, loss), own_weight
-        return low.pointwise((), a.dtype, lambda b, i: b.call("div", loss(b, i), weighed(b, i))), own_weight
+        return low.pointwise((), a.dtype, lambda b, i: loss(b, i) / weighed(b, i)), own_weight
     # The rows' own kernel gathers one element per row. The single program that sums them would be slow at that.
     low.no_fuse.add(losses.definition)
     weights = low.pointwise(count, math_dtype, weighed, name=f"{name}_weights")
@@ -71,7 +71,7 @@ def nll_loss_forward(
     shown = low.pointwise((), a.dtype, weight_sum.load)
     if reduction == 2:
         return low.pointwise((), a.dtype, total.load), shown
-    return low.pointwise((), a.dtype, lambda b, i: b.call("div", total.load(b, i), weight_sum.load(b, i))), shown
+    return low.pointwise((), a.dtype, lambda b, i: total.load(b, i) / weight_sum.load(b, i)), shown
 
 
 @register_lowering(aten.nll_loss_backward.default)
@@ -90,24 +90,24 @@ def nll_loss_backward(
     if len(a.shape) == 1:
         raise NotLowered(LoweringFallback.ZERO_DIM, "the loss of a single sample has no lowering")
     math_dtype = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
-    name = low.current_node.name if low.current_node is not None else "nll"
+    name = low.node_name
 
     def at_class(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         wanted = target.load(b, i)
-        is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
-        value = b.call("neg", b.cast(gradient.load(b, i if gradient.shape else ()), math_dtype))
+        is_kept = wanted.differs(ignore_index)
+        value = -b.cast(gradient.load(b, i if gradient.shape else ()), math_dtype)
         if reduction == 1:
-            value = b.call("div", value, b.cast(total_weight.load(b, ()), math_dtype))
+            value = value / b.cast(total_weight.load(b, ()), math_dtype)
         if weight is not None:
-            position = b.indirect_index(b.where(is_kept, wanted, b.constant(0, wanted.dtype)), a.shape[-1])
-            value = b.call("mul", value, b.cast(weight.load(b, (position,)), math_dtype))
-        return b.where(is_kept, value, b.constant(0.0, math_dtype))
+            position = b.indirect_index(b.where(is_kept, wanted, 0), a.shape[-1])
+            value = value * b.cast(weight.load(b, (position,)), math_dtype)
+        return b.where(is_kept, value, 0.0)
 
     each = low.pointwise((a.shape[0],), math_dtype, at_class, name=f"{name}_each")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         wanted = b.cast(target.load(b, i[:1]), torch.int64)
-        is_here = b.call("eq", b.cast(b.index_value(i[1]), torch.int64), wanted, dtype=torch.bool)
-        return b.where(is_here, each.load(b, i[:1]), b.constant(0.0, math_dtype))
+        is_here = b.cast(b.index_value(i[1]), torch.int64).equals(wanted)
+        return b.where(is_here, each.load(b, i[:1]), 0.0)
 
     return low.pointwise(a.shape, a.dtype, body)

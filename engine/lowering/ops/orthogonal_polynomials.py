@@ -22,8 +22,8 @@ MAX_HERMITE_DEGREE = {torch.float32: 128, torch.float64: 512}
 
 def _affine(b: LoopBuilder, x: LoopIROp, slope: float, offset: float) -> LoopIROp:
     """Compute ``slope * x + offset``."""
-    value = x if slope == 1.0 else b.call("mul", x, b.constant(slope, x.dtype))
-    return value if offset == 0.0 else b.call("add", value, b.constant(offset, x.dtype))
+    value = x if slope == 1.0 else x * slope
+    return value if offset == 0.0 else value + offset
 
 
 def _degree(b: LoopBuilder, n: LoopIROp) -> LoopIROp:
@@ -44,7 +44,7 @@ def _hermite(slope: float, step: float) -> Any:
     def compute(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
         degree = _degree(b, n)
         highest = b.constant(MAX_HERMITE_DEGREE[x.dtype], torch.int64)
-        is_high = b.call("gt", degree, highest, dtype=torch.bool)
+        is_high = degree > highest
         first = _affine(b, x, slope, 0.0)
         value = b.call("hermite", first, b.constant(step, x.dtype), b.call("minimum", degree, highest), dtype=x.dtype)
         return b.where(is_high, b.constant(math.nan, x.dtype), value)

@@ -84,14 +84,12 @@ for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
 
 @register_lowering(aten.log10.default)
 def log10(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(
-        low, (a,), lambda b, v: b.call("mul", b.call("log2", v), b.constant(math.log10(2.0), v.dtype)), INT_TO_FLOAT
-    )
+    return elementwise(low, (a,), lambda b, v: b.call("log2", v) * math.log10(2.0), INT_TO_FLOAT)
 
 
 @register_lowering(aten.reciprocal.default)
 def reciprocal(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("div", b.constant(1.0, v.dtype), v), INT_TO_FLOAT)
+    return elementwise(low, (a,), lambda b, v: 1.0 / v, INT_TO_FLOAT)
 
 
 @register_lowering(aten.sign.default, aten.sgn.default)
@@ -100,17 +98,17 @@ def sign(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
         if v.dtype == torch.bool:
             return v
         zero, one = b.constant(0, v.dtype), b.constant(1, v.dtype)
-        below = b.where(b.call("lt", v, zero, dtype=torch.bool), b.constant(-1, v.dtype), zero)
+        below = b.where(v < zero, b.constant(-1, v.dtype), zero)
         if v.dtype == torch.uint8:
             below = zero
-        return b.where(b.call("gt", v, zero, dtype=torch.bool), one, below)
+        return b.where(v > zero, one, below)
 
     return elementwise(low, (a,), compute)
 
 
 @register_lowering(aten.square.default)
 def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("mul", v, v))
+    return elementwise(low, (a,), lambda b, v: v * v)
 
 
 def _add_or_sub(name: str) -> Callable[..., LoweredTensor]:
@@ -121,7 +119,7 @@ def _add_or_sub(name: str) -> Callable[..., LoweredTensor]:
                     raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "subtraction of bool is an error in eager")
                 return b.call("or", left, right)
             if alpha != 1:
-                right = b.call("mul", right, b.constant(alpha, left.dtype))
+                right = right * alpha
             return b.call(name, left, right)
 
         return elementwise(low, (a, other), compute)
@@ -146,7 +144,7 @@ def mul(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
 @register_lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def div(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
     def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        return b.call("div", x, y)
+        return x / y
 
     return elementwise(low, (a, other), compute, INT_TO_FLOAT)
 
@@ -159,7 +157,7 @@ def div_mode(low: LoweringContext, a: Any, other: Any, rounding_mode: str | None
         return floor_divide(low, a, other)  # type: ignore[no-any-return]
 
     def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        return b.call("trunc", b.call("div", x, y)) if x.dtype.is_floating_point else b.call("truncdiv", x, y)
+        return b.call("trunc", x / y) if x.dtype.is_floating_point else b.call("truncdiv", x, y)
 
     return elementwise(low, (a, other), compute)
 
@@ -167,9 +165,9 @@ def div_mode(low: LoweringContext, a: Any, other: Any, rounding_mode: str | None
 def _rounds_up(b: LoopBuilder, rest: LoopIROp, divisor: LoopIROp) -> LoopIROp:
     """Return True where a quotient that is rounded towards zero is above the floor."""
     zero = b.constant(0, rest.dtype)
-    inexact = b.call("ne", rest, zero, dtype=torch.bool)
-    signs = [b.call("lt", op, zero, dtype=torch.bool) for op in (rest, divisor)]
-    return b.logical_and(inexact, b.call("ne", *signs, dtype=torch.bool))
+    inexact = rest.differs(zero)
+    signs = [op < zero for op in (rest, divisor)]
+    return inexact & b.call("ne", *signs, dtype=torch.bool)
 
 
 def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
@@ -177,19 +175,17 @@ def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         quotient, rest = b.call("truncdiv", x, y), b.call("rem", x, y)
         if x.dtype == torch.uint8:
             return quotient
-        return b.where(_rounds_up(b, rest, y), b.call("sub", quotient, b.constant(1, x.dtype)), quotient)
+        return b.where(_rounds_up(b, rest, y), quotient - 1, quotient)
     zero = b.constant(0.0, x.dtype)
     rest = b.call("fmod", x, y)
-    quotient = b.call("div", b.call("sub", x, rest), y)
-    inexact = b.call("ne", rest, zero, dtype=torch.bool)
-    opposite = b.call(
-        "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
-    )
-    quotient = b.where(b.logical_and(inexact, opposite), b.call("sub", quotient, b.constant(1.0, x.dtype)), quotient)
+    quotient = (x - rest) / y
+    inexact = rest.differs(zero)
+    opposite = (rest < zero).differs(y < zero)
+    quotient = b.where(inexact & opposite, quotient - 1.0, quotient)
     floored = b.call("floor", quotient)
-    over = b.call("gt", b.call("sub", quotient, floored), b.constant(0.5, x.dtype), dtype=torch.bool)
-    floored = b.where(over, b.call("add", floored, b.constant(1.0, x.dtype)), floored)
-    return b.where(b.call("eq", y, zero, dtype=torch.bool), b.call("div", x, y), floored)
+    over = quotient - floored > 0.5
+    floored = b.where(over, floored + 1.0, floored)
+    return b.where(y.equals(zero), x / y, floored)
 
 
 @register_lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -203,7 +199,7 @@ def remainder(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
         rest = b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
         if x.dtype == torch.uint8:
             return rest
-        return b.where(_rounds_up(b, rest, y), b.call("add", rest, y), rest)
+        return b.where(_rounds_up(b, rest, y), rest + y, rest)
 
     return elementwise(low, (a, other), compute)
 
@@ -252,12 +248,12 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
 
 def _constant_integer_power(b: LoopBuilder, v: LoopIROp, exponent: int) -> LoopIROp:
     if exponent < 0:
-        return b.call("div", b.constant(1.0, v.dtype), _constant_integer_power(b, v, -exponent))
+        return b.constant(1.0, v.dtype) / _constant_integer_power(b, v, -exponent)
     if exponent == 0:
         return b.constant(1, v.dtype)
     half = _constant_integer_power(b, v, exponent // 2) if exponent > 1 else None
-    squared = v if half is None else b.call("mul", half, half)
-    return squared if exponent % 2 == 0 or half is None else b.call("mul", squared, v)
+    squared = v if half is None else half * half
+    return squared if exponent % 2 == 0 or half is None else squared * v
 
 
 @register_lowering(aten.pow.Scalar)
@@ -275,18 +271,18 @@ def _integer_power(b: LoopBuilder, base: LoopIROp, exponent: LoopIROp) -> LoopIR
     zero, one = b.constant(0, dtype), b.constant(1, dtype)
 
     def bit(k: int) -> LoopIROp:
-        return b.call("ne", b.call("and", exponent, b.constant(1 << k, dtype)), zero, dtype=torch.bool)
+        return b.call("and", exponent, b.constant(1 << k, dtype)).differs(zero)
 
     total, square = one, base
     for k in range(torch.iinfo(dtype).bits - dtype.is_signed):
-        square = b.call("mul", square, square) if k else square
-        total = b.where(bit(k), b.call("mul", total, square), total)
+        square = square * square if k else square
+        total = b.where(bit(k), total * square, total)
     if not dtype.is_signed:
         return total
     minus = b.constant(-1, dtype)
-    of_minus = b.where(b.call("eq", base, minus, dtype=torch.bool), b.where(bit(0), minus, one), zero)
-    inverse = b.where(b.call("eq", base, one, dtype=torch.bool), one, of_minus)
-    return b.where(b.call("lt", exponent, zero, dtype=torch.bool), inverse, total)
+    of_minus = b.where(base.equals(minus), b.where(bit(0), minus, one), zero)
+    inverse = b.where(base.equals(one), one, of_minus)
+    return b.where(exponent < zero, inverse, total)
 
 
 def _comparison(name: str) -> None:
@@ -302,7 +298,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 def _as_bool(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-    return v if v.dtype == torch.bool else b.call("ne", v, b.constant(0, v.dtype), dtype=torch.bool)
+    return v if v.dtype == torch.bool else v.differs(0)
 
 
 def _logical(name: str, op: str) -> None:
@@ -322,9 +318,7 @@ def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(
         low,
         (a,),
-        lambda b, v: (
-            b.call("eq", v, b.constant(0, v.dtype), dtype=torch.bool) if v.dtype != torch.bool else b.call("not", v)
-        ),
+        lambda b, v: v.equals(0) if v.dtype != torch.bool else b.call("not", v),
         ALWAYS_BOOL,
     )
 
@@ -344,7 +338,7 @@ register_lowering(aten.bitwise_not.default)(lambda low, a: elementwise(low, (a,)
 
 @register_lowering(aten.isnan.default)
 def isnan(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("ne", v, v, dtype=torch.bool), ALWAYS_BOOL)
+    return elementwise(low, (a,), lambda b, v: v.is_nan(), ALWAYS_BOOL)
 
 
 @register_lowering(aten.isinf.default)
@@ -352,7 +346,7 @@ def isinf(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if not v.dtype.is_floating_point:
             return b.constant(False, torch.bool)
-        return b.call("eq", b.call("abs", v), b.constant(math.inf, v.dtype), dtype=torch.bool)
+        return b.call("abs", v).equals(math.inf)
 
     math_dtype = a.dtype if not a.dtype.is_floating_point else promote_dtypes((a,))[0]
     return elementwise(low, (a,), compute, dtypes=(math_dtype, torch.bool))
@@ -437,28 +431,28 @@ def relu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 @register_lowering(aten.gelu.default)
 def gelu(low: LoweringContext, a: LoweredTensor, approximate: str = "none") -> LoweredTensor:
     def exact(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-        erf = b.call("erf", b.call("mul", v, b.constant(math.sqrt(0.5), v.dtype)))
-        return b.call("mul", b.call("mul", v, b.constant(0.5, v.dtype)), b.call("add", erf, b.constant(1.0, v.dtype)))
+        erf = b.call("erf", v * math.sqrt(0.5))
+        return v * 0.5 * (erf + 1.0)
 
     def by_tanh(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-        cube = b.call("mul", b.call("mul", v, v), v)
-        inner = b.call("add", v, b.call("mul", cube, b.constant(0.044715, v.dtype)))
-        tanh = b.call("tanh", b.call("mul", inner, b.constant(math.sqrt(2.0 / math.pi), v.dtype)))
-        return b.call("mul", b.call("mul", v, b.constant(0.5, v.dtype)), b.call("add", tanh, b.constant(1.0, v.dtype)))
+        cube = v * v * v
+        inner = v + cube * 0.044715
+        tanh = b.call("tanh", inner * math.sqrt(2.0 / math.pi))
+        return v * 0.5 * (tanh + 1.0)
 
     return elementwise(low, (a,), by_tanh if approximate == "tanh" else exact)
 
 
 @register_lowering(aten.silu.default)
 def silu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("mul", v, b.call("sigmoid", v)))
+    return elementwise(low, (a,), lambda b, v: v * b.call("sigmoid", v))
 
 
 @register_lowering(aten.leaky_relu.default)
 def leaky_relu(low: LoweringContext, a: LoweredTensor, negative_slope: float = 0.01) -> LoweredTensor:
     def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-        positive = b.call("gt", v, b.constant(0, v.dtype), dtype=torch.bool)
-        return b.where(positive, v, b.call("mul", v, b.constant(negative_slope, v.dtype)))
+        positive = v > 0
+        return b.where(positive, v, v * negative_slope)
 
     return elementwise(low, (a,), compute)
 
@@ -468,8 +462,8 @@ def addcmul(
     low: LoweringContext, a: LoweredTensor, left: LoweredTensor, right: LoweredTensor, value: Any = 1
 ) -> LoweredTensor:
     def compute(b: LoopBuilder, base: LoopIROp, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        product = b.call("mul", x, y)
-        return b.call("add", base, product if value == 1 else b.call("mul", product, b.constant(value, product.dtype)))
+        product = x * y
+        return base + (product if value == 1 else product * value)
 
     return elementwise(low, (a, left, right), compute)
 
@@ -481,13 +475,13 @@ def lerp(low: LoweringContext, a: LoweredTensor, end: LoweredTensor, weight: Any
 
     def compute(b: LoopBuilder, start: LoopIROp, end: LoopIROp, *shares: LoopIROp) -> LoopIROp:
         share = shares[0] if shares else b.constant(weight, start.dtype)
-        way = b.call("sub", end, start)
-        from_start = b.call("add", start, b.call("mul", share, way))
-        rest = b.call("sub", b.constant(1.0, start.dtype), share)
-        from_end = b.call("sub", end, b.call("mul", way, rest))
+        way = end - start
+        from_start = start + share * way
+        rest = 1.0 - share
+        from_end = end - way * rest
         if isinstance(weight, (int, float)):
             return from_start if abs(weight) < 0.5 else from_end
-        is_near = b.call("lt", b.call("abs", share), b.constant(0.5, start.dtype), dtype=torch.bool)
+        is_near = b.call("abs", share) < 0.5
         return b.where(is_near, from_start, from_end)
 
     return elementwise(low, (a, end, *weights), compute)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -23,6 +23,9 @@ from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
+
+WindowElement = tuple[Coordinates, LoopIROp | None]
+"""Index of an element that a window may contain, and the test if it does (None: always)."""
 
 MAX_WINDOW = 64
 """Largest window whose elements are unrolled in the kernel."""
@@ -64,7 +67,7 @@ class PoolWindow:
         end = b.size(self.input_size + self.padding if with_padding else self.input_size, math_dtype)
         end = b.call("minimum", b.index_value(begin + self.kernel_size), end)
         start = b.index_value(begin)
-        return b.call("sub", end, start if with_padding else b.call("maximum", start, b.constant(0, math_dtype)))
+        return end - (start if with_padding else b.call("maximum", start, b.constant(0, math_dtype)))
 
 
 def _expand_to_rank(values: Any, count: int) -> list[int]:
@@ -97,7 +100,7 @@ def _in_bounds_test(b: LoopBuilder, positions: Iterable[tuple[IndexExpr, Size, b
     test: LoopIROp | None = None
     for position, size, is_known in positions:
         for part in () if is_known else (b.index_ge(position, 0), b.index_lt(position, size)):
-            test = part if test is None else b.logical_and(test, part)
+            test = part if test is None else test & part
     return test
 
 
@@ -109,7 +112,7 @@ def _divisor(
     total: LoopIROp | None = None
     for side, window in zip(sides, windows, strict=True):
         length = side.length(b, window, with_padding=counts_padding)
-        total = length if total is None else b.call("mul", total, length)
+        total = length if total is None else total * length
     assert total is not None
     return total
 
@@ -121,7 +124,7 @@ def _masked_sum(
     zero = b.constant(0, math_dtype)
     for inside, read in parts:
         value = read() if inside is None else b.masked(inside, read, zero)
-        total = value if total is None else b.call("add", total, value)
+        total = value if total is None else total + value
     return zero if total is None else total
 
 
@@ -154,7 +157,7 @@ def _avg_pool(
             return inside, lambda: a.load(b, (*lead, *position))
 
         total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), math_dtype)
-        return b.call("div", total, b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype))
+        return total / b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype)
 
     return low.pointwise(shape, a.dtype, body)
 
@@ -199,11 +202,11 @@ def avg_pool_backward(
             inside = _in_bounds_test(b, ((w, s.output_size, False) for w, s in zip(windows, sides, strict=True)))
             for p, s, w in zip(position, sides, windows, strict=True):
                 covered = b.index_lt(p + s.padding - w * s.stride, s.kernel_size)
-                inside = covered if inside is None else b.logical_and(inside, covered)
+                inside = covered if inside is None else inside & covered
 
             def read() -> LoopIROp:
                 count = b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype)
-                return b.call("div", b.cast(grad.load(b, (*lead, *windows)), math_dtype), count)
+                return b.cast(grad.load(b, (*lead, *windows)), math_dtype) / count
 
             return inside, read
 
@@ -252,7 +255,7 @@ def max_pool_backward(
     sizes = a.shape[-rank:]
     math_dtype = compute_dtype(grad.dtype)
     plane = size_of(sizes)
-    zeros = low.pointwise(a.shape, grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
+    zeros = low.full(a.shape, grad.dtype, 0.0, name="zeros")
 
     def write(b: LoopBuilder, index: Coordinates) -> tuple[Coordinates, LoopIROp]:
         flat = b.indirect_index(indices.load(b, index), plane, wraps=False)
@@ -271,45 +274,61 @@ def max_pool_with_indices(
     dilation: Any = (1,),
     ceil_mode: bool = False,
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """Return each window's maximum (NaN if it contains NaN) and its flat index in the plane."""
     shape = symbolic_shape(fake_result(low)[0])
     rank = pool_rank(low)
     sides = _pool_windows(a, shape, kernel, stride, padding, rank, dilation)
-    math_dtype = compute_dtype(a.dtype)
-    lowest = float("-inf") if math_dtype.is_floating_point else torch.iinfo(math_dtype).min
-    steps = contiguous_strides(a.shape[-rank:])
 
-    def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
+    def elements(b: LoopBuilder, index: Coordinates) -> Iterator[WindowElement]:
         lead, windows = index[:-rank], index[-rank:]
-        best, where = b.constant(lowest, math_dtype), _first_index_in_plane(b, sides, windows)
         for offsets in product(*(range(s.kernel_size) for s in sides)):
             position = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
             inside = _in_bounds_test(
                 b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(position, sides, strict=True))
             )
-            value = (
-                a.load(b, (*lead, *position))
-                if inside is None
-                else _masked_load(b, a, (*lead, *position), inside, lowest)
-            )
-            is_more = b.call("gt", value, best, dtype=torch.bool)
+            yield (*lead, *position), inside
+
+    return max_of_windows(low, a, rank, elements, lambda b, i: _first_index_in_plane(b, sides, i[-rank:]))
+
+
+def max_of_windows(
+    low: LoweringContext,
+    a: LoweredTensor,
+    rank: int,
+    elements: Callable[[LoopBuilder, Coordinates], Iterable[WindowElement]],
+    first: Callable[[LoopBuilder, Coordinates], LoopIROp],
+) -> tuple[LoweredTensor, LoweredTensor]:
+    """Return each window's maximum (NaN if it contains NaN) and its flat index in the plane.
+
+    The plane is the last ``rank`` dimensions. ``first``: the index if all elements are the lowest number.
+    """
+    shape, math_dtype = symbolic_shape(fake_result(low)[0]), compute_dtype(a.dtype)
+    lowest = float("-inf") if math_dtype.is_floating_point else torch.iinfo(math_dtype).min
+    steps = contiguous_strides(a.shape[-rank:])
+
+    def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
+        best, where = b.constant(lowest, math_dtype), first(b, index)
+        for position, inside in elements(b, index):
+            value = load_if(b, a, position, inside, lowest)
+            is_more = value > best
             if math_dtype.is_floating_point:
-                is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
+                is_more = is_more | value.is_nan()
             best = b.where(is_more, value, best)
-            where = b.where(is_more, b.index_value(flatten(position, steps)), where)
+            where = b.where(is_more, b.index_value(flatten(position[-rank:], steps)), where)
         return best, where
 
-    name = low.current_node.name if low.current_node is not None else "max_pool"
-    values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{name}_value")
-    positions = low.pointwise(
-        shape, torch.int64, lambda b, i: b.cast(largest(b, i)[1], torch.int64), name=f"{name}_place"
-    )
-    return values, positions
+    def position_of_largest(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        return b.cast(largest(b, index)[1], torch.int64)
+
+    values = low.pointwise(shape, a.dtype, lambda b, i: largest(b, i)[0], name=f"{low.node_name}_value")
+    return values, low.pointwise(shape, torch.int64, position_of_largest, name=f"{low.node_name}_place")
 
 
-def _masked_load(
-    b: LoopBuilder, a: LoweredTensor, position: Coordinates, inside: LoopIROp, otherwise: float
+def load_if(
+    b: LoopBuilder, a: LoweredTensor, position: Coordinates, inside: LoopIROp | None, otherwise: float
 ) -> LoopIROp:
+    """Load an element where ``inside`` holds (None: always), else return ``otherwise``."""
+    if inside is None:
+        return a.load(b, position)
     return b.masked(inside, lambda: a.load(b, position), b.constant(otherwise, compute_dtype(a.dtype)))
 
 
@@ -320,7 +339,7 @@ def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: 
     """
     first, *rest = (_first_in_bounds(b, s, w) for s, w in zip(sides, windows, strict=True))
     for side, position in zip(sides[1:], rest, strict=True):
-        first = b.call("add", b.call("mul", first, b.size(side.input_size, b.index_dtype)), position)
+        first = first * b.size(side.input_size, b.index_dtype) + position
     return first
 
 
@@ -332,5 +351,5 @@ def _first_in_bounds(b: LoopBuilder, side: PoolWindow, window: IndexExpr) -> Loo
         return position
     if side.dilation == 1:
         return b.call("maximum", position, none)
-    is_before = b.call("lt", position, none, dtype=torch.bool)
+    is_before = position < none
     return b.where(is_before, b.index_value(first.mod(side.dilation)), position)

@@ -264,7 +264,7 @@ def _split_reduction(
             b.index_lt(flat, count), lambda: body(b, index[1:], position), reduction_identity(b, kind, math_dtype)
         )
 
-    label = name or (low.current_node.name if low.current_node is not None else "t")
+    label = name or low.node_name
     first = low.reduction(kind, (parts, *shape), (length,), math_dtype, partial, name=f"{label}_parts")
     return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
 
@@ -281,7 +281,7 @@ def _reduce_rows(
 ) -> LoweredTensor:
     """Reduce over the inner dimensions, then over the first ``outer``."""
     math_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    label = name or (low.current_node.name if low.current_node is not None else "t")
+    label = name or low.node_name
 
     def row(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
         return body(b, index[outer:], (*index[:outer], *inner))  # type: ignore[no-any-return]
@@ -316,7 +316,7 @@ def _sum_like(kind: str) -> Callable[..., LoweredTensor]:
         check_supported_dtype(fake_result(low))
         if any(a.shape[d] == 0 for d in dims):
             of_nothing = 1 if kind == "prod" else 0
-            return low.pointwise(symbolic_shape(fake_result(low)), result, lambda b, i: b.constant(of_nothing, result))
+            return low.full(symbolic_shape(fake_result(low)), result, of_nothing)
         return reduce(low, kind, a, dims, keepdim, result, lambda b, i: b.cast(a.load(b, i), result))
 
     return lowered
@@ -336,7 +336,7 @@ def mean(
     result = fake_result(low).dtype
     check_supported_dtype(a, fake_result(low))
     if any(a.shape[d] == 0 for d in dims):
-        return low.pointwise(symbolic_shape(fake_result(low)), result, lambda b, i: b.constant(math.nan, result))
+        return low.full(symbolic_shape(fake_result(low)), result, math.nan)
     return _mean(low, a, dims, keepdim, result)
 
 
@@ -344,14 +344,12 @@ def _mean(
     low: LoweringContext, a: LoweredTensor, dims: tuple[int, ...], keepdim: bool, result: torch.dtype, name: str = ""
 ) -> LoweredTensor:
     math_dtype = compute_dtype(result)
-    base = name or (low.current_node.name if low.current_node is not None else "mean")
+    base = name or low.node_name
     total = reduce(
         low, "sum", a, dims, keepdim, math_dtype, lambda b, i: b.cast(a.load(b, i), math_dtype), name=f"{base}_sum"
     )
     count = product(a.shape[d] for d in dims)
-    return low.pointwise(
-        total.shape, result, lambda b, i: b.call("div", total.load(b, i), b.size(count, math_dtype)), name=name
-    )
+    return low.pointwise(total.shape, result, lambda b, i: total.load(b, i) / b.size(count, math_dtype), name=name)
 
 
 def _variance(
@@ -366,7 +364,7 @@ def _variance(
     """Return ``(variance, mean)`` by two passes: the mean, then squared distances from it."""
     math_dtype = compute_dtype(result)
     if any(a.shape[d] == 0 for d in dims):
-        none = low.pointwise(_reduced_shape(a, dims, keepdim), result, lambda b, i: b.constant(math.nan, result))
+        none = low.full(_reduced_shape(a, dims, keepdim), result, math.nan)
         return none, none
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     count = product(a.shape[d] for d in dims)
@@ -379,22 +377,18 @@ def _variance(
 
         def squared(b: LoopBuilder, i: Coordinates) -> LoopIROp:
             row = tuple(i[d] if d in kept else ZERO for d in range(len(a.shape)))
-            distance = b.call("sub", b.cast(a.load(b, i), math_dtype), average.load(b, row))
-            return b.call("mul", distance, distance)
+            distance = b.cast(a.load(b, i), math_dtype) - average.load(b, row)
+            return distance * distance
 
         total = reduce(low, "sum", a, dims, keepdim, math_dtype, squared, name=f"{name}_squares")
 
     def divided(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if known is not None:
-            return b.call("div", total.load(b, i), b.constant(max(known - correction, 0.0), math_dtype))
-        return b.call(
-            "div",
-            total.load(b, i),
-            b.call(
-                "maximum",
-                b.call("sub", b.size(count, math_dtype), b.constant(correction, math_dtype)),
-                b.constant(0.0, math_dtype),
-            ),
+            return total.load(b, i) / max(known - correction, 0.0)
+        return total.load(b, i) / b.call(
+            "maximum",
+            b.size(count, math_dtype) - correction,
+            b.constant(0.0, math_dtype),
         )
 
     variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
@@ -431,11 +425,11 @@ def _split_variance(
     sums = low.reduction("sum", (parts, *shape), (length,), math_dtype, value, name=f"{name}_sums")
 
     def mean_of_part(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("div", sums.load(b, i), b.constant(length, math_dtype))
+        return sums.load(b, i) / length
 
     def squared(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
-        distance = b.call("sub", value(b, i, r), mean_of_part(b, i))
-        return b.call("mul", distance, distance)
+        distance = value(b, i, r) - mean_of_part(b, i)
+        return distance * distance
 
     squares = low.reduction("sum", (parts, *shape), (length,), math_dtype, squared, name=f"{name}_parts")
     sum_of_all = low.reduction(
@@ -443,12 +437,12 @@ def _split_variance(
     )
 
     def mean(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("div", sum_of_all.load(b, i), b.constant(count, math_dtype))
+        return sum_of_all.load(b, i) / count
 
     def around(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
-        distance = b.call("sub", mean_of_part(b, (*r, *i)), mean(b, i))
-        moved = b.call("mul", b.call("mul", distance, distance), b.constant(length, math_dtype))
-        return b.call("add", squares.load(b, (*r, *i)), moved)
+        distance = mean_of_part(b, (*r, *i)) - mean(b, i)
+        moved = distance * distance * length
+        return squares.load(b, (*r, *i)) + moved
 
     total = low.reduction("sum", shape, (parts,), math_dtype, around, name=f"{name}_squares")
     average = low.pointwise(shape, math_dtype, mean, name=f"{name}_mean")
@@ -485,7 +479,7 @@ def var_mean(
 ) -> tuple[LoweredTensor, LoweredTensor]:
     dims = _canonical_dims(a, dim)
     check_supported_dtype(a)
-    return _variance(low, a, dims, keepdim, _correction(None, correction), a.dtype, _node_name(low))
+    return _variance(low, a, dims, keepdim, _correction(None, correction), a.dtype, low.node_name)
 
 
 @register_lowering(aten.std.correction)
@@ -494,12 +488,8 @@ def std(
 ) -> LoweredTensor:
     dims = _canonical_dims(a, dim)
     check_supported_dtype(a)
-    spread = _variance(low, a, dims, keepdim, _correction(None, correction), compute_dtype(a.dtype), _node_name(low))[0]
+    spread = _variance(low, a, dims, keepdim, _correction(None, correction), compute_dtype(a.dtype), low.node_name)[0]
     return low.pointwise(spread.shape, a.dtype, lambda b, i: b.call("sqrt", spread.load(b, i)))
-
-
-def _node_name(low: LoweringContext) -> str:
-    return low.current_node.name if low.current_node is not None else "t"
 
 
 def min_or_max(
@@ -507,7 +497,7 @@ def min_or_max(
 ) -> LoweredTensor:
     """Reduce to the maximum or minimum; NaN if any element is NaN, as in eager."""
     math_dtype = torch.int32 if a.dtype == torch.bool else a.dtype
-    base = name or _node_name(low)
+    base = name or low.node_name
     if not a.dtype.is_floating_point:
         top = reduce(
             low,
@@ -525,7 +515,7 @@ def min_or_max(
             else low.pointwise(
                 top.shape,
                 a.dtype,
-                lambda b, i: b.call("ne", top.load(b, i), b.constant(0, math_dtype), dtype=torch.bool),
+                lambda b, i: top.load(b, i).differs(0),
             )
         )
     top = reduce(low, kind, a, dims, keepdim, a.dtype, a.load, name=f"{base}_{kind}")
@@ -536,23 +526,19 @@ def min_or_max(
         dims,
         keepdim,
         torch.int32,
-        lambda b, i: b.cast(_is_nan(b, a.load(b, i)), torch.int32),
+        lambda b, i: b.cast(a.load(b, i).is_nan(), torch.int32),
         name=f"{base}_nan",
     )
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = top.load(b, i)
         return b.where(
-            b.call("ne", nan.load(b, i), b.constant(0, torch.int32), dtype=torch.bool),
+            nan.load(b, i).differs(0),
             b.constant(math.nan, a.dtype),
             value,
         )
 
     return low.pointwise(top.shape, a.dtype, body, name=name)
-
-
-def _is_nan(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-    return b.call("ne", v, v, dtype=torch.bool)
 
 
 def arg_min_or_max(
@@ -575,10 +561,10 @@ def arg_min_or_max(
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         v = a.load(b, i)
         best = top.load(b, tuple(i[d] if d in kept else ZERO for d in range(len(a.shape))))
-        hit = b.call("eq", v, best, dtype=torch.bool)
+        hit = v.equals(best)
         if a.dtype.is_floating_point:
-            hit = b.call("or", hit, _is_nan(b, v), dtype=torch.bool) if kind else hit
-            hit = b.where(_is_nan(b, best), _is_nan(b, v), hit)
+            hit = hit | v.is_nan() if kind else hit
+            hit = b.where(best.is_nan(), v.is_nan(), hit)
         position = b.cast(b.index_value(flatten([i[d] for d in dims], strides)), torch.int64)
         return b.where(hit, position, b.size(count, torch.int64))
 
@@ -606,8 +592,8 @@ def _min_max_with_index_lowering(kind: str) -> Callable[..., tuple[LoweredTensor
     ) -> tuple[LoweredTensor, LoweredTensor]:
         dims = _canonical_dims(a, dim)
         check_reducible(a, dims)
-        top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
-        position = arg_min_or_max(low, kind, a, dims, True, top, name=f"{_node_name(low)}_index")
+        top = min_or_max(low, kind, a, dims, True, name=f"{low.node_name}_value")
+        position = arg_min_or_max(low, kind, a, dims, True, top, name=f"{low.node_name}_index")
         if keepdim:
             return top, position
         return _drop_dims(top, dims), _drop_dims(position, dims)
@@ -631,7 +617,7 @@ def _arg_min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
     def lowered(low: LoweringContext, a: LoweredTensor, dim: int | None = None, keepdim: bool = False) -> LoweredTensor:
         dims = _canonical_dims(a, dim)
         check_reducible(a, dims)
-        top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
+        top = min_or_max(low, kind, a, dims, True, name=f"{low.node_name}_value")
         position = arg_min_or_max(low, kind, a, dims, True, top)
         return position if keepdim else _drop_dims(position, dims)
 
@@ -651,19 +637,17 @@ def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
         result = fake_result(low).dtype
         if any(a.shape[d] == 0 for d in dims):
             shape = symbolic_shape(fake_result(low))
-            return low.pointwise(shape, result, lambda b, i: b.constant(kind == "min", result))
+            return low.full(shape, result, kind == "min")
 
         def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
             v = a.load(b, i)
-            return b.cast(
-                v if v.dtype == torch.bool else b.call("ne", v, b.constant(0, v.dtype), dtype=torch.bool), torch.int32
-            )
+            return b.cast(v if v.dtype == torch.bool else v.differs(0), torch.int32)
 
-        found = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{_node_name(low)}_int")
+        found = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{low.node_name}_int")
         return low.pointwise(
             found.shape,
             result,
-            lambda b, i: b.cast(b.call("ne", found.load(b, i), b.constant(0, torch.int32), dtype=torch.bool), result),
+            lambda b, i: b.cast(found.load(b, i).differs(0), result),
         )
 
     return lowered

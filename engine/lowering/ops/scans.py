@@ -10,7 +10,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.static_sizes import static_size
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.ops.reductions import _node_name, aten
+from engine.lowering.ops.reductions import aten
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 
@@ -52,18 +52,18 @@ def _cumulative_extreme(
         return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), positions
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] == 1:
-        first = low.pointwise(a.shape, torch.int64, lambda b, i: b.constant(0, torch.int64))
+        first = low.full(a.shape, torch.int64, 0)
         return low.pointwise(a.shape, a.dtype, a.load), first
     values = low.scan(kind, a.shape, dim, a.dtype, a.load)
 
     def position(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = a.load(b, i)
-        holds = b.call("eq", value, values.load(b, i), dtype=torch.bool)
+        holds = value.equals(values.load(b, i))
         if value.dtype.is_floating_point:
-            holds = b.call("or", holds, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
-        return b.where(holds, b.cast(b.index_value(i[dim]), torch.int64), b.constant(0, torch.int64))
+            holds = holds | value.is_nan()
+        return b.where(holds, b.cast(b.index_value(i[dim]), torch.int64), 0)
 
-    positions = low.pointwise(a.shape, torch.int64, position, name=f"{_node_name(low)}_holders")
+    positions = low.pointwise(a.shape, torch.int64, position, name=f"{low.node_name}_holders")
     return values, low.scan("max", a.shape, dim, torch.int64, positions.load)
 
 

@@ -47,7 +47,7 @@ def scatter_into(
     math_dtype = compute_dtype(a.dtype) if is_added else a.dtype
     if is_added and math_dtype not in ATOMIC_ADD_DTYPES:
         raise NotLowered(LoweringFallback.NO_ATOMIC_ADD, f"{str(math_dtype).removeprefix('torch.')} has no atomic add")
-    name = low.current_node.name if low.current_node is not None else "scatter"
+    name = low.node_name
     inner = name if math_dtype == a.dtype else f"{name}_total"
     made = low.scatter(
         a.shape, ranges, math_dtype, _initial_value(low, a, math_dtype, name), write, is_added=is_added, name=inner
@@ -147,7 +147,7 @@ def scatter_rows(
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         value = b.cast(rows.load(b, i), math_dtype)
         if alpha != 1:
-            value = b.call("mul", value, b.constant(alpha, math_dtype))
+            value = value * alpha
         return (
             *i[:dim],
             b.indirect_index(positions.load(b, (i[dim],)), row.shape[dim], wraps=False),
@@ -258,13 +258,13 @@ def embedding_dense_backward(
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "the gradient for scale_grad_by_freq=True has no lowering")
     math_dtype = compute_dtype(grad.dtype)
     width = grad.shape[-1]
-    table = low.pointwise((as_size(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
+    table = low.full((as_size(rows), width), grad.dtype, 0.0, name="zeros")
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         token = indices.load(b, i[:-1])
         value = b.cast(grad.load(b, i), math_dtype)
         if padding >= 0:
-            is_padding = b.call("eq", token, b.constant(padding, token.dtype), dtype=torch.bool)
+            is_padding = token.equals(padding)
             value = b.where(is_padding, b.constant(0.0, math_dtype), value)
         return (b.indirect_index(token, table.shape[0], wraps=False), i[-1]), value
 

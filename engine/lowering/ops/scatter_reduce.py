@@ -75,11 +75,11 @@ def _gather_reduce(
         raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a scatter reduction of bool has no lowering")
     kind, math_dtype = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
     nothing = reduction_identity_value(kind, math_dtype)
-    rank, name = len(a.shape), low.current_node.name if low.current_node is not None else "collected"
+    rank, name = len(a.shape), low.node_name
 
     def candidate(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         hit, value = hits(b, i[:rank], i[rank])
-        return b.where(hit, b.cast(value(), math_dtype), b.constant(nothing, math_dtype))
+        return b.where(hit, b.cast(value(), math_dtype), nothing)
 
     def counted(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.cast(hits(b, i[:rank], i[rank])[0], torch.int32)
@@ -96,9 +96,9 @@ def _gather_reduce(
         own, new, many = b.cast(a.load(b, i), math_dtype), best.load(b, i), number.load(b, i)
         joined = _combine(b, reduction, own, new) if include_self else new
         if reduction == "mean":
-            share = b.cast(b.call("add", many, b.constant(1, torch.int32)) if include_self else many, math_dtype)
+            share = b.cast(many + 1 if include_self else many, math_dtype)
             joined = _mean_of(b, joined, share)
-        return b.where(b.call("eq", many, b.constant(0, torch.int32), dtype=torch.bool), own, joined)
+        return b.where(many.equals(0), own, joined)
 
     return low.pointwise(a.shape, a.dtype, body)
 
@@ -112,18 +112,18 @@ def _combine(b: LoopBuilder, reduction: str, own: LoopIROp, new: LoopIROp) -> Lo
 def _mean_of(b: LoopBuilder, total: LoopIROp, count: LoopIROp) -> LoopIROp:
     """Divide a total by a count; round integers down."""
     if total.dtype.is_floating_point:
-        return b.call("div", total, count)
+        return total / count
     quotient, rest = b.call("truncdiv", total, count), b.call("rem", total, count)
-    is_below = b.call("lt", rest, b.constant(0, total.dtype), dtype=torch.bool)
-    return b.where(is_below, b.call("sub", quotient, b.constant(1, total.dtype)), quotient)
+    is_below = rest < 0
+    return b.where(is_below, quotient - 1, quotient)
 
 
 def _index_matches(b: LoopBuilder, index: LoopIROp, position: IndexExpr, size: Size) -> LoopIROp:
     """Test if an index, counted from the end if negative, equals a position."""
     wide = b.cast(index, torch.int64)
-    is_negative = b.call("lt", wide, b.constant(0, torch.int64), dtype=torch.bool)
-    wrapped = b.where(is_negative, b.call("add", wide, b.size(size, torch.int64)), wide)
-    return b.call("eq", wrapped, b.cast(b.index_value(position), torch.int64), dtype=torch.bool)
+    is_negative = wide < 0
+    wrapped = b.where(is_negative, wide + b.size(size, torch.int64), wide)
+    return wrapped.equals(b.cast(b.index_value(position), torch.int64))
 
 
 @register_lowering(aten.index_reduce.default)
@@ -191,7 +191,7 @@ def scatter_reduce_along(
         inside: LoopIROp | None = None
         for d in others:
             test = b.index_lt(i[d], index.shape[d])
-            inside = test if inside is None else b.logical_and(inside, test)
+            inside = test if inside is None else inside & test
         if inside is None:
             return _index_matches(b, index.load(b, position), i[dim], a.shape[dim]), lambda: value(b, position)
         named = b.masked(
@@ -240,14 +240,12 @@ def scatter_reduce(
     )
     if reduce == "sum":
         return total
-    none = low.pointwise(
-        a.shape, math_dtype, lambda b, i: b.constant(1 if include_self else 0, math_dtype), name="count_start"
-    )
+    none = low.full(a.shape, math_dtype, 1 if include_self else 0, name="count_start")
     count = scatter_along_dim(low, none, dim, indices, lambda b, i: b.constant(1, math_dtype), is_added=True)
 
     def mean(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         one = b.constant(1, math_dtype)
-        return b.call("div", total.load(b, i), b.call("maximum", count.load(b, i), one))
+        return total.load(b, i) / b.call("maximum", count.load(b, i), one)
 
     return low.pointwise(a.shape, a.dtype, mean)
 
@@ -271,7 +269,7 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     if count is None or count > MAX_MASK_ELEMENTS:
         raise NotLowered(LoweringFallback.LONG_SEQUENCE, "a long mask, or one of symbolic size, has no lowering")
     row = reshape(broadcast_to(mask, shape), (count,))
-    name = low.current_node.name if low.current_node is not None else "masked"
+    name = low.node_name
     flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.load(b, i), torch.int32), name=f"{name}_flags")
     running = low.scan("sum", (count,), 0, torch.int32, flags.load) if count > 1 else flags
     given, kept = product(source.shape), broadcast_to(a, shape)
@@ -280,7 +278,7 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         flat = flatten(i, contiguous_strides(shape))
         is_set = row.load(b, (flat,))
-        position = b.call("sub", running.load(b, (flat,)), b.constant(1, torch.int32))
+        position = running.load(b, (flat,)) - 1
         chosen = b.masked(
             is_set, lambda: pool.load(b, (b.indirect_index(position, given, wraps=False),)), b.constant(0, a.dtype)
         )
@@ -298,7 +296,7 @@ def diagonal_scatter(
     value = broadcast_loader(source, a.dtype, source.shape)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        here = b.call("eq", b.index_value(i[first] + offset), b.index_value(i[second]), dtype=torch.bool)
+        here = b.index_value(i[first] + offset).equals(b.index_value(i[second]))
         rest = tuple(p for d, p in enumerate(i) if d not in (first, second))
         along = i[second] if offset < 0 else i[first]
         return b.masked(here, lambda: value(b, (*rest, along)), a.load(b, i))
@@ -339,13 +337,13 @@ def trilinear(
 
     def multiplied(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         x, y, z = (t.load(b, i) for t in spread)
-        return b.call("mul", b.call("mul", x, y), z)
+        return x * y * z
 
     whole = low.pointwise(
         shape,
         math_dtype,
         multiplied,
-        name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each",
+        name=f"{low.node_name}_each",
     )
     dims = tuple(sorted(d % rank for d in sumdim))
     check_reducible(whole, dims)

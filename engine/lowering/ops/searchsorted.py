@@ -65,15 +65,15 @@ def binary_search(
         start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
         one, two = b.constant(1, torch.int64), b.constant(2, torch.int64)
         for _ in range(count.bit_length()):
-            middle = b.call("truncdiv", b.call("add", start, end), two)
-            is_open = b.call("lt", start, end, dtype=torch.bool)
+            middle = b.call("truncdiv", start + end, two)
+            is_open = start < end
             found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
             # Not the opposite comparison: NaN belongs behind all numbers.
             is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
-            onward = b.logical_and(is_open, b.call("not", is_far))
+            onward = is_open & b.call("not", is_far)
             start, end = (
-                b.where(onward, b.call("add", middle, one), start),
-                b.where(b.logical_and(is_open, is_far), middle, end),
+                b.where(onward, middle + one, start),
+                b.where(is_open & is_far, middle, end),
             )
         return b.cast(start, dtype)
 
@@ -107,7 +107,7 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
     if output_size is None or len(repeats.shape) != 1:
         raise NotLowered(LoweringFallback.DATA_DEPENDENT_SIZE, "the size of its result is data-dependent")
     name, (size,) = (
-        low.current_node.name if low.current_node is not None else "repeated",
+        low.node_name,
         symbolic_shape(fake_result(low)),
     )
     count = static_size(repeats.shape[0])

@@ -14,7 +14,7 @@ from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.ops.reductions import _node_name, _variance, aten, reduce
+from engine.lowering.ops.reductions import _variance, aten, reduce
 from engine.lowering.ops.views import at_least_1d, reshape
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
@@ -36,7 +36,7 @@ def _row_max(
         True,
         math_dtype,
         lambda b, i: b.cast(a.load(b, i), math_dtype),
-        name=f"{_node_name(low)}_max",
+        name=f"{low.node_name}_max",
     )
     return top, lambda i: (*i[:dim], ZERO, *i[dim + 1 :])
 
@@ -56,16 +56,16 @@ def softmax(
     top, row = _row_max(low, a, dim, math_dtype)
 
     def exponential(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("exp", b.call("sub", b.cast(a.load(b, i), math_dtype), top.load(b, row(i))))
+        return b.call("exp", b.cast(a.load(b, i), math_dtype) - top.load(b, row(i)))
 
-    exps = low.pointwise(a.shape, math_dtype, exponential, name=f"{_node_name(low)}_exp")
-    total = reduce(low, "sum", exps, (dim,), True, math_dtype, exps.load, name=f"{_node_name(low)}_sum")
+    exps = low.pointwise(a.shape, math_dtype, exponential, name=f"{low.node_name}_exp")
+    total = reduce(low, "sum", exps, (dim,), True, math_dtype, exps.load, name=f"{low.node_name}_sum")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        value = b.call("div", exps.load(b, i), total.load(b, row(i)))
+        value = exps.load(b, i) / total.load(b, row(i))
         if not is_safe:
             return value
-        empty = b.call("eq", top.load(b, row(i)), b.constant(-math.inf, math_dtype), dtype=torch.bool)
+        empty = top.load(b, row(i)).equals(-math.inf)
         return b.where(empty, b.constant(0.0, math_dtype), value)
 
     return low.pointwise(a.shape, result, body)
@@ -86,8 +86,8 @@ def log_softmax(
     shifted = low.pointwise(
         a.shape,
         math_dtype,
-        lambda b, i: b.call("sub", b.cast(a.load(b, i), math_dtype), top.load(b, row(i))),
-        name=f"{_node_name(low)}_shifted",
+        lambda b, i: b.cast(a.load(b, i), math_dtype) - top.load(b, row(i)),
+        name=f"{low.node_name}_shifted",
     )
     total = reduce(
         low,
@@ -97,11 +97,9 @@ def log_softmax(
         True,
         math_dtype,
         lambda b, i: b.call("exp", shifted.load(b, i)),
-        name=f"{_node_name(low)}_sum",
+        name=f"{low.node_name}_sum",
     )
-    return low.pointwise(
-        a.shape, result, lambda b, i: b.call("sub", shifted.load(b, i), b.call("log", total.load(b, row(i))))
-    )
+    return low.pointwise(a.shape, result, lambda b, i: shifted.load(b, i) - b.call("log", total.load(b, row(i))))
 
 
 @register_lowering(aten.native_layer_norm.default)
@@ -116,22 +114,22 @@ def native_layer_norm(
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
     check_supported_dtype(a)
     math_dtype = compute_dtype(a.dtype)
-    variance, average = _variance(low, a, dims, True, 0.0, math_dtype, _node_name(low))
+    variance, average = _variance(low, a, dims, True, 0.0, math_dtype, low.node_name)
     scale = low.pointwise(
         variance.shape,
         math_dtype,
-        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, math_dtype))),
-        name=f"{_node_name(low)}_rstd",
+        lambda b, i: b.call("rsqrt", variance.load(b, i) + eps),
+        name=f"{low.node_name}_rstd",
     )
     first = dims[0] if dims else len(a.shape)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         row = (*i[:first], *(ZERO for _ in dims))
-        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), math_dtype), average.load(b, row)), scale.load(b, row))
+        value = (b.cast(a.load(b, i), math_dtype) - average.load(b, row)) * scale.load(b, row)
         if weight is not None:
-            value = b.call("mul", value, b.cast(weight.load(b, i[first:]), math_dtype))
+            value = value * b.cast(weight.load(b, i[first:]), math_dtype)
         if bias is not None:
-            value = b.call("add", value, b.cast(bias.load(b, i[first:]), math_dtype))
+            value = value + b.cast(bias.load(b, i[first:]), math_dtype)
         return value
 
     outer = [average, scale]
@@ -167,20 +165,20 @@ def native_group_norm(
         )
     grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
     math_dtype = compute_dtype(a.dtype)
-    variance, average = _variance(low, grouped, (2,), False, 0.0, math_dtype, _node_name(low))
+    variance, average = _variance(low, grouped, (2,), False, 0.0, math_dtype, low.node_name)
     scale = low.pointwise(
         variance.shape,
         math_dtype,
-        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, math_dtype))),
-        name=f"{_node_name(low)}_rstd",
+        lambda b, i: b.call("rsqrt", variance.load(b, i) + eps),
+        name=f"{low.node_name}_rstd",
     )
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         row = (i[0], i[1].div(channels))
-        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), math_dtype), average.load(b, row)), scale.load(b, row))
+        value = (b.cast(a.load(b, i), math_dtype) - average.load(b, row)) * scale.load(b, row)
         if weight is not None:
-            value = b.call("mul", value, b.cast(weight.load(b, (i[1],)), math_dtype))
-        return value if bias is None else b.call("add", value, b.cast(bias.load(b, (i[1],)), math_dtype))
+            value = value * b.cast(weight.load(b, (i[1],)), math_dtype)
+        return value if bias is None else value + b.cast(bias.load(b, (i[1],)), math_dtype)
 
     wanted = fake_result(low)[1].dtype
     outer = [average, scale]
@@ -200,24 +198,24 @@ def rms_norm(
 
     def squared(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         v = b.cast(a.load(b, i), math_dtype)
-        return b.call("mul", v, v)
+        return v * v
 
-    total = reduce(low, "sum", a, dims, True, math_dtype, squared, name=f"{_node_name(low)}_squares")
+    total = reduce(low, "sum", a, dims, True, math_dtype, squared, name=f"{low.node_name}_squares")
     count = product(a.shape[d] for d in dims)
     scale = low.pointwise(
         total.shape,
         math_dtype,
         lambda b, i: b.call(
             "rsqrt",
-            b.call("add", b.call("div", total.load(b, i), b.size(count, math_dtype)), b.constant(small, math_dtype)),
+            total.load(b, i) / b.size(count, math_dtype) + small,
         ),
-        name=f"{_node_name(low)}_rstd",
+        name=f"{low.node_name}_rstd",
     )
     first = dims[0]
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        value = b.call("mul", b.cast(a.load(b, i), math_dtype), scale.load(b, (*i[:first], *(ZERO for _ in dims))))
-        return value if weight is None else b.call("mul", value, b.cast(weight.load(b, i[first:]), math_dtype))
+        value = b.cast(a.load(b, i), math_dtype) * scale.load(b, (*i[:first], *(ZERO for _ in dims)))
+        return value if weight is None else value * b.cast(weight.load(b, i[first:]), math_dtype)
 
     wanted = fake_result(low)[1].dtype
     shown = scale if wanted == math_dtype else low.pointwise(scale.shape, wanted, scale.load)

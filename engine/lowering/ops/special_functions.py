@@ -37,7 +37,7 @@ ASYMPTOTIC_START = 10
 def _polynomial(b: LoopBuilder, x: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
     total = b.constant(coefficients[0], x.dtype)
     for coefficient in coefficients[1:]:
-        total = b.call("add", b.call("mul", total, x), b.constant(coefficient, x.dtype))
+        total = total * x + coefficient
     return total
 
 
@@ -49,50 +49,50 @@ def _shift_to_asymptotic(b: LoopBuilder, x: LoopIROp, inverse_power: int) -> tup
     limit, one = b.constant(float(ASYMPTOTIC_START), x.dtype), b.constant(1.0, x.dtype)
     total = b.constant(0.0, x.dtype)
     for _ in range(ASYMPTOTIC_START):
-        is_small = b.call("lt", x, limit, dtype=torch.bool)
-        part = b.call("div", one, x if inverse_power == 1 else b.call("mul", x, x))
-        total = b.where(is_small, b.call("add", total, part), total)
-        x = b.where(is_small, b.call("add", x, one), x)
+        is_small = x < limit
+        part = one / (x if inverse_power == 1 else x * x)
+        total = b.where(is_small, total + part, total)
+        x = b.where(is_small, x + one, x)
     return x, total
 
 
 def _tan_pi(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     """Compute ``tan(pi x)``; whole turns are subtracted first."""
-    rest = b.call("sub", x, b.call("trunc", x))
-    return b.call("tan", b.call("mul", rest, b.constant(math.pi, x.dtype)))
+    rest = x - b.call("trunc", x)
+    return b.call("tan", rest * math.pi)
 
 
 def _digamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     zero, one = b.constant(0.0, x.dtype), b.constant(1.0, x.dtype)
-    is_negative = b.call("lt", x, zero, dtype=torch.bool)
-    is_whole = b.call("eq", x, b.call("trunc", x), dtype=torch.bool)
-    reflected = b.where(is_negative, b.call("sub", one, x), x)
+    is_negative = x < zero
+    is_whole = x.equals(b.call("trunc", x))
+    reflected = b.where(is_negative, one - x, x)
     large, below = _shift_to_asymptotic(b, reflected, 1)
-    square = b.call("div", one, b.call("mul", large, large))
-    series = b.call("mul", square, _polynomial(b, square, DIGAMMA_COEFFICIENTS))
-    value = b.call("sub", b.call("log", large), b.call("div", b.constant(0.5, x.dtype), large))
-    value = b.call("sub", b.call("sub", value, series), below)
-    turned = b.call("sub", value, b.call("div", b.constant(math.pi, x.dtype), _tan_pi(b, x)))
+    square = one / (large * large)
+    series = square * _polynomial(b, square, DIGAMMA_COEFFICIENTS)
+    value = b.call("log", large) - 0.5 / large
+    value = value - series - below
+    turned = value - b.constant(math.pi, x.dtype) / _tan_pi(b, x)
     value = b.where(is_negative, turned, value)
-    value = b.where(b.logical_and(is_negative, is_whole), b.constant(math.nan, x.dtype), value)
-    is_zero = b.call("eq", x, zero, dtype=torch.bool)
-    pole = b.call("copysign", b.constant(math.inf, x.dtype), b.call("neg", x))
+    value = b.where(is_negative & is_whole, b.constant(math.nan, x.dtype), value)
+    is_zero = x.equals(zero)
+    pole = b.call("copysign", b.constant(math.inf, x.dtype), -x)
     return b.where(is_zero, pole, value)
 
 
 def _trigamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     one = b.constant(1.0, x.dtype)
-    is_low = b.call("lt", x, b.constant(0.5, x.dtype), dtype=torch.bool)
-    sine = b.call("sin", b.call("mul", x, b.constant(math.pi, x.dtype)))
-    pole = b.call("div", b.constant(math.pi**2, x.dtype), b.call("mul", sine, sine))
-    large, total = _shift_to_asymptotic(b, b.where(is_low, b.call("sub", one, x), x), 2)
-    inverse = b.call("div", one, large)
-    square = b.call("mul", inverse, inverse)
+    is_low = x < 0.5
+    sine = b.call("sin", x * math.pi)
+    pole = b.constant(math.pi**2, x.dtype) / (sine * sine)
+    large, total = _shift_to_asymptotic(b, b.where(is_low, one - x, x), 2)
+    inverse = one / large
+    square = inverse * inverse
     # 1/x + 1/2x^2 + B2/x^3 + B4/x^5 + ... (Abramowitz and Stegun, 6.4.12)
     series = _polynomial(b, square, (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6, 1.0))
-    half = b.call("mul", b.call("mul", square, b.constant(0.5, x.dtype)), one)
-    value = b.call("add", total, b.call("add", b.call("mul", inverse, series), half))
-    return b.where(is_low, b.call("sub", pole, value), value)
+    half = square * 0.5 * one
+    value = total + (inverse * series + half)
+    return b.where(is_low, pole - value, value)
 
 
 @register_lowering(aten.digamma.default)
@@ -108,19 +108,19 @@ def _zeta(b: LoopBuilder, s: LoopIROp, q: LoopIROp) -> LoopIROp:
     zero, one = b.constant(0.0, q.dtype), b.constant(1.0, q.dtype)
     nothing, infinite = b.constant(math.nan, q.dtype), b.constant(math.inf, q.dtype)
     floor = b.call("floor", q)
-    is_below, is_whole = b.call("le", q, zero, dtype=torch.bool), b.call("eq", q, floor, dtype=torch.bool)
-    rest = b.call("sub", q, floor)
+    is_below, is_whole = q <= zero, q.equals(floor)
+    rest = q - floor
     above = b.call("hurwitz", s, b.where(is_below, b.where(is_whole, one, rest), q))
-    left = b.where(is_below, b.where(is_whole, one, b.call("sub", one, rest)), one)
-    far = b.where(is_below, b.call("sub", one, q), one)
-    other = b.call("sub", b.call("hurwitz", s, left), b.call("hurwitz", s, far))
-    half = b.call("mul", s, b.constant(0.5, q.dtype))
-    is_even = b.call("eq", half, b.call("floor", half), dtype=torch.bool)
-    reflected = b.call("add", above, b.where(is_even, other, b.call("neg", other)))
-    is_sum = b.call("eq", s, b.call("floor", s), dtype=torch.bool)
+    left = b.where(is_below, b.where(is_whole, one, one - rest), one)
+    far = b.where(is_below, one - q, one)
+    other = b.call("hurwitz", s, left) - b.call("hurwitz", s, far)
+    half = s * 0.5
+    is_even = half.equals(b.call("floor", half))
+    reflected = above + b.where(is_even, other, -other)
+    is_sum = s.equals(b.call("floor", s))
     value = b.where(is_below, b.where(is_whole, infinite, b.where(is_sum, reflected, nothing)), above)
-    value = b.where(b.call("eq", s, one, dtype=torch.bool), infinite, value)
-    return b.where(b.call("lt", s, one, dtype=torch.bool), nothing, value)
+    value = b.where(s.equals(one), infinite, value)
+    return b.where(s < one, nothing, value)
 
 
 @register_lowering(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
@@ -134,7 +134,7 @@ def polygamma(low: LoweringContext, n: int, a: LoweredTensor) -> LoweredTensor:
         factor = math.factorial(n) * (1.0 if n % 2 else -1.0)
 
         def derivative(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-            return b.call("mul", _zeta(b, b.constant(n + 1.0, x.dtype), x), b.constant(factor, x.dtype))
+            return _zeta(b, b.constant(n + 1.0, x.dtype), x) * factor
 
         return elementwise(low, (a,), derivative, INT_TO_FLOAT)
     return elementwise(low, (a,), _trigamma if n else _digamma, INT_TO_FLOAT)
@@ -160,12 +160,12 @@ def _scaled_bessel(name: str, order: int) -> Any:
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         size = b.call("abs", x)
-        is_far = b.call("gt", size, b.constant(HANKEL_START, x.dtype), dtype=torch.bool)
+        is_far = size > HANKEL_START
         near = b.where(is_far, b.constant(HANKEL_START, x.dtype), size)
-        value = b.call("mul", b.call(name, near), b.call("exp", b.call("neg", near)))
-        inverse = b.call("div", b.constant(1.0, x.dtype), b.where(is_far, size, b.constant(HANKEL_START, x.dtype)))
-        root = b.call("sqrt", b.call("mul", inverse, b.constant(0.5 / math.pi, x.dtype)))
-        value = b.where(is_far, b.call("mul", root, _polynomial(b, inverse, _hankel_coefficients(order))), value)
+        value = b.call(name, near) * b.call("exp", -near)
+        inverse = b.constant(1.0, x.dtype) / b.where(is_far, size, HANKEL_START)
+        root = b.call("sqrt", inverse * (0.5 / math.pi))
+        value = b.where(is_far, root * _polynomial(b, inverse, _hankel_coefficients(order)), value)
         return b.call("copysign", value, x) if order else value
 
     return compute
@@ -190,20 +190,20 @@ def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
         def number(value: float) -> LoopIROp:
             return b.constant(value, p.dtype)
 
-        is_upper = b.call("gt", p, number(0.5), dtype=torch.bool)
-        tail = b.where(is_upper, b.call("sub", number(1.0), p), p)
+        is_upper = p > 0.5
+        tail = b.where(is_upper, 1.0 - p, p)
         wanted = b.call("log", tail)
-        double = b.call("mul", wanted, number(-2.0))
-        rest = b.call("log", b.call("maximum", b.call("mul", double, number(2.0 * math.pi)), number(1.0)))
-        x = b.call("sqrt", b.call("maximum", b.call("sub", double, rest), number(0.0)))
+        double = wanted * -2.0
+        rest = b.call("log", b.call("maximum", double * (2.0 * math.pi), number(1.0)))
+        x = b.call("sqrt", b.call("maximum", double - rest, number(0.0)))
         for _ in range(5):
-            ratio = b.call("erfcx", b.call("mul", x, number(math.sqrt(0.5))))
-            own = b.call("log", b.call("mul", ratio, number(0.5)))
-            own = b.call("sub", own, b.call("mul", b.call("mul", x, x), number(0.5)))
-            step = b.call("mul", b.call("sub", own, wanted), b.call("mul", ratio, number(math.sqrt(math.pi / 2.0))))
-            x = b.call("add", x, step)
-        x = b.where(b.call("eq", tail, number(0.0), dtype=torch.bool), number(math.inf), x)
-        return b.where(is_upper, x, b.call("neg", x))
+            ratio = b.call("erfcx", x * math.sqrt(0.5))
+            own = b.call("log", ratio * 0.5)
+            own = own - x * x * 0.5
+            step = (own - wanted) * (ratio * math.sqrt(math.pi / 2.0))
+            x = x + step
+        x = b.where(tail.equals(0.0), number(math.inf), x)
+        return b.where(is_upper, x, -x)
 
     return elementwise(low, (a,), compute, INT_TO_FLOAT)
 
@@ -221,18 +221,16 @@ def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, Lowere
             return b.constant(value, whole)
 
         value = a.load(b, i)
-        raised = b.call("mul", value, b.constant(2.0**scale, math_dtype))
-        is_small = b.call(
-            "lt", b.call("abs", value), b.constant(2.0 ** (2 - (most + 1) // 2), math_dtype), dtype=torch.bool
-        )
+        raised = value * 2.0**scale
+        is_small = b.call("abs", value) < (2.0 ** (2 - (most + 1) // 2))
         pattern = b.bitcast(b.where(is_small, raised, value), math_dtype, whole)
         power = b.call("and", b.call("shr", pattern, number(bits)), number(most))
-        is_odd = b.call("eq", value, b.constant(0.0, math_dtype), dtype=torch.bool)
-        is_odd = b.call("or", is_odd, b.call("eq", power, number(most), dtype=torch.bool), dtype=torch.bool)
+        is_odd = value.equals(0.0)
+        is_odd = is_odd | power.equals(most)
         half = b.call("and", pattern, number(~(most << bits)))
         fraction = b.bitcast(b.call("or", half, number((most // 2 - 1) << bits)), whole, math_dtype)
-        power = b.call("sub", power, number(most // 2 - 1))
-        power = b.call("sub", power, b.where(is_small, number(scale), number(0)))
+        power = power - (most // 2 - 1)
+        power = power - b.where(is_small, number(scale), number(0))
         return b.where(is_odd, value, fraction), b.where(is_odd, number(0), power)
 
     fraction = low.pointwise(a.shape, a.dtype, lambda b, i: parts(b, i)[0])
@@ -246,9 +244,9 @@ def spherical_bessel_j0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         size = b.call("abs", x)
-        is_near = b.call("lt", size, b.constant(0.5, x.dtype), dtype=torch.bool)
-        value = b.where(is_near, _polynomial(b, b.call("mul", x, x), taylor), b.call("div", b.call("sin", x), x))
-        is_infinite = b.call("eq", size, b.constant(math.inf, x.dtype), dtype=torch.bool)
+        is_near = size < 0.5
+        value = b.where(is_near, _polynomial(b, x * x, taylor), b.call("sin", x) / x)
+        is_infinite = size.equals(math.inf)
         return b.where(is_infinite, b.constant(0.0, x.dtype), value)
 
     return elementwise(low, (a,), compute, INT_TO_FLOAT)
@@ -269,8 +267,8 @@ def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     """Return pi for negative real numbers, else 0; NaN is propagated."""
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-        is_negative = b.call("lt", x, b.constant(0.0, x.dtype), dtype=torch.bool)
+        is_negative = x < 0.0
         turned = b.where(is_negative, b.constant(math.pi, x.dtype), b.constant(0.0, x.dtype))
-        return b.where(b.call("ne", x, x, dtype=torch.bool), x, turned)
+        return b.where(x.is_nan(), x, turned)
 
     return elementwise(low, (a,), compute, INT_TO_FLOAT)

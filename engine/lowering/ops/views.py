@@ -276,7 +276,7 @@ def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) ->
             return b.masked(b.index_ge(index[dim], starts[k]), lambda: read(b, index, k), b.constant(0, dtype))
         inside = b.index_lt(index[dim], starts[k + 1])
         if k > 0:
-            inside = b.logical_and(b.index_ge(index[dim], starts[k]), inside)
+            inside = b.index_ge(index[dim], starts[k]) & inside
         return b.masked(inside, lambda: read(b, index, k), rest(b, index, k + 1))
 
     return low.pointwise(shape, dtype, body)
@@ -309,7 +309,7 @@ def constant_pad_nd(low: LoweringContext, a: LoweredTensor, pad: Sequence[Any], 
             tests = [b.index_ge(shifted, 0)] if _may_pad(before[dim]) else []
             tests += [b.index_lt(shifted, a.shape[dim])] if _may_pad(after[dim]) else []
             for test in tests:
-                inside = test if inside is None else b.logical_and(inside, test)
+                inside = test if inside is None else inside & test
         here = tuple(i - p for i, p in zip(index, before, strict=True))
         if inside is None:
             return a.load(b, here)
@@ -382,11 +382,9 @@ def slice_scatter(
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         shifted = index[dim] - begin
         position = shifted.div(stride)
-        inside = b.logical_and(b.index_ge(shifted, 0), b.index_lt(position, count))
+        inside = b.index_ge(shifted, 0) & b.index_lt(position, count)
         if stride != 1:
-            inside = b.logical_and(
-                inside, b.call("eq", b.index_value(shifted.mod(stride)), b.index_value(ZERO), dtype=torch.bool)
-            )
+            inside = inside & b.index_value(shifted.mod(stride)).equals(b.index_value(ZERO))
         return b.masked(
             inside,
             lambda: b.cast(source.load(b, (*index[:dim], position, *index[dim + 1 :])), a.dtype),
@@ -404,7 +402,7 @@ def select_scatter(low: LoweringContext, a: LoweredTensor, source: LoweredTensor
     value = broadcast_loader(source, a.dtype, source.shape)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        here = b.call("eq", b.index_value(index[dim]), b.index_value(IndexExpr({}, position)), dtype=torch.bool)
+        here = b.index_value(index[dim]).equals(b.index_value(IndexExpr({}, position)))
         return b.masked(here, lambda: value(b, (*index[:dim], *index[dim + 1 :])), a.load(b, index))
 
     return low.pointwise(a.shape, a.dtype, body)
