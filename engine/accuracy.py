@@ -191,8 +191,8 @@ class TappedGraph:
         yield from ((n, "backward") for n in list(reversed(self.taps))[:gradients])
 
 
-def _joined(found: tuple[list[Any], list[Any]]) -> list[Any]:
-    return [*found[0], *found[1]]
+def _joined(lists: tuple[list[Any], list[Any]]) -> list[Any]:
+    return [*lists[0], *lists[1]]
 
 
 def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:

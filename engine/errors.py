@@ -26,17 +26,17 @@ class EngineError(Exception):
 class UnknownBackend(EngineError, ValueError):
     """Unknown backend name, for example ``engine.compile(f, backend="tritn")``."""
 
-    def __init__(self, name: object, known: tuple[str, ...]) -> None:
+    def __init__(self, name: object, names: tuple[str, ...]) -> None:
         super().__init__(
-            f"There is no backend {name!r}: choose one of {', '.join(known)}, or pass a callable (graph_module, example_inputs) -> callable."
+            f"There is no backend {name!r}: choose one of {', '.join(names)}, or pass a callable (graph_module, example_inputs) -> callable."
         )
 
 
 class UnknownTarget(EngineError, ValueError):
     """Unknown target, for example ``target="h100"`` instead of ``target="cuda:90"``."""
 
-    def __init__(self, name: object, known: tuple[str, ...]) -> None:
-        super().__init__(f"There is no target {name!r}: choose one of {', '.join(known)}.")
+    def __init__(self, name: object, names: tuple[str, ...]) -> None:
+        super().__init__(f"There is no target {name!r}: choose one of {', '.join(names)}.")
 
 
 class BadArgument(EngineError, ValueError):

@@ -18,9 +18,9 @@ def pipeline_for(options: Options) -> Pipeline:
     if options.is_isolated:
         return Pipeline(options)
     extra = tuple(sorted(options.extra.items()))
-    given = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
+    values = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
     listed = (options.dynamic_sources, options.dynamic_ranges)
-    key = (*given, extra, options.compiled_autograd, options.recompile_limit, *listed)
+    key = (*values, extra, options.compiled_autograd, options.recompile_limit, *listed)
     with _pipelines_lock:
         return _pipelines.setdefault(key, Pipeline(options))
 

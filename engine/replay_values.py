@@ -68,16 +68,16 @@ def remember_call(session: Session, compilation: str, noted: RunWithProbe, input
     _replayable_calls.setdefault(session, {})[compilation] = remembered
 
 
-def _describe_input(given: GraphInput) -> Any:
-    value = given.example_value
+def _describe_input(graph_input: GraphInput) -> Any:
+    value = graph_input.example_value
     if type(value) in PLAIN_TENSOR_TYPES and value.layout is torch.strided and not value.is_nested:
         return _WeakTensor(
-            given.name, weakref.ref(value), TensorSpec.from_tensor(value), is_leaf_without_regeneration(value)
+            graph_input.name, weakref.ref(value), TensorSpec.from_tensor(value), is_leaf_without_regeneration(value)
         )
     if type(value) in NUMBERS:
         return value
     raise ValueUnavailable(
-        f"{given.name} is of type {type(value).__name__}, and a replay supports only plain tensors and numbers"
+        f"{graph_input.name} is of type {type(value).__name__}, and a replay supports only plain tensors and numbers"
     )
 
 

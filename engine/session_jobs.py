@@ -173,15 +173,15 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
         lowered = live.get(compilation.id)
         if not lowered:
             gone = VerifyRecord("not verifiable", "", note="not verifiable: a loaded session has no inputs to run with")
-            found = {k.id: gone for k in kernels}
+            results_by_kernel = {k.id: gone for k in kernels}
         else:
             with _jobs_of(session).lock:
                 session.set_stage(f"verify {compilation.id}")
-                found = {}
+                results_by_kernel = {}
                 for graph in lowered:
-                    found |= verify_kernels(graph.program, graph.graph, graph.inputs)
-        session.update_compilation(compilation.id, functools.partial(_with_verify, results=found))
-        results.update({f"{compilation.id} {k}": v for k, v in found.items()})
+                    results_by_kernel |= verify_kernels(graph.program, graph.graph, graph.inputs)
+        session.update_compilation(compilation.id, functools.partial(_with_verify, results=results_by_kernel))
+        results.update({f"{compilation.id} {k}": v for k, v in results_by_kernel.items()})
     session.set_stage("")
     trim_heap()
     return results

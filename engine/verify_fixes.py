@@ -65,8 +65,8 @@ def try_fixes(session: Session, compiler: MakeCompiler) -> int:
 
 def _with_fixes(entry: str, fixes: tuple[Fix, ...]) -> Callable[[CallRecord], CallRecord]:
     def change(call: CallRecord) -> CallRecord:
-        found = tuple(replace(r, fixes=fixes) if r.entry == entry else r for r in call.guard_failures)
-        return replace(call, guard_failures=found)
+        failures = tuple(replace(r, fixes=fixes) if r.entry == entry else r for r in call.guard_failures)
+        return replace(call, guard_failures=failures)
 
     return change
 

@@ -58,12 +58,12 @@ class BackwardProvenance:
             origin = self._origin(node._sequence_nr())
             sums = None if origin is None else replace(origin, note="the gradients of several uses are summed")
             yield node.register_prehook(lambda grads, origin=sums: self._mark_grad_sums(grads, origin))
-            yield node.register_hook(lambda grads, given, origin=origin: self.mark_traced(origin))
+            yield node.register_hook(lambda grads, _, origin=origin: self.mark_traced(origin))
             if (named := _PHASE_DEPENDENT_NODES.get(node.name())) is not None:
                 yield node.register_prehook(lambda grads, name=named: self._check_phase_gradient(name, grads))
             if is_user_function(node):
                 name = type(node).__name__.removesuffix("Backward")
-                yield node.register_hook(lambda grads, given, name=name: self._record_user_function_grads(name, grads))
+                yield node.register_hook(lambda grads, _, name=name: self._record_user_function_grads(name, grads))
 
     def _check_phase_gradient(self, name: str, gradients: Sequence[Any]) -> None:
         if gradients[1] is not None and gradients[1].is_complex():

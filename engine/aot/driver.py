@@ -258,9 +258,9 @@ def _load_or_trace(
     layouts = settings.chooses_layouts
     key_settings = (settings.partition_method, settings.recompute_random, settings.passes.key, layouts)
     location = cache_location(call, settings.cache_dir, trains=trains, settings=key_settings)
-    found, note = load_artifact(location, call, compilation, loads_joint=current_session() is not None)
-    if found is not None:
-        return found, note
+    artifact, note = load_artifact(location, call, compilation, loads_joint=current_session() is not None)
+    if artifact is not None:
+        return artifact, note
     artifact = _trace_artifact(call, compilation, settings, trains=trains)
     save_note = save_artifact(location, artifact, call)
     return artifact, note or save_note

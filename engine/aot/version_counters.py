@@ -54,12 +54,12 @@ def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int])
     """
     apart: list[list[int]] = []
     for m in members:
-        known = next((g for g in apart if _shares_counter(inputs, m, g[0])), None)
-        if known is None:
+        shared_group = next((g for g in apart if _shares_counter(inputs, m, g[0])), None)
+        if shared_group is None:
             apart.append([m])
         else:
-            known.append(m)
-    found = []
+            shared_group.append(m)
+    writes_by_input = []
     for group in apart:
         writes = max(input_write_count(inputs[m]) for m in group)
         for m in group[1:]:
@@ -69,8 +69,8 @@ def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int])
                     AotFallback.SHARED_INPUTS_NO_COMMON_VIEW,
                     f"{names} share memory but no version counter, and one of them is mutated",
                 )
-        found.append((group[0], writes))
-    return tuple(found)
+        writes_by_input.append((group[0], writes))
+    return tuple(writes_by_input)
 
 
 def _shares_counter(inputs: Sequence[GraphInput], m: int, n: int) -> bool:

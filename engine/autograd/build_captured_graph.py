@@ -113,11 +113,11 @@ class CapturedGraphBuilder:
         self._create_node(let_go, (self._nodes["inputs"],), "let_go", None, "let_go")
 
     def _input_values(self, thing: Any) -> Sequence[CapturedValue]:
-        found = []
+        values = []
         for value in values_in(thing):
             parts = value.terms or (value,)
-            found += [p for p in parts if p.step is None]
-        return found
+            values += [p for p in parts if p.step is None]
+        return values
 
     def _plan_sums(self, calls: Sequence[NodeCall]) -> None:
         """Find the sums that are read, by term: each term is added once computed, as in eager."""

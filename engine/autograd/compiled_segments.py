@@ -170,9 +170,9 @@ def _adapt_calling_convention(run: Run, positions: tuple[int, ...], keep: tuple[
     """Pass only tensors and symbols to ``run``; return None for results that are no tensors."""
 
     def call(*values: Any) -> Any:
-        made = run(*[values[p] for p in positions])
+        returned = run(*[values[p] for p in positions])
         results: list[Any] = [None] * count
-        for position, value in zip(keep, made, strict=True):
+        for position, value in zip(keep, returned, strict=True):
             results[position] = value
         return results
 

@@ -104,8 +104,8 @@ class EagerContinuation:
             return self._sums[value][0]
         for key in (value.source, (value.source, value.index)):
             if key in self.values:
-                found = self.values[key]
-                return found[value.index] if key is value.source and value.index is not None else found
+                value_of_key = self.values[key]
+                return value_of_key[value.index] if key is value.source and value.index is not None else value_of_key
         if value.step is not None and value.step.call in self._inlined_calls:
             return None
         raise _Unused
@@ -281,10 +281,10 @@ class EagerContinuation:
     def _run_pre_hooks(self, call: NodeCall, gradients: tuple[Any, ...], last: NodeStep | None) -> tuple[Any, ...]:
         if last is not None and last.kind == "pre_hook":
             steps_left = call.steps[call.steps.index(last) + 1 :]
-            found = [self._value(s.args[0]) for s in steps_left if s.kind == "pre_hook"]
+            hooks_left = [self._value(s.args[0]) for s in steps_left if s.kind == "pre_hook"]
         else:
-            found = list(read_hooks(self._autograd_node(call).register_prehook)[0].values())
-        for hook in found:
+            hooks_left = list(read_hooks(self._autograd_node(call).register_prehook)[0].values())
+        for hook in hooks_left:
             gradients = self._run_hook(call, hooks.pre_hook, hook, gradients)
         return gradients
 
@@ -348,10 +348,10 @@ class EagerContinuation:
         steps = _steps_of_kind(call, "post_acc_grad_hook")
         variable = self._autograd_node(call).variable
         if at >= 0 and call.steps[at].kind == "post_acc_grad_hook":
-            found = [self._value(s.args[0]) for s in steps if call.steps.index(s) > at]
+            hooks_left = [self._value(s.args[0]) for s in steps if call.steps.index(s) > at]
         else:
-            found = list((variable._post_accumulate_grad_hooks or {}).values())
-        for hook in found:
+            hooks_left = list((variable._post_accumulate_grad_hooks or {}).values())
+        for hook in hooks_left:
             self._run_hook(call, hooks.post_acc_grad_hook, hook, variable)
 
     def _run_post_hooks(
@@ -359,15 +359,15 @@ class EagerContinuation:
     ) -> None:
         steps = _steps_of_kind(call, "post_hook")
         if last is not None and last.kind == "post_hook":
-            found = [self._value(s.args[0]) for s in steps[steps.index(last) + 1 :]]
+            hooks_left = [self._value(s.args[0]) for s in steps[steps.index(last) + 1 :]]
             outputs = tuple(self._value_or_none(CapturedValue(last, n)) for n in range(last.results or 0))
         else:
-            found = list(read_hooks(self._autograd_node(call).register_hook)[0].values())
+            hooks_left = list(read_hooks(self._autograd_node(call).register_hook)[0].values())
         if steps and last is not None and last.kind not in ("tensor_pre_hook", "pre_hook"):
             before = tuple(map(self._value_or_none, steps[0].args[2]))
         if not has_after:  # the engine saves inputs for post hooks only if the node had some before it ran
             before = ()
-        for hook in found:
+        for hook in hooks_left:
             outputs = self._run_hook(call, hooks.post_hook, hook, outputs, before)
         maker = _result_step(call)
         if maker is not None:

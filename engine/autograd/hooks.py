@@ -157,9 +157,9 @@ def unpack_hook(hook: Callable[..., Any], packed: Any) -> Any:
             torch.autograd.graph.saved_tensors_hooks(lambda t: t, _ReplayedHookResult(hook, result)),
             torch.enable_grad(),
         ):
-            made = probe.exp()
+            probe_result = probe.exp()
         with _without_anomaly_mode():
-            made.backward()
+            probe_result.backward()
     return result
 
 

@@ -45,11 +45,11 @@ class LiftedScalars:
         source = LocalSource(f"{value.source}_{value.index}")
         if isinstance(number, float):
             symbol = env.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-            made = env.create_symfloatnode(symbol, hint=number, source=source)
+            symbolic_number = env.create_symfloatnode(symbol, hint=number, source=source)
         else:
-            made = env.create_unspecified_symint_and_symbol(number, source, DimDynamic.DYNAMIC)
-        self._by_name[str(made.node.expr)] = value
-        return made
+            symbolic_number = env.create_unspecified_symint_and_symbol(number, source, DimDynamic.DYNAMIC)
+        self._by_name[str(symbolic_number.node.expr)] = value
+        return symbolic_number
 
     def graph_value(self, number: Any) -> Any:
         """Return the captured value or expression that computes a symbolic number.

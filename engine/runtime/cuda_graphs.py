@@ -184,9 +184,9 @@ class ReplayInstance:
         """Return True if the static inputs have their recorded addresses."""
         return all(map(eq, map(addresses.__getitem__, self.static_inputs), self.static_addresses))
 
-    def can_replay(self, given: Sequence[Any]) -> bool:
+    def can_replay(self, inputs: Sequence[Any]) -> bool:
         """Return True if a replay overwrites nothing that the caller or autograd holds."""
-        return self.has_no_live_outputs() and (self.consumed is None or self.consumed.are_unshared(given))
+        return self.has_no_live_outputs() and (self.consumed is None or self.consumed.are_unshared(inputs))
 
     def has_no_live_outputs(self) -> bool:
         """Return True if no output of an earlier replay is alive."""

@@ -83,9 +83,9 @@ class ConsumedInputs:
     use_counts: tuple[tuple[int, int], ...]
     """Lent storages and their use counts while only these inputs hold them."""
 
-    def are_unshared(self, given: Sequence[Any]) -> bool:
+    def are_unshared(self, inputs: Sequence[Any]) -> bool:
         """Return True if nobody else holds these inputs: neither Python, nor autograd, nor a view."""
-        tensors = [given[n] for n in self.positions]
+        tensors = [inputs[n] for n in self.positions]
         return (
             set(map(sys.getrefcount, tensors)) == _REFERENCES
             and set(map(_use_count, tensors)) == {1}
@@ -97,8 +97,8 @@ _use_count = methodcaller(tensor_use_count.__name__)
 
 
 def _references_of_unshared() -> set[int]:
-    given: Sequence[Any] = [object()]
-    tensors = [given[n] for n in (0,)]
+    inputs: Sequence[Any] = [object()]
+    tensors = [inputs[n] for n in (0,)]
     return set(map(sys.getrefcount, tensors))
 
 
@@ -106,7 +106,7 @@ _REFERENCES = _references_of_unshared()
 """Reference count of an object that only one list holds, as ``are_unshared`` sees it."""
 
 
-def find_consumed_inputs(given: Sequence[Any], copied: set[int]) -> ConsumedInputs | None:
+def find_consumed_inputs(inputs: Sequence[Any], copied: set[int]) -> ConsumedInputs | None:
     """Return the inputs that a recorded backward may overwrite; None if it must not.
 
     They are in the pool of one forward, which no other backward has taken over. ``copied`` inputs are not read in
@@ -114,16 +114,16 @@ def find_consumed_inputs(given: Sequence[Any], copied: set[int]) -> ConsumedInpu
     """
     storages = {
         n: value.untyped_storage()._cdata
-        for n, value in enumerate(given)
+        for n, value in enumerate(inputs)
         if isinstance(value, torch.Tensor) and n not in copied
     }
-    found = {n: saved for n, s in storages.items() if (saved := _saved.get(s)) is not None and s in saved.owners}
-    if len(set(found.values())) != 1:
+    memory = {n: saved for n, s in storages.items() if (saved := _saved.get(s)) is not None and s in saved.owners}
+    if len(set(memory.values())) != 1:
         return None
-    (saved,) = set(found.values())
-    held = Counter(storages[n] for n in found)
-    consumed = ConsumedInputs(saved, tuple(found), tuple((s, saved.counts[s] + count) for s, count in held.items()))
-    return consumed if not saved.is_taken and consumed.are_unshared(given) else None
+    (saved,) = set(memory.values())
+    held = Counter(storages[n] for n in memory)
+    consumed = ConsumedInputs(saved, tuple(memory), tuple((s, saved.counts[s] + count) for s, count in held.items()))
+    return consumed if not saved.is_taken and consumed.are_unshared(inputs) else None
 
 
 class OutputPool:

@@ -57,8 +57,8 @@ class _Log:
         """Count a launch in its group: kernel, arguments, grid and caller."""
         compilation, kernel, arguments, grid = launched
         call: tuple[CodeType, int] | None = outermost_call(self.thread)
-        place = call and (id(self.callers.setdefault(id(call[0]), call[0])), call[1])
-        key = (compilation, kernel.id, tuple(arguments.values()), grid, place, is_replay)
+        call_site = call and (id(self.callers.setdefault(id(call[0]), call[0])), call[1])
+        key = (compilation, kernel.id, tuple(arguments.values()), grid, call_site, is_replay)
         with self.lock:
             group = self.groups.get(key)
             if group is None and len(self.groups) >= MAX_GROUPS:

@@ -57,10 +57,10 @@ def time_launches(
     program: LoweredProgram, inputs: Sequence[Any], bind: KernelBinder, clock: DeviceTimer
 ) -> dict[str, list[float]]:
     """Run a program, time each launch in place, and return median seconds by kernel id."""
-    found: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
 
     def timing(source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
-        launch, seconds = bind(source, misaligned), found.setdefault((source.name, source.text), [])
+        launch, seconds = bind(source, misaligned), times.setdefault((source.name, source.text), [])
 
         def timed(*arguments: Any) -> None:
             work = functools.partial(launch, *arguments)
@@ -70,7 +70,7 @@ def time_launches(
         return timed
 
     program_executor(program, timing)(*inputs)
-    return {kernel.id: seconds for kernel in program.kernels if (seconds := found.get((kernel.name, kernel.text)))}
+    return {kernel.id: seconds for kernel in program.kernels if (seconds := times.get((kernel.name, kernel.text)))}
 
 
 def cold_cache_timer() -> DeviceTimer:

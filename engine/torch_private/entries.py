@@ -147,10 +147,10 @@ class Faults:
         """Result of the check of each loaded entry: empty, or the fault."""
         self.known = entry_check_cache.read()
 
-    def find(self, entry: Entry, found: Any) -> str:
+    def find(self, entry: Entry, value: Any) -> str:
         """Check the kind and signature of an entry; the result is stored by version of torch."""
-        known = None if self.known is None else self.known.get(entry.path)
-        fault = check(entry, found) if known is None else known
+        stored = None if self.known is None else self.known.get(entry.path)
+        fault = check(entry, value) if stored is None else stored
         self.checked[entry.path] = fault
         return fault
 
@@ -182,15 +182,15 @@ def load_entry(entry: Entry) -> Any:
     fault = "is not there"
     for path in (entry.path, *entry.elsewhere):
         try:
-            found = resolve(path)
+            value = resolve(path)
         except (ImportError, AttributeError):
             continue
         except Exception as error:  # a private module may raise anything when it is imported
             fault = f"raises {type(error).__name__} when it is imported: {error}"
             continue
-        fault = FAULTS.find(entry, found)
+        fault = FAULTS.find(entry, value)
         if not fault:
-            return found
+            return value
         break
     if entry.is_expected_here:
         FAULTS.entries[entry.path] = (entry, fault)
@@ -200,30 +200,30 @@ def load_entry(entry: Entry) -> Any:
 def resolve(path: str) -> Any:
     """Return the object at "module:attribute.attribute"."""
     module, _, attributes = path.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for name in attributes.split("."):
-        found = getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
-    return found
+        value = getattr(value, name) if hasattr(value, name) else importlib.import_module(f"{module}.{name}")
+    return value
 
 
-def check(entry: Entry, found: Any) -> str:
+def check(entry: Entry, value: Any) -> str:
     """Compare an object with its entry; return a clause on the difference, or ""."""
-    if not _KIND_TESTS[entry.kind](found):
+    if not _KIND_TESTS[entry.kind](value):
         return (
-            f"is {'a class' if inspect.isclass(found) else f'of type {type(found).__name__}'}, not {entry.kind.value}"
+            f"is {'a class' if inspect.isclass(value) else f'of type {type(value).__name__}'}, not {entry.kind.value}"
         )
-    if entry.calls and (signature := signature_of(found)) is not None:
+    if entry.calls and (signature := signature_of(value)) is not None:
         for call in entry.calls:
             if not accepts(signature, call):
                 return f"has the signature {signature}, which does not take {call}"
-    if lacking := [name for name in entry.members if not _has_member(found, name)]:
+    if lacking := [name for name in entry.members if not _has_member(value, name)]:
         return f"has no {', '.join(lacking)}"
     return ""
 
 
-def _has_member(found: Any, name: str) -> bool:
+def _has_member(value: Any, name: str) -> bool:
     """Look for an attribute of an object, or for one that instances of a class have."""
-    return hasattr(found, name) or name in getattr(found, "__annotations__", ())
+    return hasattr(value, name) or name in getattr(value, "__annotations__", ())
 
 
 _KIND_TESTS: dict[Kind, Callable[[Any], bool]] = {
@@ -236,17 +236,17 @@ _KIND_TESTS: dict[Kind, Callable[[Any], bool]] = {
 }
 
 
-def signature_of(found: Any) -> inspect.Signature | None:
+def signature_of(value: Any) -> inspect.Signature | None:
     """Return the signature of a function or class, or None where C code does not declare one."""
     try:
-        return inspect.signature(found)
+        return inspect.signature(value)
     except (ValueError, TypeError):
-        return _documented_signature(found)
+        return _documented_signature(value)
 
 
-def _documented_signature(found: Any) -> inspect.Signature | None:
+def _documented_signature(value: Any) -> inspect.Signature | None:
     """Return the signature that bindings of C++ write on the first line of a docstring."""
-    first = (getattr(found, "__doc__", None) or "").strip().partition("\n")[0]
+    first = (getattr(value, "__doc__", None) or "").strip().partition("\n")[0]
     written = re.match(r"\w+(\(.*\)) -> ", first)
     if written is None or "*args" in first:
         return None
@@ -335,9 +335,9 @@ class MissingClass(type):
         return MissingObject(f"{cls.__name__}.{name}", cls.missing_reason)
 
 
-def is_available(found: Any) -> bool:
+def is_available(value: Any) -> bool:
     """Return True if an entry is torch's object, not a placeholder."""
-    return "missing_reason" not in getattr(found, "__dict__", {})
+    return "missing_reason" not in getattr(value, "__dict__", {})
 
 
 # What is off.
@@ -365,12 +365,12 @@ def describe(entry: Entry, fault: str) -> str:
 
 def sentence() -> str:
     """Return one sentence on what is turned off, or "" if nothing is."""
-    found = list(FAULTS.entries.values())
-    if not found:
+    faults = list(FAULTS.entries.values())
+    if not faults:
         return ""
-    names = ", ".join(f"{entry.public_path} {fault}" for entry, fault in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    effects = "; ".join(dict.fromkeys(entry.off.value for entry, _ in found))
+    names = ", ".join(f"{entry.public_path} {fault}" for entry, fault in faults[:3])
+    more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+    effects = "; ".join(dict.fromkeys(entry.off.value for entry, _ in faults))
     newest = ".".join(map(str, NEWEST_TORCH))
     newer = f", which is newer than the newest tested one ({newest})" if torch_version() > NEWEST_TORCH else ""
     return f"In torch {torch.__version__}{newer}, {names}{more}: {effects}."

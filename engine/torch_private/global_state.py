@@ -151,8 +151,8 @@ DEFAULTS: Mapping[str, Any] = {
 
 def changed_setting(name: str) -> Any:
     """Return a setting of ``torch._dynamo.config``, or None if it is torch's default."""
-    found = getattr(loaded_dynamo_module("config"), name, DEFAULTS[name])
-    return None if found == DEFAULTS[name] else found
+    setting = getattr(loaded_dynamo_module("config"), name, DEFAULTS[name])
+    return None if setting == DEFAULTS[name] else setting
 
 
 def is_compiling_disabled() -> bool:
@@ -204,8 +204,8 @@ def _matches(entries: Sequence[str], source: str, dim: int | None) -> bool:
 
 def stance_module() -> Any:
     """Return the module with the attribute ``STANCE_ATTR``; None if it is not loaded."""
-    found = loaded_dynamo_module("eval_frame")
-    return found if hasattr(found, STANCE_ATTR) else None
+    module = loaded_dynamo_module("eval_frame")
+    return module if hasattr(module, STANCE_ATTR) else None
 
 
 def lookup_torch_backend(name: str) -> Callable[..., Any] | None:
@@ -213,8 +213,8 @@ def lookup_torch_backend(name: str) -> Callable[..., Any] | None:
     registry = importlib.import_module("torch._dynamo.backends.registry")
     if name not in registry.list_backends(exclude_tags=()):
         return None
-    found: Callable[..., Any] = registry.lookup_backend(name)
-    return found
+    backend: Callable[..., Any] = registry.lookup_backend(name)
+    return backend
 
 
 def compile_callbacks(compile_id: str) -> contextlib.AbstractContextManager[Any]:
@@ -223,8 +223,8 @@ def compile_callbacks(compile_id: str) -> contextlib.AbstractContextManager[Any]
     handler = getattr(module, "callback_handler", None)
     if handler is None or not (handler.start_callbacks or handler.end_callbacks):
         return contextlib.nullcontext()
-    found: contextlib.AbstractContextManager[Any] = handler.install_callbacks(module.CallbackTrigger.DYNAMO, compile_id)
-    return found
+    scope: contextlib.AbstractContextManager[Any] = handler.install_callbacks(module.CallbackTrigger.DYNAMO, compile_id)
+    return scope
 
 
 class _ResetToken:

@@ -120,7 +120,7 @@ def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, 
         value = tensor_meta(copy)
         for dim, other_size in enumerate(() if value is None else value.shape):
             if is_same_size(other_size, size):
-                made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
-                made.meta = {"val": size}
-                return made
+                size_node = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
+                size_node.meta = {"val": size}
+                return size_node
     return None

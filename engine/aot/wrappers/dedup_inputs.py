@@ -22,11 +22,11 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     if all(n == k for n, k in enumerate(first_occurrences)):
         return None
 
-    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    def emit(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
         return copy.node_copy(node) if first_occurrences[n] == n else copies[placeholders[first_occurrences[n]]]
 
     placeholders = [n for n in call.graph.graph.nodes if n.op == "placeholder"]
-    graph = replace_placeholders(call.graph, place)
+    graph = replace_placeholders(call.graph, emit)
     twice = [(call.inputs[n], call.inputs[k]) for n, k in enumerate(first_occurrences) if n != k]
     why = "they are one tensor: a write to one must be visible in the other"
     actions = tuple(WrapperAction(i.name, f"passed as {k.name}", why) for i, k in twice)

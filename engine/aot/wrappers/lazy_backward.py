@@ -136,7 +136,7 @@ class LazyBackward:
         layouts_needed: Sequence[Any] = self.metadata.tangent_layouts
         if layouts:
             free = iter(layouts)
-            layouts_needed = [known or next(free) for known in layouts_needed]
+            layouts_needed = [static or next(free) for static in layouts_needed]
         is_absent = is_foreign = False
         for n, (size, stride) in enumerate(layouts_needed):
             tangent = tangents[n]

@@ -69,7 +69,7 @@ def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
     names: dict[str, Any] = {}
     lines: list[str] = []
     early: list[str] = []
-    made: dict[int, str] = {}
+    name_by_output: dict[int, str] = {}
     lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.results_as_views)]
     readable = {name for name, *_ in plan.symbol_sources}
     known_strides = [(n, s) for n, s in plan.result_strides if readable.issuperset(symbol_names(s))]
@@ -86,12 +86,12 @@ def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
             lines.append(f"set_version((t{n},), ({root.version_bumps},))")
     outputs = []
     for output in plan.outputs:
-        if id(output) not in made:
-            made[id(output)] = expression = _expression(output, names)
+        if id(output) not in name_by_output:
+            name_by_output[id(output)] = expression = _expression(output, names)
             if output.view is not None:
-                made[id(output)] = f"o{len(made)}"
-                (early if output.taken_before_mutation else lines).append(f"o{len(made)} = {expression}")
-        outputs.append(made[id(output)])
+                name_by_output[id(output)] = f"o{len(name_by_output)}"
+                (early if output.taken_before_mutation else lines).append(f"o{len(name_by_output)} = {expression}")
+        outputs.append(name_by_output[id(output)])
     sizes = view_sizes(o.view for o in (*plan.outputs, *plan.detached_bases))
     read = symbol_reads(plan, (*sizes, *(s for _, strides in known_strides for s in strides)))
     return WrapperCode(

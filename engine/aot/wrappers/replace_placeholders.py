@@ -17,7 +17,7 @@ def replace_placeholders(
     before: Callable[[torch.fx.Graph], None] | None = None,
     returned: Callable[[torch.fx.Graph, list[Any]], list[Any]] | None = None,
 ) -> torch.fx.GraphModule:
-    """Copy ``graph``; ``place(copy, position, placeholder, known)`` replaces each input.
+    """Copy ``graph``; ``add_input(copy, position, placeholder, copies)`` replaces each input.
 
     ``outputs`` are the positions of the outputs to return (None: all). ``before`` may first add placeholders to the
     copy; ``returned`` changes the returned values.

@@ -300,7 +300,7 @@ def _replace_inputs_by_bases(
             if not fake.is_inference():
                 torch.autograd.graph.increment_version(fake)  # an inner wrapper copies the new contents into it once
 
-    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    def emit(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
         if n not in members:
             inputs.append(call.inputs[n])
             return copy.node_copy(node)
@@ -311,11 +311,11 @@ def _replace_inputs_by_bases(
         else:
             view = functools.partial(_slice_view, real.shape, real.stride(), start // real.element_size())
         see = GraphCallable("view_of_memory", view)
-        made = copy.create_node("call_function", see, (flat[k],), name=node.name)
-        made.meta.update(node.meta)
-        return made
+        view_node = copy.create_node("call_function", see, (flat[k],), name=node.name)
+        view_node.meta.update(node.meta)
+        return view_node
 
-    graph = replace_placeholders(call.graph, place, results, add)
+    graph = replace_placeholders(call.graph, emit, results, add)
     return tuple(inputs), graph
 
 

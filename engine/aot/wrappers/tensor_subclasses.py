@@ -221,13 +221,13 @@ def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: boo
 
 def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple[SubclassOutput, ...]:
     shared = [storage_id(f) for i in call.inputs if i.is_tensor for f in innermost_tensors(i.fake)]
-    found: list[SubclassOutput] = []
+    described: list[SubclassOutput] = []
     first = 0
     for node in outputs:
         fake = _fake(node)
         input_number = next((n for n, i in enumerate(call.inputs) if _is_wrapper(fake) and i.fake is fake), None)
         if input_number is not None:
-            found.append(SubclassOutput(first, input_index=input_number))
+            described.append(SubclassOutput(first, input_index=input_number))
             continue
         parts = SubclassSpec.from_tensor(str(node), fake) if _is_wrapper(fake) else None
         if parts is not None:
@@ -245,9 +245,9 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
                 f"{node} is a {type(fake).__name__} created in the graph that requires grad",
             )
         writes = 0 if parts is None or fake.is_inference() else write_count(fake)
-        found.append(SubclassOutput(first, parts, requires_grad=needs_gradient, write_count=writes))
+        described.append(SubclassOutput(first, parts, requires_grad=needs_gradient, write_count=writes))
         first += 1 if parts is None else len(list(parts.inner_paths()))
-    return tuple(found)
+    return tuple(described)
 
 
 def _rewrite_for_inner_tensors(
@@ -256,7 +256,7 @@ def _rewrite_for_inner_tensors(
     gradients: Sequence[SubclassGradient | None],
     outputs: Sequence[SubclassOutput],
 ) -> torch.fx.GraphModule:
-    def place(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+    def emit(copy: torch.fx.Graph, n: int, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
         parts = input_specs[n]
         if parts is None:
             return copy.node_copy(node)
@@ -265,13 +265,13 @@ def _rewrite_for_inner_tensors(
         return _add_unflatten(copy, call.inputs[n], parts, build, node)
 
     def returned(copy: torch.fx.Graph, values: Sequence[Any]) -> list[Any]:
-        found: list[Any] = []
+        inner_results: list[Any] = []
         for output, value, old in zip(outputs, values, output_args(call.graph.graph), strict=True):
             if output.input_index is None:
-                found += [value] if output.spec is None else _add_flatten(copy, value, _fake(old), output)
-        return found
+                inner_results += [value] if output.spec is None else _add_flatten(copy, value, _fake(old), output)
+        return inner_results
 
-    return replace_placeholders(call.graph, place, returned=returned)
+    return replace_placeholders(call.graph, emit, returned=returned)
 
 
 def _add_unflatten(

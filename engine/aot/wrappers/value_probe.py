@@ -136,15 +136,15 @@ class ValueProbe:
         nodes: tuple[NodeValuesRecord, ...] = ()
         if describe is not None and not mark.call_index:
             nodes = self._describe_nodes(session, describe, values)
-        found = run(values)
-        moments, number = (before, _values_record("backward", "out", gradients, found)), mark.call_index
+        results = run(values)
+        moments, number = (before, _values_record("backward", "out", gradients, results)), mark.call_index
         mark.call_index = -1
         with contextlib.suppress(KeyError, IndexError):
             session.update_compilation(
                 self._compilation,
                 lambda c: replace(c, call_values=_with_backward(c.call_values, number, moments, nodes)),
             )
-        return found
+        return results
 
     def _describe_nodes(
         self, session: Session, describe: Describe, inputs: Sequence[Any]

@@ -249,8 +249,8 @@ class _DependencyCollector:
         value = self._value(guard.source)
         space = _own_dict(value)
         self._require_plain_lookup(value, "")
-        found = [space] + [t for n in ("_parameters", "_buffers", "_modules") if type(t := space.get(n)) is dict]
-        for table in found:
+        tables = [space] + [t for n in ("_parameters", "_buffers", "_modules") if type(t := space.get(n)) is dict]
+        for table in tables:
             self._entry(table, guard.attribute, MISSING)
 
     def _add_container(self, guard: DictKeysMatch | LengthMatch) -> None:

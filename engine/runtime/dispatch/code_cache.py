@@ -197,8 +197,8 @@ class CompilerCaches:
 
     def all(self) -> Iterable[CodeCache]:
         """Return all live code caches of this compiler."""
-        found = (reference() for caches in self._by_code.values() for reference in caches.values())
-        return tuple(cache for cache in found if cache is not None)
+        all_caches = (reference() for caches in self._by_code.values() for reference in caches.values())
+        return tuple(cache for cache in all_caches if cache is not None)
 
 
 _caches: WeakTable[Any, CompilerCaches] = WeakTable()

@@ -529,7 +529,7 @@ def dispatcher_state_of(function: Any) -> DispatcherState | None:
 
 def live_states() -> tuple[DispatcherState, ...]:
     """Return the states of all live dispatchers."""
-    return tuple(state for found in tuple(_dispatcher_states.values()) if (state := found()) is not None)
+    return tuple(state for reference in tuple(_dispatcher_states.values()) if (state := reference()) is not None)
 
 
 def reset() -> None:

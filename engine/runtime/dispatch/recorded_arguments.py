@@ -186,10 +186,10 @@ def resolve_argument(value: Any) -> Any:
     """
     match value:
         case RetainedValue(reference, message):
-            found = reference()
-            if found is None:
+            referent = reference()
+            if referent is None:
                 raise ValueUnavailable(f"{message} no longer exists")
-            return found
+            return referent
         case UndescribedValue(message):
             raise ValueUnavailable(f"{message} was not recorded")
         case list() | tuple() if type(value) in (list, tuple):

@@ -221,9 +221,9 @@ def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Ten
         return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], tangents, allow_unused=True)
 
 
-def _differences(expected: Sequence[Any], found: Sequence[Any], results: int) -> Iterator[str]:
+def _differences(expected: Sequence[Any], actual: Sequence[Any], results: int) -> Iterator[str]:
     """Yield the differences between two runs: results first, then inputs after the call."""
-    for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+    for number, (a, b) in enumerate(zip(expected, actual, strict=True)):
         name = f"result {number}" if number < results else f"input {number - results} afterwards"
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             if type(a) is not type(b) or (isinstance(a, (bool, int, str)) and a != b):

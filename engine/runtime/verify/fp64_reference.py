@@ -52,8 +52,8 @@ def _real_parts(value: torch.Tensor) -> torch.Tensor:
 
 def _double_input(node: torch.fx.Node, value: Any) -> Any:
     """Convert a node's value to float64; a real view becomes complex again."""
-    made = tensor_meta(node)
-    if made is not None and made.is_complex() and not value.is_complex():
+    meta = tensor_meta(node)
+    if meta is not None and meta.is_complex() and not value.is_complex():
         value = torch.view_as_complex(value.contiguous())
     return _as_double(value)
 
@@ -80,8 +80,8 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
     if node.op == "get_attr":
         return _as_double(getattr(module, str(node.target)))
     assert callable(node.target)
-    given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
-    arguments = torch.fx.node.map_aggregate(given, _argument)
+    node_args = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    arguments = torch.fx.node.map_aggregate(node_args, _argument)
     args, kwargs = arguments
     with torch.no_grad():
         return node.target(*args, **kwargs)

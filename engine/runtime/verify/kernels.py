@@ -95,13 +95,13 @@ def kernel_trial(
         ValueError: why it cannot be run alone.
     """
     verification = _verification(program, graph, inputs)
-    for found in program.kernels:
-        if found.id == kernel:
-            if reason := verification.why_unavailable(found):
+    for candidate in program.kernels:
+        if candidate.id == kernel:
+            if reason := verification.why_unavailable(candidate):
                 raise ValueError(reason)
-            return found, verification.trial(found)
-        if any(a.buffer not in verification.values for a in found.args if a.is_written):
-            verification.verify_kernel(found)  # for its scratch buffers
+            return candidate, verification.trial(candidate)
+        if any(a.buffer not in verification.values for a in candidate.args if a.is_written):
+            verification.verify_kernel(candidate)  # for its scratch buffers
     raise ValueError("the program does not launch it")
 
 
@@ -300,8 +300,8 @@ class _Verification:
             if record.outcome == "different" and not differs:
                 differs = True
                 record = replace(record, note=f"first kernel that differs: {record.note}")
-            known = records.get(kernel.id)
-            if known is None or _rank(record) > _rank(known):
+            previous = records.get(kernel.id)
+            if previous is None or _rank(record) > _rank(previous):
                 records[kernel.id] = record
         return records
 
