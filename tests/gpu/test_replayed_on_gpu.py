@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from typing import Any
 
 import pytest
@@ -224,3 +225,28 @@ def test_training_in_shared_memory(how: str) -> None:
             held.clear()
     for one, other in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_failed_capture_leaves_recorded_training_as_it_was() -> None:
+    """After a capture fails, recorded gradients may be freed, and training is recorded again."""
+
+    def gradients(model: nn.Module, call: Any) -> list[torch.Tensor]:
+        for _ in range(6):
+            model.zero_grad()
+            call(torch.ones(512, 64, device="cuda")).square().mean().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    plain = block()
+    wanted = gradients(plain, plain)
+    for _ in range(2):
+        twin = copy.deepcopy(plain)
+        fast = engine.compile(twin, options=FAST)
+        torch.testing.assert_close(gradients(twin, fast), wanted, rtol=1e-4, atol=1e-6)
+        waits = engine.compile(torch.linalg.inv, options=FAST)
+        for _ in range(4):
+            waits(torch.eye(4, device="cuda") * 2)
+        torch.testing.assert_close(gradients(twin, fast), wanted, rtol=1e-4, atol=1e-6)
+        del twin, fast, waits
+        engine.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
