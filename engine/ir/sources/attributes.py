@@ -6,7 +6,7 @@ import keyword
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
+from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, SourceEmitter
 from engine.ir.sources.roots import cell_contents_or_missing
 
 
@@ -106,23 +106,14 @@ class CellContentsSource(Source):
 
 
 @dataclass(frozen=True)
-class TypeSource(Source):
+class TypeSource(FunctionSource):
     """The class of a value, by ``type()``."""
 
-    base: Source
+    function = staticmethod(type)
 
     @property
     def expr(self) -> str:
         return f"type({self.base.expr})"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(type, 'type')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(type)
-
-    def read(self, base: Any) -> Any:
-        return type(base)
 
 
 @dataclass(frozen=True)

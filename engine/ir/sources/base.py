@@ -174,6 +174,38 @@ class Source(TorchSource):
         return self.expr
 
 
+def constant_code(value: object, const: ConstName) -> str:
+    """Return code for a constant: a literal if its ``repr`` is one, else a name."""
+    return repr(value) if type(value) in (int, str, bool, type(None)) else const(value, "key")
+
+
+@dataclass(frozen=True)
+class FunctionSource(Source):
+    """Base class of sources that call one function.
+
+    Its arguments are the parent's value and the fields after ``base``. It runs no user code.
+    """
+
+    function: ClassVar[Callable[..., Any]]
+
+    base: Source
+
+    @property
+    def constants(self) -> list[Any]:
+        """Arguments of the function after the parent's value."""
+        return [getattr(self, field.name) for field in dataclasses.fields(self)[1:]]
+
+    def code(self, base: str, const: ConstName) -> str:
+        arguments = [base, *(constant_code(value, const) for value in self.constants)]
+        return f"{const(self.function, self.function.__name__)}({', '.join(arguments)})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.function, *self.constants)
+
+    def read(self, base: Any) -> Any:
+        return self.function(base, *self.constants)
+
+
 class UnreadableSourceError(Exception):
     """Raised if code needs a value that can be read only once."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
+from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, SourceEmitter, constant_code
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class GetItemSource(Source):
         return f"{self.base.expr}[{self.key!r}]"
 
     def code(self, base: str, const: ConstName) -> str:
-        plain = type(self.key) in (int, str, bool, type(None))
-        return f"{base}[{self.key!r}]" if plain else f"{base}[{const(self.key, 'key')}]"
+        return f"{base}[{constant_code(self.key, const)}]"
 
     def emit(self, out: SourceEmitter) -> None:
         out.subscript(self.key)
@@ -41,23 +40,14 @@ class GetItemSource(Source):
 
 
 @dataclass(frozen=True)
-class LengthSource(Source):
+class LengthSource(FunctionSource):
     """The length of a builtin container."""
 
-    base: Source
+    function = staticmethod(len)
 
     @property
     def expr(self) -> str:
         return f"len({self.base.expr})"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(len, 'len')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(len)
-
-    def read(self, base: Any) -> Any:
-        return len(base)
 
 
 @dataclass(frozen=True)
@@ -99,30 +89,21 @@ class DictKeyAtSource(Source):
         return list(base)[self.index]
 
 
+def dict_value_at(mapping: dict[Any, Any], index: int) -> Any:
+    """Return value number ``index`` of a dict."""
+    return next(itertools.islice(dict.values(mapping), index, None))
+
+
 @dataclass(frozen=True)
-class DictValueAtSource(Source):
+class DictValueAtSource(FunctionSource):
     """Value number ``index`` of a dict, in insertion order; the key is not hashed or compared."""
 
-    base: Source
+    function = staticmethod(dict_value_at)
     index: int
 
     @property
     def expr(self) -> str:
         return f"list({self.base.expr}.values())[{self.index}]"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(self.value_at, 'entry')}({base}, {self.index})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.value_at, self.index)
-
-    def read(self, base: Any) -> Any:
-        return self.value_at(base, self.index)
-
-    @staticmethod
-    def value_at(mapping: dict[Any, Any], index: int) -> Any:
-        """Return value number ``index`` of a dict."""
-        return next(itertools.islice(dict.values(mapping), index, None))
 
 
 @dataclass(frozen=True)
@@ -137,7 +118,7 @@ class DictGetSource(Source):
         return f"{self.base.expr}.get({self.key!r})"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{base}.get({const(self.key, 'key')}, {const(MISSING, 'MISSING')})"
+        return f"{base}.get({constant_code(self.key, const)}, {const(MISSING, 'MISSING')})"
 
     def read(self, base: Any) -> Any:
         return base.get(self.key, MISSING)
@@ -150,27 +131,18 @@ def raw_item(container: Any, key: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class RawItemSource(Source):
+class RawItemSource(FunctionSource):
     """A stored item of a dict, list or tuple whose class overrides ``__getitem__``.
 
     The read bypasses the override.
     """
 
-    base: Source
+    function = staticmethod(raw_item)
     key: Any
 
     @property
     def expr(self) -> str:
         return f"{self.base.expr}.<stored>[{self.key!r}]"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(raw_item, 'stored_item')}({base}, {const(self.key, 'key')})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(raw_item, self.key)
-
-    def read(self, base: Any) -> Any:
-        return raw_item(base, self.key)
 
 
 _BUILTIN_GETITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
@@ -201,25 +173,21 @@ _BUILTIN_CONVERSIONS: dict[type, Callable[[Any], Any]] = {
 }
 
 
+def builtin_value(value: Any, builtin_type: type) -> Any:
+    """Return an instance of a builtin's subclass as an instance of the builtin."""
+    return _BUILTIN_CONVERSIONS[builtin_type](value)
+
+
 @dataclass(frozen=True)
-class BuiltinValueSource(Source):
+class BuiltinValueSource(FunctionSource):
     """An instance of a builtin's subclass, converted to the builtin class itself.
 
     Runs no method of the subclass.
     """
 
-    base: Source
+    function = staticmethod(builtin_value)
     builtin_type: type
 
     @property
     def expr(self) -> str:
         return f"{self.builtin_type.__name__}({self.base.expr})"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(_BUILTIN_CONVERSIONS[self.builtin_type], f'plain_{self.builtin_type.__name__}')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
-
-    def read(self, base: Any) -> Any:
-        return _BUILTIN_CONVERSIONS[self.builtin_type](base)

@@ -6,32 +6,17 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
+from engine.ir.sources.attributes import AttrSource, MethodResultSource
+from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source
 from engine.ir.sources.containers import GetItemSource
 
 
-@dataclass(frozen=True)
-class IteratorStateSource(Source):
-    """The pickle state of a builtin iterator: its constructor, arguments and position.
+def iterator_state_source(iterator: Source) -> Source:
+    """Return the source of an iterator's pickle state: constructor, arguments, position.
 
     Reading it does not advance the iterator.
     """
-
-    base: Source
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.__reduce__()"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{base}.__reduce__()"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
-
-    def read(self, base: Any) -> Any:
-        return base.__reduce__()
+    return MethodResultSource(iterator, "__reduce__")
 
 
 def position_sources(iterator: Source) -> tuple[Source, ...]:
@@ -39,7 +24,7 @@ def position_sources(iterator: Source) -> tuple[Source, ...]:
 
     From Python 3.12 on, a range iterator stores its position in ``start``.
     """
-    state = IteratorStateSource(iterator)
+    state = iterator_state_source(iterator)
     return GetItemSource(state, 2), AttrSource(GetItemSource(GetItemSource(state, 1), 0), "start")
 
 
@@ -55,27 +40,18 @@ def iterator_item_or_missing(iterator: Any, index: int) -> Any:
 
 
 @dataclass(frozen=True)
-class IteratorItemSource(Source):
+class IteratorItemSource(FunctionSource):
     """Item ``index`` ahead of an iterator over a list, tuple or range, or ``MISSING``.
 
     The index counts from the iterator's current position.
     """
 
-    base: Source
+    function = staticmethod(iterator_item_or_missing)
     index: int
 
     @property
     def expr(self) -> str:
         return f"{self.base.expr}.__next__({f'+{self.index}' if self.index else ''})"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(iterator_item_or_missing, 'upcoming')}({base}, {self.index})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
-
-    def read(self, base: Any) -> Any:
-        return iterator_item_or_missing(base, self.index)
 
 
 @dataclass(frozen=True)
@@ -106,20 +82,11 @@ def count_state(iterator: Any) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True)
-class CountStateSource(Source):
+class CountStateSource(FunctionSource):
     """The next number and the step of an ``itertools.count``, read without advancing it."""
 
-    base: Source
+    function = staticmethod(count_state)
 
     @property
     def expr(self) -> str:
         return f"{self.base.expr}.__repr__()"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(count_state, 'count_state')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
-
-    def read(self, base: Any) -> Any:
-        return count_state(base)

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir.sources.base import ConstName, Source, SourceEmitter
+from engine.ir.sources.base import ConstName, FunctionSource, Source
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,14 @@ def tensor_from_array(array: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class NumpyTensorSource(Source):
+class NumpyTensorSource(FunctionSource):
     """The tensor that shares the memory of a NumPy array."""
 
-    base: Source
+    function = staticmethod(tensor_from_array)
 
     @property
     def expr(self) -> str:
         return f"from_numpy({self.base.expr})"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(tensor_from_array, 'tensor_of_array')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(tensor_from_array)
-
-    def read(self, base: Any) -> Any:
-        return tensor_from_array(base)
 
 
 @dataclass(frozen=True)

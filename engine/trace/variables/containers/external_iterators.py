@@ -18,8 +18,8 @@ from engine.ir.sources.iterators import (
     CountStateSource,
     IteratorHasItemSource,
     IteratorItemSource,
-    IteratorStateSource,
     count_state,
+    iterator_state_source,
     position_sources,
 )
 from engine.options import config
@@ -218,7 +218,7 @@ def _has_readable_state(real: Any) -> bool:
 
 def _build_from_state(tx: Tracer, real: Any, source: Source) -> Variable:
     state = real.__reduce__()
-    read = IteratorStateSource(source)
+    read = iterator_state_source(source)
     tx.guard(LengthMatch, read, len(state), why="it is iterated")
     arguments = GetItemSource(read, 1)
     if type(real) is enumerate:
@@ -263,7 +263,7 @@ def _build_count(tx: Tracer, real: Any, source: Source) -> Variable:
 
 def _position_varies(tx: Tracer, source: Source) -> bool:
     """Return True if earlier compilations saw another position, or another end of a range."""
-    end = AttrSource(GetItemSource(GetItemSource(IteratorStateSource(source), 1), 0), "stop")
+    end = AttrSource(GetItemSource(GetItemSource(iterator_state_source(source), 1), 0), "stop")
     return any(-1 in tx.request.dynamic_dims.get(link.expr, ()) for link in (*position_sources(source), end))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
-from engine.ir.sources.iterators import IteratorStateSource, position_sources
+from engine.ir.sources.iterators import iterator_state_source, position_sources
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -144,7 +144,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
         return self.last_item
 
     def position_sources(self, source: Source) -> tuple[Source, ...]:
-        arguments = GetItemSource(IteratorStateSource(source), 1)
+        arguments = GetItemSource(iterator_state_source(source), 1)
         kind = self.python_type()
         count = 1 if kind is enumerate else len(self.args) if kind is zip else 0
         return tuple(p for n in range(count) for p in position_sources(GetItemSource(arguments, n)))

@@ -17,7 +17,7 @@ from engine.ir.guards.tensors import strides_expr
 from engine.ir.introspection.fakeable_tensors import inner_tensors, is_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
+from engine.ir.sources.iterators import IteratorItemSource, iterator_state_source
 from engine.ir.traced_frame import ALL_NUMBERS
 from engine.records.trace import CHANGED_SIZE
 from engine.torch_private import global_state
@@ -130,7 +130,7 @@ def _automatic_dynamic_dims(tx: Tracer, source: Source) -> frozenset[int]:
     upcoming = next((link for link in source.chain() if isinstance(link, IteratorItemSource)), None)
     if upcoming is None:
         return seen
-    items = f"{IteratorStateSource(upcoming.base).expr}[1][0]["
+    items = f"{iterator_state_source(upcoming.base).expr}[1][0]["
     below = f"]{source.expr.removeprefix(upcoming.expr)}"
     alike = (d for expr, d in tx.request.dynamic_dims.items() if expr.startswith(items) and expr.endswith(below))
     return seen.union(*alike)
