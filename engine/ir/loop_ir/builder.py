@@ -146,9 +146,19 @@ class LoopBuilder:
             return self.ops[number]
         return self._emit("index", (), self.index_dtype, index=index)
 
-    def call(self, name: str, *args: LoopIROp, dtype: torch.dtype | None = None) -> LoopIROp:
-        """Apply an operation to operands of one dtype; the result has that dtype by default."""
-        return self._emit(name, args, dtype or args[-1].dtype)
+    def call(self, name: str, *args: Operand, dtype: torch.dtype | None = None) -> LoopIROp:
+        """Apply an operation to operands of one dtype; the result has that dtype by default.
+
+        Numbers are converted to the dtype of the first operand that is an op.
+        """
+        operands = self._as_ops(args)
+        return self._emit(name, operands, dtype or operands[-1].dtype)
+
+    def _as_ops(self, operands: tuple[Operand, ...]) -> tuple[LoopIROp, ...]:
+        ops = [operand for operand in operands if isinstance(operand, LoopIROp)]
+        if len(ops) == len(operands):
+            return tuple(ops)
+        return tuple(op if op in ops else self.constant(op, ops[0].dtype) for op in operands)
 
     def cast(self, op: LoopIROp, dtype: torch.dtype) -> LoopIROp:
         """Convert to the computing dtype of ``dtype``, without rounding to ``dtype`` itself."""
@@ -173,13 +183,12 @@ class LoopBuilder:
         """Reinterpret the bits of a value of dtype ``own`` as ``dtype`` of equal width."""
         return self._emit("bitcast", (op,), compute_dtype(dtype), value=(own, dtype))
 
-    def where(self, condition: LoopIROp, then: LoopIROp, otherwise: Operand) -> LoopIROp:
-        """Select between two values of one dtype."""
-        if not isinstance(otherwise, LoopIROp):
-            otherwise = self.constant(otherwise, then.dtype)
+    def where(self, condition: LoopIROp, then: Operand, otherwise: Operand) -> LoopIROp:
+        """Select between two values of one dtype, at least one of them an op."""
+        values = self._as_ops((then, otherwise))
         if condition.name == "constant":
-            return then if condition.value else otherwise
-        return self.call("where", condition, then, otherwise, dtype=then.dtype)
+            return values[0] if condition.value else values[1]
+        return self.call("where", condition, *values, dtype=values[0].dtype)
 
     def index_lt(self, index: IndexExpr, limit: Size) -> LoopIROp:
         """Return ``index < limit``."""

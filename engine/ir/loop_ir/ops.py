@@ -111,8 +111,7 @@ class LoopIROp:
         return builder
 
     def _record(self, name: str, other: Operand, dtype: torch.dtype | None = None, *, swap: bool = False) -> LoopIROp:
-        operand = other if isinstance(other, LoopIROp) else self._recorder.constant(other, self.dtype)
-        args = (operand, self) if swap else (self, operand)
+        args = (other, self) if swap else (self, other)
         op: LoopIROp = self._recorder.call(name, *args, dtype=dtype)
         return op
 

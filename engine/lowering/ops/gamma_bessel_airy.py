@@ -16,6 +16,7 @@ from engine.ir.loop_ir.ops import LoopIROp
 from engine.lowering.context import LoweredTensor, LoweringContext
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.ops.special_functions import polynomial
 from engine.lowering.promotion import INT_TO_FLOAT, promote_dtypes
 from engine.lowering.registry import register_lowering
 
@@ -26,46 +27,22 @@ BESSEL_SERIES_LIMIT = 1.0
 """Largest argument for which the Bessel series is accurate."""
 
 
-def _below(b: LoopBuilder, x: LoopIROp, limit: float) -> LoopIROp:
-    return x < limit
-
-
-def _equals(b: LoopBuilder, x: LoopIROp, value: float) -> LoopIROp:
-    return x.equals(value)
-
-
-def _sum(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
-def _product(b: LoopBuilder, *parts: LoopIROp) -> LoopIROp:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total * part
-    return total
-
-
 def _bessel_k(order: int, *, is_scaled: bool) -> Callable[[LoopBuilder, LoopIROp], LoopIROp]:
     """Build a modified Bessel function K; ``is_scaled``: times ``exp(x)``."""
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-        one = b.constant(1.0, x.dtype)
-        is_near = _below(b, x, BESSEL_SERIES_LIMIT)
-        small, large = b.where(is_near, x, one), b.where(is_near, one, x)
-        level = b.constant(float(order), x.dtype)
-        logarithm = _sum(b, b.call("log", small * 0.5), b.constant(EULER_GAMMA, x.dtype))
-        near = b.call("bessel_k_near", small, b.call(f"i{order}", small), logarithm, level)
-        far = b.call("bessel_k_far", large, level)
+        is_near = x < BESSEL_SERIES_LIMIT
+        small, large = b.where(is_near, x, 1.0), b.where(is_near, 1.0, x)
+        logarithm = b.call("log", small * 0.5) + EULER_GAMMA
+        near = b.call("bessel_k_near", small, b.call(f"i{order}", small), logarithm, float(order))
+        far = b.call("bessel_k_far", large, float(order))
         if is_scaled:
             near = near * b.call("exp", small)
         else:
             far = far * b.call("exp", -large)
-        value = b.where(is_near, near, b.where(_equals(b, x, math.inf), b.constant(0.0, x.dtype), far))
-        value = b.where(_equals(b, x, 0.0), b.constant(math.inf, x.dtype), value)
-        return b.where(_below(b, x, 0.0), b.constant(math.nan, x.dtype), value)
+        value = b.where(is_near, near, b.where(x.equals(math.inf), 0.0, far))
+        value = b.where(x.equals(0.0), math.inf, value)
+        return b.where(x < 0.0, math.nan, value)
 
     return compute
 
@@ -112,49 +89,45 @@ def _incomplete_gamma(*, is_upper: bool) -> Callable[[LoopBuilder, LoopIROp, Loo
     """Build the regularized incomplete gamma function: lower, or upper if ``is_upper``."""
 
     def compute(b: LoopBuilder, a: LoopIROp, x: LoopIROp) -> LoopIROp:
-        zero, one, nothing = (b.constant(v, F64) for v in (0.0, 1.0, math.nan))
-        is_common = (a > zero) & _below(b, a, ASYMPTOTIC_LIMIT)
-        is_common = is_common & ((x > zero) & _below(b, x, math.inf))
-        own, at = b.where(is_common, a, one), b.where(is_common, x, one)
+        is_common = (a > 0.0) & (a < ASYMPTOTIC_LIMIT)
+        is_common = is_common & ((x > 0.0) & (x < math.inf))
+        own, at = b.where(is_common, a, 1.0), b.where(is_common, x, 1.0)
         power = own * b.call("log", at) - at - b.call("lgamma", own)
         weight = b.call("exp", power)
-        is_low = at < own + one
-        lower = weight * b.call("lower_gamma", own, b.where(is_low, at, one))
-        beyond = b.where(is_low, own + one, at)
+        is_low = at < own + 1.0
+        lower = weight * b.call("lower_gamma", own, b.where(is_low, at, 1.0))
+        beyond = b.where(is_low, own + 1.0, at)
         upper = weight * b.call("upper_gamma", own, beyond)
-        value = b.where(is_low, one - lower, upper) if is_upper else b.where(is_low, lower, one - upper)
+        value = b.where(is_low, 1.0 - lower, upper) if is_upper else b.where(is_low, lower, 1.0 - upper)
+        nan = b.constant(math.nan, F64)
         is_many = a >= ASYMPTOTIC_LIMIT
         value = b.where(is_many, _incomplete_gamma_asymptotic(b, a, x, is_upper=is_upper), value)
-        none, all_ = (one, zero) if is_upper else (zero, one)
-        value = b.where(_equals(b, x, 0.0), none, value)
-        value = b.where(_equals(b, a, 0.0), b.where(_equals(b, x, 0.0), nothing, all_), value)
-        value = b.where(_equals(b, x, math.inf), all_, value)
-        value = b.where(_equals(b, a, math.inf), b.where(_equals(b, x, math.inf), nothing, none), value)
-        is_outside = _below(b, a, 0.0) | _below(b, x, 0.0)
+        at_zero, at_infinity = (1.0, 0.0) if is_upper else (0.0, 1.0)
+        value = b.where(x.equals(0.0), at_zero, value)
+        value = b.where(a.equals(0.0), b.where(x.equals(0.0), nan, at_infinity), value)
+        value = b.where(x.equals(math.inf), at_infinity, value)
+        value = b.where(a.equals(math.inf), b.where(x.equals(math.inf), nan, at_zero), value)
+        is_outside = (a < 0.0) | (x < 0.0)
         is_odd = a.is_nan() | x.is_nan()
-        return b.where(is_outside | is_odd, nothing, value)
+        return b.where(is_outside | is_odd, nan, value)
 
     return compute
 
 
 def _incomplete_gamma_asymptotic(b: LoopBuilder, a: LoopIROp, x: LoopIROp, *, is_upper: bool) -> LoopIROp:
     """Compute the leading terms of the uniform expansion for a large first argument."""
-
-    def number(value: float) -> LoopIROp:
-        return b.constant(value, F64)
-
     off = (x - a) / a
     height = off - b.call("log1p", off)
     eta = b.call("copysign", b.call("sqrt", height * 2.0), off)
     tail = b.call("erfc", eta * b.call("sqrt", a * 0.5))
     if not is_upper:
         tail = 2.0 - tail
-    is_flat = _below(b, b.call("abs", off), 1e-3)
-    steep = b.where(is_flat, number(1.0), off)
-    slope = b.where(is_flat, number(1.0), eta)
+    is_flat = b.call("abs", off) < 1e-3
+    steep = b.where(is_flat, 1.0, off)
+    slope = b.where(is_flat, 1.0, eta)
     exact = 1.0 / steep - 1.0 / slope
     # -1/3 + eta/12 - 2 eta**2/135
-    series = number(1.0 / 12.0) - eta * (2.0 / 135.0)
+    series = 1.0 / 12.0 - eta * (2.0 / 135.0)
     series = eta * series - (1.0 / 3.0)
     bell = b.call("exp", -(a * height))
     part = bell / b.call("sqrt", a * (2.0 * math.pi))
@@ -196,37 +169,28 @@ def _airy_asymptotic_coefficients() -> tuple[tuple[float, ...], tuple[float, ...
 
 
 def _airy(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-    def number(value: float) -> LoopIROp:
-        return b.constant(value, F64)
-
-    def series(at: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
-        total = number(coefficients[0])
-        for coefficient in coefficients[1:]:
-            total = total * at + coefficient
-        return total
-
     def zeta_of(size: LoopIROp) -> LoopIROp:
-        return _product(b, size, b.call("sqrt", size), number(2.0 / 3.0))
+        return size * b.call("sqrt", size) * (2.0 / 3.0)
 
     is_high = x > AIRY_NEAR
-    is_low = _below(b, x, AIRY_FAR)
-    middle = b.where(is_high | is_low, number(0.0), x)
-    near = b.call("airy_near", middle, number(AIRY_AT_ZERO), number(AIRY_SLOPE_AT_ZERO))
+    is_low = x < AIRY_FAR
+    middle = b.where(is_high | is_low, 0.0, x)
+    near = b.call("airy_near", middle, AIRY_AT_ZERO, AIRY_SLOPE_AT_ZERO)
     high = b.where(is_high, x, AIRY_NEAR)
     zeta = zeta_of(high)
-    bessel = b.call("bessel_k_far", zeta, number(1.0 / 3.0)) * b.call("exp", -zeta)
-    above = _product(b, b.call("sqrt", high * (1.0 / 3.0)), bessel, number(1.0 / math.pi))
+    bessel = b.call("bessel_k_far", zeta, 1.0 / 3.0) * b.call("exp", -zeta)
+    above = b.call("sqrt", high * (1.0 / 3.0)) * bessel * (1.0 / math.pi)
     deep = b.where(is_low, -x, -AIRY_FAR)
     zeta = zeta_of(deep)
     inverse = 1.0 / zeta
     square = inverse * inverse
     even, odd = _airy_asymptotic_coefficients()
     turn = zeta - (math.pi / 4.0)
-    waves = b.call("cos", turn) * series(square, even)
-    waves = waves + _product(b, b.call("sin", turn), series(square, odd), inverse)
+    waves = b.call("cos", turn) * polynomial(b, square, even)
+    waves = waves + b.call("sin", turn) * polynomial(b, square, odd) * inverse
     below = waves / b.call("sqrt", b.call("sqrt", deep) * math.pi)
     value = b.where(is_high, above, b.where(is_low, below, near))
-    return b.where(_equals(b, b.call("abs", x), math.inf), number(math.nan), value)
+    return b.where(b.call("abs", x).equals(math.inf), math.nan, value)
 
 
 @register_lowering(aten.special_airy_ai.default)

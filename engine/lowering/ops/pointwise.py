@@ -97,11 +97,9 @@ def sign(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if v.dtype == torch.bool:
             return v
-        zero, one = b.constant(0, v.dtype), b.constant(1, v.dtype)
-        below = b.where(v < zero, b.constant(-1, v.dtype), zero)
-        if v.dtype == torch.uint8:
-            below = zero
-        return b.where(v > zero, one, below)
+        zero = b.constant(0, v.dtype)
+        below = zero if v.dtype == torch.uint8 else b.where(v < 0, -1, zero)
+        return b.where(v > 0, 1, below)
 
     return elementwise(low, (a,), compute)
 
@@ -162,12 +160,9 @@ def div_mode(low: LoweringContext, a: Any, other: Any, rounding_mode: str | None
     return elementwise(low, (a, other), compute)
 
 
-def _rounds_up(b: LoopBuilder, rest: LoopIROp, divisor: LoopIROp) -> LoopIROp:
+def _rounds_up(rest: LoopIROp, divisor: LoopIROp) -> LoopIROp:
     """Return True where a quotient that is rounded towards zero is above the floor."""
-    zero = b.constant(0, rest.dtype)
-    inexact = rest.differs(zero)
-    signs = [op < zero for op in (rest, divisor)]
-    return inexact & b.call("ne", *signs, dtype=torch.bool)
+    return rest.differs(0) & (rest < 0).differs(divisor < 0)
 
 
 def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
@@ -175,17 +170,16 @@ def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         quotient, rest = b.call("truncdiv", x, y), b.call("rem", x, y)
         if x.dtype == torch.uint8:
             return quotient
-        return b.where(_rounds_up(b, rest, y), quotient - 1, quotient)
-    zero = b.constant(0.0, x.dtype)
+        return b.where(_rounds_up(rest, y), quotient - 1, quotient)
     rest = b.call("fmod", x, y)
     quotient = (x - rest) / y
-    inexact = rest.differs(zero)
-    opposite = (rest < zero).differs(y < zero)
+    inexact = rest.differs(0.0)
+    opposite = (rest < 0.0).differs(y < 0.0)
     quotient = b.where(inexact & opposite, quotient - 1.0, quotient)
     floored = b.call("floor", quotient)
     over = quotient - floored > 0.5
     floored = b.where(over, floored + 1.0, floored)
-    return b.where(y.equals(zero), x / y, floored)
+    return b.where(y.equals(0.0), x / y, floored)
 
 
 @register_lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -199,7 +193,7 @@ def remainder(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
         rest = b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
         if x.dtype == torch.uint8:
             return rest
-        return b.where(_rounds_up(b, rest, y), rest + y, rest)
+        return b.where(_rounds_up(rest, y), rest + y, rest)
 
     return elementwise(low, (a, other), compute)
 
@@ -248,7 +242,7 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
 
 def _constant_integer_power(b: LoopBuilder, v: LoopIROp, exponent: int) -> LoopIROp:
     if exponent < 0:
-        return b.constant(1.0, v.dtype) / _constant_integer_power(b, v, -exponent)
+        return 1.0 / _constant_integer_power(b, v, -exponent)
     if exponent == 0:
         return b.constant(1, v.dtype)
     half = _constant_integer_power(b, v, exponent // 2) if exponent > 1 else None
@@ -268,10 +262,10 @@ def _integer_power(b: LoopBuilder, base: LoopIROp, exponent: LoopIROp) -> LoopIR
     Products wrap around as in eager. With a negative exponent only 1 and -1 have a power other than 0.
     """
     dtype = base.dtype
-    zero, one = b.constant(0, dtype), b.constant(1, dtype)
+    one = b.constant(1, dtype)
 
     def bit(k: int) -> LoopIROp:
-        return b.call("and", exponent, b.constant(1 << k, dtype)).differs(zero)
+        return b.call("and", exponent, 1 << k).differs(0)
 
     total, square = one, base
     for k in range(torch.iinfo(dtype).bits - dtype.is_signed):
@@ -279,10 +273,9 @@ def _integer_power(b: LoopBuilder, base: LoopIROp, exponent: LoopIROp) -> LoopIR
         total = b.where(bit(k), total * square, total)
     if not dtype.is_signed:
         return total
-    minus = b.constant(-1, dtype)
-    of_minus = b.where(base.equals(minus), b.where(bit(0), minus, one), zero)
-    inverse = b.where(base.equals(one), one, of_minus)
-    return b.where(exponent < zero, inverse, total)
+    of_minus = b.where(base.equals(-1), b.where(bit(0), -1, one), 0)
+    inverse = b.where(base.equals(1), 1, of_minus)
+    return b.where(exponent < 0, inverse, total)
 
 
 def _comparison(name: str) -> None:
@@ -425,7 +418,7 @@ def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_bloc
 
 @register_lowering(aten.relu.default)
 def relu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("maximum", v, b.constant(0, v.dtype)))
+    return elementwise(low, (a,), lambda b, v: b.call("maximum", v, 0))
 
 
 @register_lowering(aten.gelu.default)

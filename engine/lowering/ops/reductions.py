@@ -207,17 +207,20 @@ def reduce(
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     full_index, parts = _full_index(a, dims), _split_count_of(a, dims)
     outer = _outer_split(a, dims) if low.is_cpu and parts > 1 else 0
+
+    def body(b: LoopBuilder, index: Coordinates, position: Coordinates) -> LoopIROp:
+        return value(b, full_index(index, position))
+
     if outer:
-        made = _reduce_rows(low, kind, shape, ranges, outer, dtype, lambda b, i, r: value(b, full_index(i, r)), name)
+        result = _reduce_in_two_steps(low, kind, shape, ranges[:outer], ranges[outer:], dtype, body, name)
     elif parts > 1:
-        made = _split_reduction(
-            low, kind, shape, ranges, parts, dtype, lambda b, i, r: value(b, full_index(i, r)), name
-        )
+        length, partial = _split_ranges(kind, ranges, parts, dtype, body)
+        result = _reduce_in_two_steps(low, kind, shape, (parts,), (length,), dtype, partial, name)
     else:
-        made = low.reduction(kind, shape, ranges, dtype, lambda b, i, r: value(b, full_index(i, r)), name=name)
+        result = low.reduction(kind, shape, ranges, dtype, body, name=name)
     if not keepdim:
-        return made
-    return made.view(_reduced_shape(a, dims, True), lambda index: tuple(index[d] for d in kept))
+        return result
+    return result.view(_reduced_shape(a, dims, True), lambda index: tuple(index[d] for d in kept))
 
 
 def reduction_identity(b: LoopBuilder, kind: str, dtype: torch.dtype) -> LoopIROp:
@@ -237,57 +240,44 @@ def reduction_identity_value(kind: str, dtype: torch.dtype) -> Any:
     return limits.min if kind == "max" else limits.max
 
 
-def _split_reduction(
-    low: LoweringContext,
-    kind: str,
-    shape: tuple[Size, ...],
-    ranges: tuple[Size, ...],
-    parts: int,
-    dtype: torch.dtype,
-    body: Any,
-    name: str,
-) -> LoweredTensor:
+def _split_ranges(kind: str, ranges: tuple[Size, ...], parts: int, dtype: torch.dtype, body: Any) -> tuple[int, Any]:
+    """Return the length of each of ``parts`` parts, and ``body`` at (part, offset in it)."""
     count = static_product(ranges)
     assert count is not None
     length = -(-count // parts)
-    math_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     def partial(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
-        flat = index[0] * length + inner[0]
+        flat = inner[0] * length + inner[1]
         if parts * length == count:
-            return body(b, index[1:], unflatten(flat, ranges))  # type: ignore[no-any-return]
+            return body(b, index, unflatten(flat, ranges))  # type: ignore[no-any-return]
         strides = contiguous_strides(ranges)
         position = tuple(
             flat.div(s) if k == 0 else flat.div(s).mod(n) for k, (s, n) in enumerate(zip(strides, ranges, strict=True))
         )
-        return b.masked(
-            b.index_lt(flat, count), lambda: body(b, index[1:], position), reduction_identity(b, kind, math_dtype)
-        )
+        identity = reduction_identity(b, kind, compute_dtype(dtype))
+        return b.masked(b.index_lt(flat, count), lambda: body(b, index, position), identity)
 
-    label = name or low.node_name
-    first = low.reduction(kind, (parts, *shape), (length,), math_dtype, partial, name=f"{label}_parts")
-    return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
+    return length, partial
 
 
-def _reduce_rows(
+def _reduce_in_two_steps(
     low: LoweringContext,
     kind: str,
     shape: tuple[Size, ...],
-    ranges: tuple[Size, ...],
-    outer: int,
+    outer: tuple[Size, ...],
+    inner: tuple[Size, ...],
     dtype: torch.dtype,
     body: Any,
     name: str,
 ) -> LoweredTensor:
-    """Reduce over the inner dimensions, then over the first ``outer``."""
-    math_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    """Reduce ``body`` over the ``inner`` ranges, then the results over the ``outer`` ranges."""
+
+    def partial(b: LoopBuilder, index: Coordinates, position: Coordinates) -> LoopIROp:
+        return body(b, index[len(outer) :], (*index[: len(outer)], *position))  # type: ignore[no-any-return]
+
     label = name or low.node_name
-
-    def row(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
-        return body(b, index[outer:], (*index[:outer], *inner))  # type: ignore[no-any-return]
-
-    first = low.reduction(kind, (*ranges[:outer], *shape), ranges[outer:], math_dtype, row, name=f"{label}_parts")
-    return low.reduction(kind, shape, ranges[:outer], dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
+    first = low.reduction(kind, (*outer, *shape), inner, compute_dtype(dtype), partial, name=f"{label}_parts")
+    return low.reduction(kind, shape, outer, dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
 
 
 def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:

@@ -34,7 +34,8 @@ ASYMPTOTIC_START = 10
 """Arguments are shifted up to this, from where the asymptotic series is accurate."""
 
 
-def _polynomial(b: LoopBuilder, x: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
+def polynomial(b: LoopBuilder, x: LoopIROp, coefficients: tuple[float, ...]) -> LoopIROp:
+    """Return a polynomial of ``x`` by its coefficients, the highest power first."""
     total = b.constant(coefficients[0], x.dtype)
     for coefficient in coefficients[1:]:
         total = total * x + coefficient
@@ -46,13 +47,12 @@ def _shift_to_asymptotic(b: LoopBuilder, x: LoopIROp, inverse_power: int) -> tup
 
     ``n`` is the number of steps after which ``x + n`` is at least ``ASYMPTOTIC_START``.
     """
-    limit, one = b.constant(float(ASYMPTOTIC_START), x.dtype), b.constant(1.0, x.dtype)
     total = b.constant(0.0, x.dtype)
     for _ in range(ASYMPTOTIC_START):
-        is_small = x < limit
-        part = one / (x if inverse_power == 1 else x * x)
+        is_small = x < ASYMPTOTIC_START
+        part = 1.0 / (x if inverse_power == 1 else x * x)
         total = b.where(is_small, total + part, total)
-        x = b.where(is_small, x + one, x)
+        x = b.where(is_small, x + 1.0, x)
     return x, total
 
 
@@ -63,35 +63,30 @@ def _tan_pi(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
 
 
 def _digamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-    zero, one = b.constant(0.0, x.dtype), b.constant(1.0, x.dtype)
-    is_negative = x < zero
+    is_negative = x < 0.0
     is_whole = x.equals(b.call("trunc", x))
-    reflected = b.where(is_negative, one - x, x)
+    reflected = b.where(is_negative, 1.0 - x, x)
     large, below = _shift_to_asymptotic(b, reflected, 1)
-    square = one / (large * large)
-    series = square * _polynomial(b, square, DIGAMMA_COEFFICIENTS)
+    square = 1.0 / (large * large)
+    series = square * polynomial(b, square, DIGAMMA_COEFFICIENTS)
     value = b.call("log", large) - 0.5 / large
     value = value - series - below
-    turned = value - b.constant(math.pi, x.dtype) / _tan_pi(b, x)
+    turned = value - math.pi / _tan_pi(b, x)
     value = b.where(is_negative, turned, value)
-    value = b.where(is_negative & is_whole, b.constant(math.nan, x.dtype), value)
-    is_zero = x.equals(zero)
-    pole = b.call("copysign", b.constant(math.inf, x.dtype), -x)
-    return b.where(is_zero, pole, value)
+    value = b.where(is_negative & is_whole, math.nan, value)
+    return b.where(x.equals(0.0), b.call("copysign", math.inf, -x), value)
 
 
 def _trigamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-    one = b.constant(1.0, x.dtype)
     is_low = x < 0.5
     sine = b.call("sin", x * math.pi)
-    pole = b.constant(math.pi**2, x.dtype) / (sine * sine)
-    large, total = _shift_to_asymptotic(b, b.where(is_low, one - x, x), 2)
-    inverse = one / large
+    pole = math.pi**2 / (sine * sine)
+    large, total = _shift_to_asymptotic(b, b.where(is_low, 1.0 - x, x), 2)
+    inverse = 1.0 / large
     square = inverse * inverse
     # 1/x + 1/2x^2 + B2/x^3 + B4/x^5 + ... (Abramowitz and Stegun, 6.4.12)
-    series = _polynomial(b, square, (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6, 1.0))
-    half = square * 0.5 * one
-    value = total + (inverse * series + half)
+    series = polynomial(b, square, (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6, 1.0))
+    value = total + (inverse * series + square * 0.5)
     return b.where(is_low, pole - value, value)
 
 
@@ -105,22 +100,20 @@ def _zeta(b: LoopBuilder, s: LoopIROp, q: LoopIROp) -> LoopIROp:
 
     Its sum over ``q + k`` for all integers k is periodic in ``q``. This leads from arguments below zero to above it.
     """
-    zero, one = b.constant(0.0, q.dtype), b.constant(1.0, q.dtype)
-    nothing, infinite = b.constant(math.nan, q.dtype), b.constant(math.inf, q.dtype)
     floor = b.call("floor", q)
-    is_below, is_whole = q <= zero, q.equals(floor)
+    is_below, is_whole = q <= 0.0, q.equals(floor)
     rest = q - floor
-    above = b.call("hurwitz", s, b.where(is_below, b.where(is_whole, one, rest), q))
-    left = b.where(is_below, b.where(is_whole, one, one - rest), one)
-    far = b.where(is_below, one - q, one)
+    above = b.call("hurwitz", s, b.where(is_below, b.where(is_whole, 1.0, rest), q))
+    left = b.where(is_below, b.where(is_whole, 1.0, 1.0 - rest), 1.0)
+    far = b.where(is_below, 1.0 - q, 1.0)
     other = b.call("hurwitz", s, left) - b.call("hurwitz", s, far)
     half = s * 0.5
     is_even = half.equals(b.call("floor", half))
     reflected = above + b.where(is_even, other, -other)
     is_sum = s.equals(b.call("floor", s))
-    value = b.where(is_below, b.where(is_whole, infinite, b.where(is_sum, reflected, nothing)), above)
-    value = b.where(s.equals(one), infinite, value)
-    return b.where(s < one, nothing, value)
+    value = b.where(is_below, b.where(is_whole, math.inf, b.where(is_sum, reflected, math.nan)), above)
+    value = b.where(s.equals(1.0), math.inf, value)
+    return b.where(s < 1.0, math.nan, value)
 
 
 @register_lowering(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
@@ -161,11 +154,11 @@ def _scaled_bessel(name: str, order: int) -> Any:
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         size = b.call("abs", x)
         is_far = size > HANKEL_START
-        near = b.where(is_far, b.constant(HANKEL_START, x.dtype), size)
+        near = b.where(is_far, HANKEL_START, size)
         value = b.call(name, near) * b.call("exp", -near)
-        inverse = b.constant(1.0, x.dtype) / b.where(is_far, size, HANKEL_START)
+        inverse = 1.0 / b.where(is_far, size, HANKEL_START)
         root = b.call("sqrt", inverse * (0.5 / math.pi))
-        value = b.where(is_far, root * _polynomial(b, inverse, _hankel_coefficients(order)), value)
+        value = b.where(is_far, root * polynomial(b, inverse, _hankel_coefficients(order)), value)
         return b.call("copysign", value, x) if order else value
 
     return compute
@@ -187,22 +180,19 @@ def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     """
 
     def compute(b: LoopBuilder, p: LoopIROp) -> LoopIROp:
-        def number(value: float) -> LoopIROp:
-            return b.constant(value, p.dtype)
-
         is_upper = p > 0.5
         tail = b.where(is_upper, 1.0 - p, p)
         wanted = b.call("log", tail)
         double = wanted * -2.0
-        rest = b.call("log", b.call("maximum", double * (2.0 * math.pi), number(1.0)))
-        x = b.call("sqrt", b.call("maximum", double - rest, number(0.0)))
+        rest = b.call("log", b.call("maximum", double * (2.0 * math.pi), 1.0))
+        x = b.call("sqrt", b.call("maximum", double - rest, 0.0))
         for _ in range(5):
             ratio = b.call("erfcx", x * math.sqrt(0.5))
             own = b.call("log", ratio * 0.5)
             own = own - x * x * 0.5
             step = (own - wanted) * (ratio * math.sqrt(math.pi / 2.0))
             x = x + step
-        x = b.where(tail.equals(0.0), number(math.inf), x)
+        x = b.where(tail.equals(0.0), math.inf, x)
         return b.where(is_upper, x, -x)
 
     return elementwise(low, (a,), compute, INT_TO_FLOAT)
@@ -217,21 +207,18 @@ def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, Lowere
     )
 
     def parts(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp]:
-        def number(value: int) -> LoopIROp:
-            return b.constant(value, whole)
-
         value = a.load(b, i)
         raised = value * 2.0**scale
         is_small = b.call("abs", value) < (2.0 ** (2 - (most + 1) // 2))
         pattern = b.bitcast(b.where(is_small, raised, value), math_dtype, whole)
-        power = b.call("and", b.call("shr", pattern, number(bits)), number(most))
+        power = b.call("and", b.call("shr", pattern, bits), most)
         is_odd = value.equals(0.0)
         is_odd = is_odd | power.equals(most)
-        half = b.call("and", pattern, number(~(most << bits)))
-        fraction = b.bitcast(b.call("or", half, number((most // 2 - 1) << bits)), whole, math_dtype)
+        half = b.call("and", pattern, ~(most << bits))
+        fraction = b.bitcast(b.call("or", half, (most // 2 - 1) << bits), whole, math_dtype)
         power = power - (most // 2 - 1)
-        power = power - b.where(is_small, number(scale), number(0))
-        return b.where(is_odd, value, fraction), b.where(is_odd, number(0), power)
+        power = power - b.where(is_small, scale, b.constant(0, whole))
+        return b.where(is_odd, value, fraction), b.where(is_odd, 0, power)
 
     fraction = low.pointwise(a.shape, a.dtype, lambda b, i: parts(b, i)[0])
     return fraction, low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(parts(b, i)[1], torch.int32))
@@ -245,9 +232,9 @@ def spherical_bessel_j0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
         size = b.call("abs", x)
         is_near = size < 0.5
-        value = b.where(is_near, _polynomial(b, x * x, taylor), b.call("sin", x) / x)
+        value = b.where(is_near, polynomial(b, x * x, taylor), b.call("sin", x) / x)
         is_infinite = size.equals(math.inf)
-        return b.where(is_infinite, b.constant(0.0, x.dtype), value)
+        return b.where(is_infinite, 0.0, value)
 
     return elementwise(low, (a,), compute, INT_TO_FLOAT)
 
