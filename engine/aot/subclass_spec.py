@@ -63,7 +63,7 @@ class SubclassSpec:
         return cls(type(tensor), plain, context, tuple(tensor.shape), tuple(tensor.stride()), inside, fixed, varies)
 
     def with_sizes(self, sizes: Mapping[sympy.Symbol, int]) -> SubclassSpec:
-        """Return the spec with the sizes of one call; ``known`` has each of ``symbols``."""
+        """Return the spec with the sizes of one call; ``sizes`` has each of ``symbols``."""
         if not self.is_dynamic:
             return self
 

@@ -151,7 +151,7 @@ class Segment:
     ) -> Run:
         """Trace and compile the segment; return a function of all its values.
 
-        ``given``: values to trace with in place of ``values``.
+        ``inputs``: what to trace with: fakes, symbols and constants. ``values``: those of this call, for the compiler.
         """
         positions = tuple(n for n, g in enumerate(inputs) if isinstance(g, (torch.Tensor, torch.SymInt)))
         module, keep, count = _trace_to_aten(self.module, inputs, positions, symbols)

@@ -48,7 +48,7 @@ class CaptureCallbacks(Protocol):
     def python_function(
         self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], node_index: int, owner: Any
     ) -> list[Any]:
-        """Record an autograd.Function's backward; ``place`` is the index of its ctx in ``hooks``."""
+        """Record an autograd.Function's backward; ``node_index`` is its ctx in ``hooks``."""
         ...
 
     def add_gradients(self, old: Any, new: Any) -> Any:

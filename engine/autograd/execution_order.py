@@ -33,7 +33,7 @@ class AutogradNode:
 def walk_autograd_graph(roots: Sequence[NodeEdge], target_edges: Sequence[NodeEdge] = ()) -> tuple[AutogradNode, ...]:
     """Return the nodes of a backward in the order of torch's walk, graph root first.
 
-    ``wanted``: visit only nodes that lead to these edges, and the nodes of these edges.
+    ``target_edges``: if not empty, visit only nodes that lead to these edges, and the nodes of these edges.
     """
     nodes, edges = _reachable(roots)
     useful = _nodes_leading_to(nodes, edges, [n for n, _ in target_edges]) if target_edges else None

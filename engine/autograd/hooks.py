@@ -82,7 +82,7 @@ def python_backward(
     """Run an autograd.Function's backward; return a gradient per argument of its forward.
 
     ``present``: for each argument, True if it is a tensor.
-    ``versions``, ``places``: if user code ran before, the version of each input, and the input index of each
+    ``versions``, ``positions``: if user code ran before, the version of each input, and the input index of each
     saved tensor.
 
     Raises:

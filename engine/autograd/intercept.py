@@ -125,7 +125,7 @@ class _CaptureAttempt:
         return walk_autograd_graph(gradient_edges_of(self.roots), gradient_edges_of(self.inputs))
 
     def reraise_in_torch(self, backward: CapturedBackward, node_index: int, error: Exception) -> None:
-        """Raise an error as eager does under anomaly mode; ``place``: walk index of the node."""
+        """Raise an error as in anomaly mode; ``node_index``: index of the node in the walk."""
         nodes = self.walk_nodes()
         metadata: Any = {}
         if node_index == 0:

@@ -94,7 +94,7 @@ def _recurrent_backward(
     params: Sequence[torch.Tensor],
     *flags: Any,
 ) -> list[torch.Tensor]:
-    """Return the gradients of the ``wanted`` ones of input, states and parameters."""
+    """Return the gradients of input, states and parameters at the positions ``needed_inputs``."""
     with torch.enable_grad():
         history = getattr(carrier, HISTORY_ATTR, None)  # lost if a hook of saved tensors copied them
         if history is None:

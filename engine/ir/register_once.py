@@ -13,7 +13,7 @@ _Entry = TypeVar("_Entry")
 def register_once(table: dict[_Key, _Entry], keys: Iterable[_Key], noun: str) -> Callable[[_Entry], _Entry]:
     """Return a decorator that stores a function in ``table`` under each of these keys.
 
-    ``what`` names the function in the error, for instance ``"a lowering"``.
+    ``noun`` names the function in the error, for instance ``"a lowering"``.
 
     Raises:
         ValueError: by the decorator, if a key has a function already; the table is then unchanged.

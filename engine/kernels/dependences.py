@@ -23,7 +23,7 @@ def transitive_inputs(
 ) -> set[int]:
     """Return the numbers of all ops that the roots depend on.
 
-    ``in_one_loop``: stop at reductions and dot products, which earlier loops compute. ``known``: numbers of ops to
+    ``in_one_loop``: stop at reductions and dot products, which earlier loops compute. ``stop_at``: numbers of ops to
     stop at.
     """
     visited: set[int] = set()

@@ -58,7 +58,7 @@ def build_unfused(tensor_def: TensorDef) -> LoopBuilder:
 def reads_sparsely(tensor_def: TensorDef, group: FusionGroup) -> bool:
     """Return True if recomputing the few elements that a kernel reads is cheaper than storing.
 
-    ``made`` must be pointwise.
+    ``tensor_def`` must be pointwise.
     """
     total, own = static_product((group.numel,)), static_product(tensor_def.shape)
     if tensor_def.kind != "pointwise" or total is None or own is None:
@@ -75,7 +75,7 @@ def has_no_reads(tensor_def: TensorDef) -> bool:
 
 
 def is_cheap_to_recompute(tensor_def: TensorDef, times: int = 1) -> bool:
-    """Return True if recomputing ``made`` ``times`` times is cheaper than storing and loading.
+    """Return True if ``times`` recomputations are cheaper than storing and loading.
 
     That is so if it reads no more bytes than it writes, with little arithmetic.
     """
@@ -90,7 +90,7 @@ def is_cheap_to_recompute(tensor_def: TensorDef, times: int = 1) -> bool:
 
 
 def wasted_cost(group: FusionGroup, tensor_def: TensorDef) -> float:
-    """Return the cost per iteration of masked-out values if the kernel computes ``made``.
+    """Return the cost per iteration of masked-out values if the kernel computes it.
 
     A vector computes both sides of a condition. 0 for symbolic sizes.
     """
@@ -120,7 +120,7 @@ def scans_rows(tensor_def: TensorDef) -> bool:
 
 
 def is_negligible_size(size: Size, total: Size) -> bool:
-    """Return True if ``size`` elements are negligible compared with ``whole``."""
+    """Return True if ``size`` elements are negligible compared with ``total``."""
     part, all_elements = static_product((size,)), static_product((total,))
     return part is not None and all_elements is not None and part * SPARSE_READ_RATIO <= all_elements
 

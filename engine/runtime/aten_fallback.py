@@ -105,7 +105,7 @@ def is_launch_failure(error: BaseException) -> bool:
 def describe_oom(error: BaseException, free: tuple[int, int] | None = None, reserved: int | None = None) -> str:
     """Describe who holds the memory of a full GPU.
 
-    ``free``: (free, total) bytes of the GPU; ``held``: bytes that this process reserved.
+    ``free``: (free, total) bytes of the GPU; ``reserved``: bytes that this process reserved.
     """
     if free is None or reserved is None:
         try:

@@ -364,7 +364,7 @@ def _extract(
     *,
     is_lazy: bool = True,
 ) -> torch.fx.GraphModule:
-    """Extract the graph between ``inputs`` and ``outputs``; append its nodes to ``made``.
+    """Extract the graph between ``inputs`` and ``outputs``; append its nodes to ``new_nodes``.
 
     With ``is_lazy``, recomputed nodes are placed right before their first reader, so that their results are
     short-lived. Otherwise all nodes follow the joint graph's order, as random numbers and effects require.

@@ -88,7 +88,7 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
 def _copy_back_lines(plan: AotMetadata) -> list[str]:
     """Return code that copies new values into inputs.
 
-    ``written`` gets the inputs that kernels have written themselves.
+    The code stores in ``written`` the inputs that kernels have written themselves.
     """
     counted = [(n, i) for n, i in enumerate(plan.inputs) if i.is_mutated and i.has_version_counter]
     lines: list[str] = []

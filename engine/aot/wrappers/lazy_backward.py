@@ -85,7 +85,7 @@ class BackwardProbe:
     gradients: tuple[str, ...]
 
     def wrap(self, mark: ProbedCall, run: Run, names: Sequence[str], describe: Describe | None) -> Run:
-        """Wrap ``run`` to record its values; ``given`` are the names of its inputs."""
+        """Wrap ``run`` to record its values; ``names`` are those of its inputs."""
         return lambda values: self.probe.run_backward(mark, run, names, self.gradients, values, describe)
 
 
@@ -199,7 +199,7 @@ class LazyBackward:
         return [ctx.held.unpack(n) for n in range(self.metadata.num_saved_tensors)]
 
     def _retain(self, ctx: Any, needed_after: Collection[int] | None) -> None:
-        """Retain the saved tensors at positions ``left``, as autograd frees all; None: no tensor."""
+        """Retain the saved tensors at positions ``needed_after``. None: no tensor."""
         own = self.metadata.saved_results
         read = partial(unpack_saved_tensor, ctx, returned=own) if ctx.held is None else ctx.held.unpack
         ctx.held = None if needed_after is None else retain_tensors(read, needed_after, own)
@@ -278,7 +278,7 @@ class LazyBackward:
     def take_scalars(self, ctx: Any, defined: tuple[int, ...]) -> tuple[Any, ...]:
         """Return saved scalars and symbolic tangent layouts, to inline the graph in another one.
 
-        Releases everything else that the call saved. ``there`` are the positions of the defined tangents.
+        Releases everything else that the call saved. ``defined`` are the positions of the defined tangents.
         """
         variant_key = frozenset(defined)
         if self.metadata.tracks_freed_tangents:

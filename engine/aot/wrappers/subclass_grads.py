@@ -59,7 +59,7 @@ class SubclassGradient:
     def specs(self, sizes: Mapping[sympy.Symbol, int]) -> FlattenSpecs:
         """Return the specs of the input and of its gradient, and True if the backward reads it.
 
-        ``known`` are the sizes of the call.
+        ``sizes`` are those of the call.
         """
         input_spec = self.input_spec.with_sizes(sizes)
         grad_spec = input_spec if self.grad_spec is None else self.grad_spec.with_sizes(sizes)

@@ -19,9 +19,9 @@ def call_without_function_modes(run: Callable[..., Any], *inputs: Any) -> Any:
         return run(*inputs)
 
 
-def switch_function_modes(num_remaining: int, *entered: Any) -> None:
-    """Exit ``left`` torch-function modes, innermost first, and enter others."""
-    for _ in range(num_remaining):
+def switch_function_modes(exited_count: int, *entered: Any) -> None:
+    """Exit ``exited_count`` torch-function modes, innermost first, and enter others."""
+    for _ in range(exited_count):
         pop_torch_function_stack()
     for mode in entered:
         push_on_torch_function_stack(mode)

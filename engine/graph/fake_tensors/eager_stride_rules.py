@@ -114,7 +114,7 @@ def eager_strides(
 ) -> tuple[Any, ...] | None:
     """Return eager's strides of an operator's result.
 
-    None if they equal the strides of ``found``, or are unknown.
+    None if they equal the strides of ``result``, or are unknown.
     """
     if kwargs.get("memory_format") not in (None, torch.preserve_format):
         return None

@@ -38,7 +38,7 @@ class ReductionPass:
         self._slots: dict[int, list[str]] = {}
 
     def remove_inputs_of(self, stop_at: Collection[int]) -> None:
-        """Remove the ops that the pass does not need, given the values of the ``known`` ops."""
+        """Remove the ops that the pass does not need, given the values of the ops ``stop_at``."""
         roots = [*(a for op in self.reductions for a in op.args), *self.stores, *self._checks]
         needed = transitive_inputs(roots, self.printer.kernel.ops, in_one_loop=True, stop_at=stop_at)
         self.ops = [op for op in self.ops if op.number in needed]

@@ -180,7 +180,7 @@ def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scale
 
 
 def _sum_of_neighbors(a: torch.Tensor, sides: Sequence[Any], positions: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
-    """Sum the weighted neighbors along the sides after those of ``places``."""
+    """Sum the weighted neighbors along the sides after those of ``positions``."""
     if len(positions) == len(sides):
         read = aten._unsafe_index(a, [None] * (a.dim() - len(sides)) + list(positions))
         widened: torch.Tensor = read.to(_float_arange(1, a).dtype)

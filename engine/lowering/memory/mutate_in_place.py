@@ -149,7 +149,7 @@ def _is_replaceable(target: Buffer | None, result: Buffer | None) -> bool:
 
 
 def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, target: str, result: str) -> bool:
-    """Return True if step ``number`` can write ``made`` into ``given``.
+    """Return True if step ``number`` can write ``result`` into ``target``.
 
     No other step may see a wrong value.
     """

@@ -104,7 +104,7 @@ class CodeCache:
         self.version += 1
 
     def fall_back_to_python(self, entry: CacheEntry, reason: str) -> None:
-        """Run ``entry`` on every cache miss from now on; ``why`` is the reason for the record."""
+        """Run ``entry`` on every cache miss from now on; the record shows ``reason``."""
         self.python_entry = entry
         self.python_reason = reason
         self.version += 1

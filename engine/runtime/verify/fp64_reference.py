@@ -23,7 +23,7 @@ def fp64_values(
     names: Sequence[str],
     parts: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, torch.Tensor]:
-    """Compute the ``wanted`` nodes in float64 from the ``given`` values.
+    """Compute the nodes ``names`` in float64 from the values ``inputs``.
 
     Values that are not floating point keep their dtype. ``parts`` maps a name to (call, index) for calls with several
     results. Returns nothing if a node in between uses random numbers, mutates its input, or does not run in float64.

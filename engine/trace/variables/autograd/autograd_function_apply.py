@@ -59,7 +59,7 @@ class AutogradFunctionTracer:
         return [add_parameter_for(self.tx, builder, v) for v in self.inputs]
 
     def check_outputs(self, result: Variable, earlier_ids: set[int]) -> list[Variable]:
-        """Return the forward's outputs as a list; ``known`` are ids that the backward can reach.
+        """Return the forward's outputs as a list; the backward can reach ``earlier_ids``.
 
         Raises:
             Unsupported: an output is neither a tensor, a constant, an argument, nor a new object without tensors that
