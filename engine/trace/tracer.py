@@ -240,7 +240,9 @@ class Tracer:
         if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded
             return self.wrap_static(attribute)
         if callable(attribute) and not isinstance(attribute, type):
-            return ConstantMethodVariable(value, name)
+            owner = getattr(attribute, "__self__", None)
+            is_method = not is_enum or owner is value.value or owner is type(value.value)
+            return ConstantMethodVariable(value, name) if is_method else self.wrap_static(attribute)
         return self.from_python(attribute)
 
     def run_frame(self, frame: Frame) -> Any:

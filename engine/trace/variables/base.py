@@ -583,6 +583,11 @@ class ConstantVariable(Variable):
             return node, value
         return value, value
 
+    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if isinstance(self.value, enum.Enum) and not self.lacks_methods("__call__"):
+            return self.call_method(tx, "__call__", args, kwargs)
+        return super().call(tx, args, kwargs)
+
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         method = getattr(self.python_type(), op.method, None)
         rule = CONSTANT_OPERATORS.get(method) if isinstance(method, Hashable) else None  # pybind11's is not hashable

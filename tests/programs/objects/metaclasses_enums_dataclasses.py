@@ -952,3 +952,25 @@ class Labelled:
 def attributes_with_any_name(given, x):
     """Attributes may have any text as a name; they are guarded by it."""
     return x * getattr(given, "learning rate") + getattr(given, "class")
+
+
+class Activation(enum.Enum):
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+
+    @property
+    def function(self):
+        return getattr(torch, self.value)
+
+    @staticmethod
+    def doubled(x):
+        return x * 2
+
+    def __call__(self, x, *, scale=1.0):
+        return self.function(x) * scale
+
+
+@program(lambda: (torch.randn(3),))
+def functions_of_enum_members(x):
+    chosen = Activation("sigmoid")
+    return chosen.function(x), chosen.doubled(x), [a(x, scale=0.5) for a in Activation]
