@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from engine.torch_private.autograd import unsafe_set_version_counter
+from engine.torch_private.operators import debug_has_internal_overlap
 
 Run = Callable[..., Any]
 
@@ -39,7 +40,8 @@ def can_rerun(error: BaseException) -> bool:
 def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
     """Return a function that restores the present data, layout and version of a tensor."""
     memory, version = tensor.detach(), tensor._version
-    saved = memory.clone()
+    elements = _spanned_memory(memory) if debug_has_internal_overlap(memory) else memory
+    saved = elements.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def restore() -> None:
@@ -48,10 +50,16 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
                 tensor.data = memory
             if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
                 tensor.as_strided_(*layout)
-            tensor.copy_(saved)
+            elements.copy_(saved)
         unsafe_set_version_counter((tensor,), (version,))
 
     return restore
+
+
+def _spanned_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the memory from a tensor's first to its last element, as one dimension."""
+    size = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((size,), (1,))
 
 
 def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draws_random: bool) -> Run:

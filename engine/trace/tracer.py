@@ -241,7 +241,7 @@ class Tracer:
             return self.wrap_static(attribute)
         if callable(attribute) and not isinstance(attribute, type):
             owner = getattr(attribute, "__self__", None)
-            is_method = not is_enum or owner is value.value or owner is type(value.value)
+            is_method = not is_enum or owner is value.value or owner is value.python_type()
             return ConstantMethodVariable(value, name) if is_method else self.wrap_static(attribute)
         return self.from_python(attribute)
 

@@ -13,7 +13,6 @@ from engine.graph.pure_nodes import counts_writes
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.sources.base import Source
-from engine.torch_private.operators import debug_has_internal_overlap
 from engine.trace.annotations import Tracer
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -105,8 +104,6 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
             return None
         if real.requires_grad and not (is_leaf_without_regeneration(real) and is_leaf_without_regeneration(fake)):
             return None  # its autograd history changed too
-        if debug_has_internal_overlap(real):
-            return None  # elements share memory, so a copy cannot be written back
         sources.append(value.source)
     return sources
 

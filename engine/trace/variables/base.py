@@ -584,9 +584,9 @@ class ConstantVariable(Variable):
         return value, value
 
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if isinstance(self.value, enum.Enum) and not self.lacks_methods("__call__"):
-            return self.call_method(tx, "__call__", args, kwargs)
-        return super().call(tx, args, kwargs)
+        if self.lacks_methods("__call__"):
+            return super().call(tx, args, kwargs)
+        return self.call_method(tx, "__call__", args, kwargs)
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         method = getattr(self.python_type(), op.method, None)

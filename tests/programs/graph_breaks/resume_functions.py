@@ -1133,6 +1133,14 @@ def data_written_before_an_error_in_try(x, index):
         return x.sum()
 
 
+@program(lambda: (torch.randn(4).expand(5, 4), []))
+def write_to_an_expanded_tensor(x, log):
+    """Python's side effects before the error stay; the error is eager's."""
+    log.append(1)
+    x *= x
+    return x
+
+
 @program(lambda: (torch.ones(4), torch.tensor([5]), []))
 def data_of_a_view_written_before_an_error(x, index, log):
     """The same through a view, in a function that appends to a list and raises."""
