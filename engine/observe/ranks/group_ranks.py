@@ -45,11 +45,11 @@ def _ranks(group: Sequence[RankContents]) -> tuple[int, ...]:
 
 
 def _group_equal_ranks(contents: Sequence[RankContents], aspect: str) -> list[list[RankContents]]:
-    """Return groups of equals: by size, then by the lowest rank."""
+    """Return groups of equals: by size, then whole logs first, then by the lowest rank."""
     found: dict[str, list[RankContents]] = {}
     for rank in contents:
         found.setdefault(rank.digest(aspect), []).append(rank)
-    return sorted(found.values(), key=lambda g: (-len(g), g[0].rank))
+    return sorted(found.values(), key=lambda g: (-len(g), bool(g[0].unfinished or g[0].damage), g[0].rank))
 
 
 def _divergence(group: Sequence[RankContents], largest: Sequence[RankContents]) -> RankDivergence | None:
@@ -57,10 +57,20 @@ def _divergence(group: Sequence[RankContents], largest: Sequence[RankContents]) 
     differing = tuple(a for a in ASPECTS if mine.digest(a) != theirs.digest(a))
     if "cache outcomes" in differing:
         differing = tuple(a for a in differing if a not in AFTER_CACHES)
-    if mine.unfinished and _is_prefix(mine, theirs):
-        return None  # the log ends too early: a problem, not another program
+    if _cut_at(mine, theirs) and _is_prefix(mine, theirs):
+        return None  # a problem, not another program
     compilation, aspect = _first_difference(mine, theirs)
     return RankDivergence(_ranks(group), _ranks(largest), compilation, aspect, differing)
+
+
+def _cut_at(mine: RankContents, theirs: RankContents) -> str:
+    """Return where a log ends too early, compared with a whole one; "" if it does not."""
+    if mine.unfinished:
+        return f"within compile id {mine.unfinished}"
+    is_shorter = 0 < len(mine.compilations) < len(theirs.compilations)
+    if not (mine.damage and is_shorter and _is_prefix(mine, theirs)):
+        return ""
+    return f"after compile id {[*mine.compilations][-1]}"
 
 
 def _is_prefix(mine: RankContents, theirs: RankContents) -> bool:
@@ -110,13 +120,12 @@ def _problems(contents: Sequence[RankContents], largest: Sequence[RankContents])
     if len(versions) > 1:
         named = ", ".join(f"{v[:40]} ({format_ranks(_ranks(c))})" for v, c in versions.items())
         yield f"The ranks run different versions of torch: {named}"
-    complete = not largest[0].unfinished
     ends: dict[str, list[RankContents]] = {}
     for rank in contents:
-        if rank.unfinished and complete:
-            ends.setdefault(rank.unfinished, []).append(rank)
-    for compilation, ranks in ends.items():
-        yield f"The log of {format_ranks(_ranks(ranks))} ends within compile id {compilation}: it is cut, or the process ended there"
+        if end := "" if largest[0].unfinished else _cut_at(rank, largest[0]):
+            ends.setdefault(end, []).append(rank)
+    for end, ranks in ends.items():
+        yield f"The log of {format_ranks(_ranks(ranks))} ends {end}: it is cut, or the process ended there"
     damaged: dict[tuple[str, ...], list[RankContents]] = {}
     for rank in contents:
         if rank.damage:

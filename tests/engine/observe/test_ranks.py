@@ -159,6 +159,18 @@ def test_bad_recordings_are_reported(tmp_path: Path, logs: Logs) -> None:
 
 
 @pytest.mark.thorough
+def test_a_log_cut_between_compilations_is_no_other_program(tmp_path: Path, logs: Logs) -> None:
+    """The rank whose log is cut is named with its last compilation; the whole log leads."""
+    whole = logs["recompile"][0]
+    first = re.search(rb'(?m)^V.*"frame_compile_id": ?1\b', whole)
+    assert first is not None
+    loaded = engine.load_ranks(fill(tmp_path / "logs", 2, whole, {0: whole[: first.end() - 4]}))
+    assert "The log of rank 0 ends after compile id 0/" in problems_of(loaded)
+    assert not loaded.groups.divergences
+    assert loaded.groups.groups[0].ranks == (1,)
+
+
+@pytest.mark.thorough
 def test_mixed_versions_are_reported(tmp_path: Path, logs: Logs) -> None:
     """Ranks that run another torch are named with both versions."""
     version = re.search(rb'"pytorch_version": ?"([^"]+)"', logs["base"][0])
