@@ -126,13 +126,16 @@ def raises_value_errors(kernel: LoopKernel) -> bool:
 
 
 def _call_may_raise(call: AtenCall, buffers: Mapping[str, Buffer]) -> bool:
-    """Return True if an ATen call may raise an error about values (integer division)."""
+    """Return True if an ATen call may raise as it runs, about values or dtypes."""
     called = called_overload(call.target)
     if called is None:
         return True
     name = called._schema.name.partition("::")[2]
-    if called.namespace == "aten" and not buffer_refs((call.args, call.kwargs)):
+    operands = [buffers[ref.buffer] for ref in buffer_refs((call.args, call.kwargs)) if ref.buffer in buffers]
+    if called.namespace == "aten" and not operands:
         return False  # it creates a tensor: there are no values to read
+    if len({b.dtype for b in operands if b.dtype.is_floating_point}) > 1:
+        return True  # tracing accepts a product of float32 and float64, the operator does not
     if name == "bernoulli" and called._overloadname == "p":
         return False  # other overloads read probabilities
     results = [buffers[name] for name in call.result_buffers if name is not None and name in buffers]
