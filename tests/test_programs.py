@@ -287,7 +287,9 @@ def test_kernels_in_interpreter(name: str) -> None:
     agree = {
         k
         for k, v in results.items()
-        if v.outcome in ("equal", "close") or "verified with the kernel that reads them" in v.note
+        if v.outcome in ("equal", "close")
+        or "verified with the kernel that reads them" in v.note
+        or (name not in VERIFIED and "the ATen graph could not be run" in v.note)  # its call raises in eager, too
     }
     if name in VERIFIED:
         assert agree, "no kernel was verified"
