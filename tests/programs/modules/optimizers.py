@@ -248,3 +248,19 @@ def found_beside_the_gradients(grad):
     if found.item():
         return grad * 0, found
     return grad * 2, found
+
+
+SCHEDULED_MODEL = fitted()
+SCHEDULED = torch.optim.AdamW(SCHEDULED_MODEL.parameters(), lr=0.1)
+
+
+@program(lambda: (2,), lambda: (2,))
+def scheduler_created_inside(steps):
+    """A scheduler wraps the optimizer's ``step``, a library function with attributes of its own."""
+    scheduler = torch.optim.lr_scheduler.LambdaLR(SCHEDULED, lambda epoch: 0.5**epoch)
+    rates = []
+    for _ in range(steps):
+        SCHEDULED.step()
+        scheduler.step()
+        rates += scheduler.get_last_lr()
+    return rates, SCHEDULED.param_groups[0]["initial_lr"], sorted(vars(type(SCHEDULED).step))

@@ -192,19 +192,15 @@ class UserFunctionVariable(FunctionVariable):
             with UserErrors(tx, Exception):
                 annotations = self.real_object.__annotations__
             return tx.wrap(annotations, AttrSource(self._function_source, name))
-        if name == "__dict__" and (not self.real_object.__dict__ or not self.is_trusted):
-            return self._get_dict(tx)
-        if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.real_object, name):
+        if name == "__dict__":
+            if self.is_trusted and not self.real_object.__dict__:
+                return DictVariable({})
+            return tx.wrap(self.real_object.__dict__, AttrSource(self._function_source, name))
+        if name in ("__globals__", "__closure__") or not hasattr(self.real_object, name):
             if not hasattr(self.real_object, name):
                 tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
             raise self.unsupported_attribute("reading", name)
         return tx.wrap(getattr(self.real_object, name), AttrSource(self._function_source, name))
-
-    def _get_dict(self, tx: Tracer) -> Variable:
-        """Return ``f.__dict__``; a trusted function must have an empty one."""
-        if not self.is_trusted and self.source is not None:
-            return tx.wrap(self.real_object.__dict__, AttrSource(self.source, "__dict__"))
-        return DictVariable({})
 
 
 class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
