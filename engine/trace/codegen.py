@@ -97,9 +97,7 @@ class PyCodegen:
         lazy, value = value, value.resolved
         # A date or path must retain its identity, unlike a number. A compiled module is traced as its original.
         is_identified = value.is_constant and value is not lazy and value.python_type() in IDENTIFIED_LITERAL_TYPES
-        real = self.tx.objects.real_object(lazy)
-        if issubclass(type(real), torch.nn.Module):
-            is_identified |= self.tx.objects.real_object(value) is not real
+        is_identified |= self.tx.objects.is_compiled_module(lazy)
         if (value.is_lazy or is_identified) and lazy.source is not None:
             if lazy.source.may_be_unbound:
                 # The variable may be unbound at the next call. Python raises only at the instruction that reads it.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ class KnownObjects:
         """Return the object that the variable represents; NotImplemented if tracing created it."""
         read = self.real_by_variable_id.get(id(value))
         return value.as_python_object() if read is None else read[1]
+
+    def is_compiled_module(self, value: Variable) -> bool:
+        """Return True for the lazy variable of a compiled module, which resolves to its original."""
+        real = self.real_object(value)
+        return issubclass(type(real), torch.nn.Module) and self.real_object(value.resolved) is not real
 
     def as_identity_key(self, value: Variable) -> Variable:
         """Return the key of a variable that is compared by identity.

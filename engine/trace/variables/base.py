@@ -423,6 +423,9 @@ class LazyVariable(RealObjectVariable):
             self.realized = tx.wrap(self.real_object, self.source)
         return self.realized
 
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.realize(tx).hash_key(tx)
+
 
 class StringFormatVariable(Variable):
     """A string with symbolic or lazy values, formatted after the graph or when realized.

@@ -256,7 +256,7 @@ SCHEDULED = torch.optim.AdamW(SCHEDULED_MODEL.parameters(), lr=0.1)
 
 @program(lambda: (2,), lambda: (2,))
 def scheduler_created_inside(steps):
-    """A scheduler wraps the optimizer's ``step``, a library function with attributes of its own."""
+    """A scheduler wraps the optimizer's ``step``, a library function with attributes."""
     scheduler = torch.optim.lr_scheduler.LambdaLR(SCHEDULED, lambda epoch: 0.5**epoch)
     rates = []
     for _ in range(steps):

@@ -59,7 +59,7 @@ class MethodTable:
 
     def call(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method by name; a special method without an entry runs as an operator."""
-        args = [realize(tx, a) for a in args]
+        args = [_realized(tx, a) for a in args]
         result = self.call_own(of, tx, name, args, kwargs)
         return call_special_by_name(tx, of, name, args, kwargs) if result is None else result
 
@@ -72,3 +72,9 @@ class MethodTable:
             tx.side_effects.record_mutation(of)
         result = method.run(of, tx, *args, **kwargs)
         return NONE if result is None else result
+
+
+def _realized(tx: Tracer, argument: Variable) -> Variable:
+    """Realize the argument; a compiled module remains lazy, so that it is stored itself."""
+    value = realize(tx, argument)
+    return argument if argument is not value and tx.objects.is_compiled_module(argument) else value

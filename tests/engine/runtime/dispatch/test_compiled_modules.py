@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import gc
@@ -398,3 +399,25 @@ def test_a_class_of_modules_is_compiled_as_a_decorator() -> None:
         assert torch.equal(more(X), more.linear(X) * 2 + 1)
         assert torch.equal(engine.compile(more, backend="eager")(X), more(X))
     assert isinstance(net, Doubling)
+
+
+def test_containers_store_the_compiled_module() -> None:
+    """Traced code that stores a compiled module stores it itself, not its original."""
+    module = engine.compile(torch.nn.Linear(3, 3), backend="eager")
+    stored: list[Any] = [None]
+    queue: collections.deque[Any] = collections.deque()
+    members: set[Any] = set()
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
+        stored.append(module)
+        stored.insert(0, module)
+        stored.extend([module])
+        stored[2] = module
+        queue.appendleft(module)
+        members.add(module)
+        return module(x), stored.index(module), module in queue
+
+    with engine.expect(graphs=1, breaks=0):
+        _, index, is_member = engine.compile(step, backend="eager")(X)
+    assert (index, is_member) == (0, True)
+    assert all(item is module for item in [stored[0], *stored[2:], *queue, *members])
