@@ -24,7 +24,7 @@ from engine.records.runtime import ArtifactRecord
 CACHE_SIZE = 24
 """Maximum number of parsed graphs, and of parsed guard trees, in the cache."""
 
-_STATEMENT_BELOW_COMMENT = re.compile(r"^( {8,9}# File: .*)\n {8}(?!return\b)\w.*$", re.MULTILINE)
+_STATEMENT_BELOW_COMMENT = re.compile(r"\n( {8,9}# File: .*)\n {8}(?!return\b)\w.*")
 
 
 def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
@@ -75,7 +75,7 @@ class LazyGraph(GraphRecord):
         first: dict[str, str] = {}
         for match in _STATEMENT_BELOW_COMMENT.finditer(self.text):
             first.setdefault(match[1], match[0])
-        return parse_nodes("\n".join(("    def forward(self):", *first.values())), self._prefix, self._compilation)
+        return parse_nodes("".join(("    def forward(self):", *first.values())), self._prefix, self._compilation)
 
     def find_nodes(self, ids: Collection[str]) -> list[NodeRecord]:
         """Return the nodes with these ids; the text is parsed only if it may have some."""

@@ -5,7 +5,6 @@ Files are read as streams; large texts are not retained but read from the file o
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from engine.records.bytecode import SourceFile
 from engine.records.runtime import StageFailure
 from engine.records.session import Session
 
+_SKIPPED = (b'{"chromium_event": ',)
 _RANK = re.compile(r"rank_(\d{1,6})_")
 _LIBRARY = re.compile(r"^(?P<library>.+[/\\]torch)[/\\]_(?:dynamo|logging|functorch|inductor)[/\\]\w+\.py$")
 ProgressCallback = Callable[[int, int], None]
@@ -133,8 +133,9 @@ class _TraceLoader:
             )
         with stream:
             file = TraceFile(stream)
-        for line in read_log_records(BlockReader(file), self.damage, self._on_read):
-            self._add_record(line, file, number, rank[1] if rank else "")
+        for line in read_log_records(BlockReader(file), self.damage, self._on_read, _SKIPPED):
+            if line.metadata:
+                self._add_record(line, file, number, rank[1] if rank else "")
 
     def _on_read(self, count: int) -> None:
         self._read += count
@@ -154,8 +155,7 @@ class _TraceLoader:
             self._unrecognized["records without one clear kind"] += 1
             return
         try:
-            with payload.with_bytes(line.raw_payload) if payload else contextlib.nullcontext():
-                process.builder.add(event)
+            process.builder.add(event)
         except Exception as error:
             # The record may be malicious or from a newer torch; the other records must still load.
             self._record_failure(event.name, error)

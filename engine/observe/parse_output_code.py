@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from engine.observe.lazy_records import LazyKernel, LazyLowering
 from engine.observe.trace_payloads import InMemoryPayload, Payload, PayloadSlice
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall, LoweringRecord
 
-_KERNEL = re.compile(
-    r"^(?P<name>\w+) = async_compile\.(?P<maker>\w+)\((?P<head>[^\n]{0,20000}?)(?P<quote>r?'''|r?\"\"\")(?P<text>.*?)(?:'''|\"\"\")",
-    re.MULTILINE | re.DOTALL,
-)
-_EXTERN = re.compile(r"^\s+(?:\w+ = )?(?P<op>extern_kernels\.\w+|(?:torch\.ops|aten)\.[\w.]+)\(", re.MULTILINE)
-_GRAPH_FRAGMENT = re.compile(r"^# +%(?P<name>\w+) ?:.*= (?:call_function|call_method|get_attr)\[", re.MULTILINE)
+_KERNEL_CALL = re.compile(r" = async_compile\.(?P<maker>\w+)\([^\n]{0,20000}?(?P<quote>'''|\"\"\")")
+_EXTERN = re.compile(r"\n[ \t]+(?:\w+ = )?(?P<op>extern_kernels\.\w+|(?:torch\.ops|aten)\.[\w.]+)\(")
+_GRAPH_FRAGMENT = re.compile(r"\n# +%(?P<name>\w+) ?:.*= (?:call_function|call_method|get_attr)\[")
 KERNEL_LANGUAGES = {"triton": "triton", "multi_kernel": "triton", "triton_heuristics": "triton"}
 
 
@@ -30,18 +28,40 @@ def parse_kernels(
     whole = payload or InMemoryPayload(text)
     found: list[KernelRecord] = []
     end = 0
-    for match in _KERNEL.finditer(text):
-        nodes = tuple(dict.fromkeys(prefix + name for name in _fused_node_names(text, end, match.start())))
-        kernel = LazyKernel(
-            f"k{first + len(found)}",
-            match["name"],
-            PayloadSlice(whole, match.start("text"), match.end("text")),
-            KERNEL_LANGUAGES.get(match["maker"], "cpp"),
-            nodes,
+    for kernel in _kernel_texts(text):
+        nodes = tuple(dict.fromkeys(prefix + name for name in _fused_node_names(text, end, kernel.head)))
+        found.append(
+            LazyKernel(
+                f"k{first + len(found)}",
+                kernel.name,
+                PayloadSlice(whole, kernel.start, kernel.end),
+                KERNEL_LANGUAGES.get(kernel.maker, "cpp"),
+                nodes,
+            )
         )
-        found.append(kernel)
-        end = match.end()
+        end = kernel.end
     return tuple(found)
+
+
+class _KernelText(NamedTuple):
+    """A kernel in an output-code module: offsets of its assignment and of its text."""
+
+    name: str
+    maker: str
+    head: int
+    start: int
+    end: int
+
+
+def _kernel_texts(text: str) -> Iterator[_KernelText]:
+    position = 0
+    while call := _KERNEL_CALL.search(text, position):
+        position = call.end()
+        head = text.rfind("\n", 0, call.start()) + 1
+        name, end = text[head : call.start()], text.find(call["quote"], position)
+        if name.isidentifier() and end >= 0:
+            yield _KernelText(name, call["maker"], head, position, end)
+            position = end + len(call["quote"])
 
 
 def _fused_node_names(text: str, start: int, end: int) -> Iterator[str]:
@@ -76,6 +96,10 @@ def parse_lowering(
 
 def elide_kernel_text(text: str) -> str:
     """Return an output-code module with each kernel's text replaced by one line."""
-    return _KERNEL.sub(
-        lambda m: f"{m['name']} = async_compile.{m['maker']}(...  # {len(m['text'].splitlines())} lines", text
-    )
+    pieces: list[str] = []
+    end = 0
+    for kernel in _kernel_texts(text):
+        lines = len(text[kernel.start : kernel.end].splitlines())
+        pieces += text[end : kernel.head], f"{kernel.name} = async_compile.{kernel.maker}(...  # {lines} lines"
+        end = kernel.end + 3  # after the closing quotes
+    return "".join((*pieces, text[end:]))

@@ -11,8 +11,7 @@ from typing import Any
 from engine.records.bytecode import SourceFile, Span
 
 _FILE_COMMENT = re.compile(
-    r"^ *# File: (?P<file>[^\n]{1,1000}?):(?P<line>\d{1,7}) in (?P<function>[^\n]{0,300}?), code: ?(?P<code>.*)$",
-    re.MULTILINE,
+    r"\n *# File: (?P<file>[^\n]{1,1000}?):(?P<line>\d{1,7}) in (?P<function>[^\n]{0,300}?), code: ?(?P<code>.*)"
 )
 MAX_LINE_NUMBER = 200_000
 """Line numbers above this are treated as damage."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
+from threading import Lock
 from typing import BinaryIO, Protocol
 
 from engine.process_state import make_lock
+
+CACHED_TEXTS = 16
+"""Number of texts of a file that stay in memory after they were read."""
 
 
 class Payload(Protocol):
@@ -43,28 +47,32 @@ class TraceFile:
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._descriptor = os.dup(stream.fileno())
-        self._lock = make_lock()
-        self._finalizer = weakref.finalize(self, os.close, self._descriptor)
+        descriptor = os.dup(stream.fileno())
+        weakref.finalize(self, os.close, descriptor)
+        self.read = functools.partial(_read_bytes, descriptor, make_lock())
+        """Returns bytes of the file by start and length; fewer if it was truncated meanwhile."""
+        self.read_text = functools.lru_cache(CACHED_TEXTS)(functools.partial(_read_text, self.read))
+        """Returns the text of a payload by start and length; the last texts stay in memory."""
 
-    def read(self, start: int, length: int) -> bytes:
-        """Return bytes of the file; fewer if it was truncated meanwhile."""
-        pieces: list[bytes] = []
-        while length > 0 and (piece := self._read(start, length)):
-            pieces.append(piece)
-            start, length = start + len(piece), length - len(piece)
-        return b"".join(pieces)
 
-    def _read(self, start: int, length: int) -> bytes:
-        if hasattr(os, "pread"):  # leaves the file position, which a forked process shares, unchanged
-            return os.pread(self._descriptor, length, start)
-        with self._lock:
-            os.lseek(self._descriptor, start, os.SEEK_SET)
-            return os.read(self._descriptor, length)
+def _read_bytes(descriptor: int, lock: Lock, start: int, length: int) -> bytes:
+    pieces: list[bytes] = []
+    while length > 0 and (piece := _read_piece(descriptor, lock, start, length)):
+        pieces.append(piece)
+        start, length = start + len(piece), length - len(piece)
+    return b"".join(pieces)
 
-    def close(self) -> None:
-        """Close the file; texts not read yet are empty from then on."""
-        self._finalizer()
+
+def _read_piece(descriptor: int, lock: Lock, start: int, length: int) -> bytes:
+    if hasattr(os, "pread"):  # leaves the file position, which a forked process shares, unchanged
+        return os.pread(descriptor, length, start)
+    with lock:
+        os.lseek(descriptor, start, os.SEEK_SET)
+        return os.read(descriptor, length)
+
+
+def _read_text(read: Callable[[int, int], bytes], start: int, length: int) -> str:
+    return decode_payload(read(start, length))
 
 
 class BlockReader:
@@ -84,32 +92,17 @@ class BlockReader:
 class FilePayload:
     """A payload in a trace file, where each of its lines starts with a tab."""
 
-    __slots__ = ("_current", "_file", "_length", "_start")
+    __slots__ = ("_file", "_length", "_start")
 
     def __init__(self, file: TraceFile, start: int, length: int) -> None:
         self._file = file
         self._start = start
         self._length = length
-        self._current: bytes | str | None = None
-
-    @contextlib.contextmanager
-    def with_bytes(self, payload: bytes) -> Iterator[None]:
-        """Use these bytes, just read, as the payload while the context is open."""
-        self._current = payload
-        try:
-            yield
-        finally:
-            self._current = None
 
     def text(self) -> str:
         """Return the payload without its tabs; empty if the file can no longer be read."""
-        now = self._current
-        if isinstance(now, bytes):
-            now = self._current = decode_payload(now)
-        if now is not None:
-            return now
         try:
-            return decode_payload(self._file.read(self._start, self._length))
+            return self._file.read_text(self._start, self._length)
         except (OSError, ValueError):
             return ""
 

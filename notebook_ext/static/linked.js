@@ -361,8 +361,7 @@ export class LinkedView {
   }
 
   label() {
-    const text = this.part.labels[this.selected];
-    return text === undefined ? "" : this.part.strings[text];
+    return this.part.strings[this.part.labels[this.selected]] || "";
   }
 
   /** Highlight the selection in all panes. */

@@ -83,7 +83,7 @@ export class Links {
       if (ordinal[r] > 0) continue;
       const known = up[r].map((u) => ordinal[u]);
       if (known.length) ordinal[r] = known.find((o) => o > 0) ?? Math.max(...known);
-      else if (part.labels[r] !== undefined) ordinal[r] = 0;
+      else if (part.labels[r]) ordinal[r] = 0;
     }
     return ordinal;
   }

@@ -135,9 +135,8 @@ def artifact_text(session: Session, compilation: str, number: str) -> dict[str, 
         raise KeyError(number)
     name, read = texts[int(number)]
     text = sanitize(read())
-    lines = text.split("\n", MAX_LINES)
-    cut = lines.pop().count("\n") + 1 if len(lines) > MAX_LINES else 0
-    return {"name": name(), "text": "\n".join(lines) if cut else text, "cut": cut}
+    cut = max(0, text.count("\n") + 1 - MAX_LINES)
+    return {"name": name(), "text": "\n".join(text.split("\n", MAX_LINES)[:-1]) if cut else text, "cut": cut}
 
 
 def _artifact_texts(session: Session) -> list[tuple[Callable[[], str], Callable[[], str]]]:

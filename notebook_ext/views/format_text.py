@@ -10,6 +10,7 @@ from engine.records.guards import name_accessors, name_iterator_reads
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_PRINTABLE = b"\t\n" + bytes(range(0x20, 0x7F))
 _UNIX_PATH = re.compile(r"(?<![\w.~/])/(?:[\w.+@-]+/)+([\w.+@-]+)")
 _WINDOWS_PATH = re.compile(r"(?<!\w)[A-Za-z]:[\\/](?:[^\\/\s\"'<>|:]+[\\/])+([^\\/\s\"'<>|:]+)")
 _DIMENSION = re.compile(r"^(\w+) in dimension (\d+)$")
@@ -21,7 +22,7 @@ def sanitize(text: str) -> str:
 
     The replacement is a visible mark. Newlines and tabs stay.
     """
-    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
+    if text.isprintable() or (text.isascii() and not text.encode().translate(None, _PRINTABLE)):
         return text
     return _CONTROL.sub("\ufffd", _ANSI.sub("", text.replace("\r\n", "\n")))
 

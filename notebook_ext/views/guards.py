@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.records.bytecode import Span
 from engine.records.findings import useful_fixes
 from engine.records.guards import CallExplanation, Fix, GuardFailure, GuardRecord
 from engine.records.runtime import CallRecord
@@ -14,17 +16,18 @@ from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import one_line, pluralize, sanitize
 
+_LineReader = Callable[[Span | None], dict[str, Any]]
+
 
 @dataclass
 class _Branch:
     """Node of the tree: a value, the guards on it and the values below it, in check order."""
 
     label: str
+    count: int = 0
+    """Number of guards on the value and below it."""
     guards: list[int] = field(default_factory=list)
     children: dict[str, _Branch] = field(default_factory=dict)
-
-    def count(self) -> int:
-        return len(self.guards) + sum(b.count() for b in self.children.values())
 
 
 def guards(session: Session, compilation: str) -> dict[str, Any]:
@@ -40,10 +43,10 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
     """
     record = session.compilation(compilation)
     guard_records = record.guards.guards if record.guards else ()
-    ordinals = source_lines.ordinals(session, record)
+    line_data = _line_reader(session, record)
     return {
         "compilation": record.id,
-        "guards": [_guard_data(session, ordinals, g) for g in guard_records],
+        "guards": [_guard_data(session, line_data, g) for g in guard_records],
         "tree": _tree_rows(guard_records),
         "cases": [
             _case_row(session, call, r, guard_records)
@@ -51,7 +54,6 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
             for r in call.guard_failures
             if names_entry(r.entry, record)
         ],
-        "check": sanitize(record.guards.check_text) if record.guards else "",
         "symbols": symbol_rows(session, record),
         "empty": "" if guard_records else _why_empty(record),
     }
@@ -59,11 +61,11 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
 
 def symbol_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     """Return the history of each symbol: sources, value range, specialization, assumptions."""
-    ordinals = source_lines.ordinals(session, record)
-    return [_symbol_data(session, ordinals, s) for s in (record.trace.symbols if record.trace else ())]
+    line_data = _line_reader(session, record)
+    return [_symbol_data(line_data, s) for s in (record.trace.symbols if record.trace else ())]
 
 
-def _symbol_data(session: Session, ordinals: source_lines.LineOrdinals, symbol: TracedSymbolRecord) -> dict[str, Any]:
+def _symbol_data(line_data: _LineReader, symbol: TracedSymbolRecord) -> dict[str, Any]:
     return {
         "name": sanitize(symbol.name),
         "places": [sanitize(p) for p in symbol.sources],
@@ -71,10 +73,8 @@ def _symbol_data(session: Session, ordinals: source_lines.LineOrdinals, symbol: 
         "why": sanitize(symbol.why),
         "range": symbol_range(symbol),
         "became": sanitize(symbol.specialized_to),
-        "specialized_by": None
-        if symbol.specialized_by is None
-        else _assumption_data(session, ordinals, symbol.specialized_by),
-        "relations": [_assumption_data(session, ordinals, r) for r in symbol.assumptions],
+        "specialized_by": None if symbol.specialized_by is None else _assumption_data(line_data, symbol.specialized_by),
+        "relations": [_assumption_data(line_data, r) for r in symbol.assumptions],
     }
 
 
@@ -87,17 +87,24 @@ def symbol_range(symbol: TracedSymbolRecord) -> str:
     return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"
 
 
-def _assumption_data(
-    session: Session, ordinals: source_lines.LineOrdinals, assumption: SymbolAssumption
-) -> dict[str, Any]:
-    return {
-        "text": sanitize(assumption.text),
-        "why": sanitize(assumption.why),
-        "line": assumption.span.line if assumption.span else 0,
-        "place": source_lines.line_name(session, assumption.span),
-        "source": sanitize(source_lines.source_line(session, assumption.span)),
-        "ordinal": ordinals.of(assumption.span),
-    }
+def _assumption_data(line_data: _LineReader, assumption: SymbolAssumption) -> dict[str, Any]:
+    return {"text": sanitize(assumption.text), "why": sanitize(assumption.why), **line_data(assumption.span)}
+
+
+def _line_reader(session: Session, record: CompilationRecord) -> _LineReader:
+    """Return a cached function for the number, name, text and ordinal of a line."""
+    ordinals = source_lines.ordinals(session, record)
+
+    @functools.cache
+    def line_data(span: Span | None) -> dict[str, Any]:
+        return {
+            "line": span.line if span else 0,
+            "place": source_lines.line_name(session, span),
+            "source": sanitize(source_lines.source_line(session, span)),
+            "ordinal": ordinals.of(span),
+        }
+
+    return line_data
 
 
 def fix_rows(fixes: Iterable[Fix]) -> list[dict[str, str]]:
@@ -187,9 +194,8 @@ def _why_empty(record: CompilationRecord) -> str:
     )
 
 
-def _guard_data(session: Session, ordinals: source_lines.LineOrdinals, guard: GuardRecord) -> dict[str, Any]:
+def _guard_data(session: Session, line_data: _LineReader, guard: GuardRecord) -> dict[str, Any]:
     return {
-        "id": guard.id,
         "origin": sanitize(guard.source),
         "path": [sanitize(p) for p in guard.path],
         "kind": sanitize(guard.kind),
@@ -197,10 +203,7 @@ def _guard_data(session: Session, ordinals: source_lines.LineOrdinals, guard: Gu
         "code": sanitize(guard.code),
         "why": sanitize(guard.why),
         "cost": guard.cost_ns,
-        "line": guard.span.line if guard.span else 0,
-        "place": source_lines.line_name(session, guard.span),
-        "source": sanitize(source_lines.source_line(session, guard.span)),
-        "ordinal": ordinals.of(guard.span),
+        **line_data(guard.span),
         "callers": [source_lines.line_name(session, s) for s in reversed(guard.stack)],
     }
 
@@ -210,7 +213,10 @@ def _tree_rows(guard_records: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
     for i, guard in enumerate(guard_records):
         branch = root
         for step in guard.path or (guard.source or "global state",):
-            branch = branch.children.setdefault(step, _Branch(step))
+            if step not in branch.children:
+                branch.children[step] = _Branch(step)
+            branch = branch.children[step]
+            branch.count += 1
         branch.guards.append(i)
     rows: list[dict[str, Any]] = []
     for branch in root.children.values():
@@ -224,14 +230,19 @@ def _append_rows(branch: _Branch, parent: int, depth: int, rows: list[dict[str, 
         (branch,) = branch.children.values()
         label += branch.label
     me = len(rows)
-    count = branch.count()
-    if count == 1 and branch.guards:
+    if branch.count == 1 and branch.guards:
         rows.append(
             {"guard": branch.guards[0], "parent": parent, "depth": depth, "label": sanitize(label), "count": ""}
         )
         return
     rows.append(
-        {"guard": -1, "parent": parent, "depth": depth, "label": sanitize(label), "count": pluralize(count, "guard")}
+        {
+            "guard": -1,
+            "parent": parent,
+            "depth": depth,
+            "label": sanitize(label),
+            "count": pluralize(branch.count, "guard"),
+        }
     )
     rows.extend({"guard": i, "parent": me, "depth": depth + 1, "label": "", "count": ""} for i in branch.guards)
     for below in branch.children.values():

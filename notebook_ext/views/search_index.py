@@ -24,15 +24,15 @@ IndexRow = tuple[str, str, str, str]
 class IndexPart:
     """The rows of one compilation by kind; lines by file and number."""
 
-    functions: list[IndexRow]
+    functions: Iterable[IndexRow]
     lines: dict[source_lines.FileLine, IndexRow]
-    breaks: list[IndexRow]
-    guards: list[IndexRow]
-    kernels: list[IndexRow]
+    breaks: Iterable[IndexRow]
+    guards: Iterable[IndexRow]
+    kernels: Iterable[IndexRow]
     nodes: Iterable[IndexRow]
 
     def to_json(self) -> list[Any]:
-        """Return the part as lists, for another process; nodes must be a list."""
+        """Return the part as lists, for another process; all rows must be lists."""
         return [self.functions, list(self.lines.items()), self.breaks, self.guards, self.kernels, self.nodes]
 
     @classmethod
@@ -71,7 +71,7 @@ def join_index(parts: Sequence[IndexPart]) -> dict[str, Any]:
 
 
 def index_part(session: Session, compilation: CompilationRecord) -> IndexPart:
-    """Return the rows of one compilation; its nodes are parsed as they are read."""
+    """Return the rows of one compilation; they are built as they are read."""
     entry = compilation.id.rpartition("/")[2]
     inputs = entry_signature(session, compilation)
     words = one_line(f"entry {entry}: {inputs}" if inputs else f"entry {entry}", 100)
@@ -79,9 +79,9 @@ def index_part(session: Session, compilation: CompilationRecord) -> IndexPart:
     return IndexPart(
         [("function", name, words, f"linked|{compilation.id}")],
         dict(_line_rows(session, compilation)),
-        list(_break_rows(session, compilation)),
-        list(_guard_rows(compilation)),
-        list(_kernel_rows(compilation)),
+        _break_rows(session, compilation),
+        _guard_rows(compilation),
+        _kernel_rows(compilation),
         _node_rows(compilation),
     )
 

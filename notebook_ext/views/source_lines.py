@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import display_name, is_installed_file
@@ -47,8 +48,7 @@ class SourceRow:
     line: int = 0
 
 
-@dataclass(frozen=True)
-class NodeSpans:
+class NodeSpans(NamedTuple):
     """User source behind a graph node.
 
     ``span`` is the innermost line of the user with its columns, or the place of a module if that line is in

@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -95,7 +96,7 @@ class _PartPacker:
         self.index: dict[int, IndexPart] = {}
         self.groups = _key_groups(session)
         self._session = session
-        self._rows_left = MAX_ROWS + 1
+        self._row_counts: Counter[str] = Counter()
         self._keys: dict[bytes, str] = {}
 
     def pack(self, part: tuple[str, Any]) -> _PackedPart:
@@ -117,10 +118,14 @@ class _PartPacker:
                 progress(number + 1, len(self.groups))
 
     def _add_to_index(self, number: int, part: IndexPart) -> None:
-        """Add rows; nodes, which are last in the index, only up to its limit."""
-        self._rows_left -= len(part.functions) + len(part.breaks) + len(part.guards) + len(part.kernels)
-        part.nodes = list(itertools.islice(part.nodes, max(0, self._rows_left)))
-        self._rows_left -= len(part.nodes)
+        """Add the rows of one compilation that may be among the first ``MAX_ROWS``, kind by kind."""
+        left = MAX_ROWS + 1
+        for kind in ("functions", "breaks", "guards", "kernels", "nodes"):
+            left -= self._row_counts[kind]
+            rows = list(itertools.islice(getattr(part, kind), max(0, left)))
+            setattr(part, kind, rows)
+            self._row_counts[kind] += len(rows)
+            left -= len(rows)
         self.index[number] = part
 
     def finish_index(self) -> _PackedPart:

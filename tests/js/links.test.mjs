@@ -12,14 +12,14 @@ function structure(panes, up, more = {}) {
     first += rows;
     return pane;
   });
-  return { panes: made, up, callers: {}, ordinals: {}, labels: {}, ...more };
+  return { panes: made, up, callers: {}, ordinals: {}, labels: [], ...more };
 }
 
 // Two source lines, two fx nodes, three aten nodes (the last generated), two Triton lines, three PTX lines, two TTIR lines.
 const PART = structure(
   [["source", "", 2], ["fx", "source", 2], ["aten", "fx", 3], ["triton", "aten", 2], ["ttir", "triton", 2], ["ptx", "triton", 3]],
   [-1, -1, 0, 1, 2, 3, -1, [4, 5], 6, 7, 8, 7, 7, 8],
-  { ordinals: { 0: 1, 1: 2 }, labels: { 6: 0 } },
+  { ordinals: { 0: 1, 1: 2 }, labels: [0, 0, 0, 0, 0, 0, 1] },
 );
 const rows = (links, level, id) => links.hits(links.panes.find((p) => p.id === id), level);
 

@@ -252,6 +252,18 @@ def test_the_index_says_when_it_leaves_names_out(monkeypatch: pytest.MonkeyPatch
     assert search_index(head_session()) == {"rows": whole["rows"][:10], "limit": 10}
 
 
+@pytest.mark.parametrize("limit", [10, 30, 60])
+def test_the_index_of_a_page_has_the_first_rows_of_each_kind(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page collects its index by compilation, and has the same rows up to the limit."""
+    for module in ("views.search_index", "widgets.standalone_page"):
+        monkeypatch.setattr(f"notebook_ext.{module}.MAX_ROWS", limit)
+    page = io.BytesIO()
+    write_page(head_session(), page, "index")
+    index = search_index(head_session())
+    assert index["limit"] == limit
+    assert packed(page.getvalue().decode())["index"] == json.loads(json.dumps(index))
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_local_file_is_added_only_when_asked(
     log: Path, tmp_path: Path, asked: bool, capsys: pytest.CaptureFixture[str]

@@ -237,25 +237,23 @@ def _column_data(session: Session, record: CompilationRecord, chosen: GraphRecor
         text = number(sanitize(source_lines.source_line(session, span)))
         return text, span.line if span else 0, numbers.of(span)
 
-    def row(node: NodeRecord) -> tuple[str | int, ...]:
-        source, line, ordinal = place(source_lines.node_spans(node, files).span)
-        return (
-            one_line(node.name, 60),
-            one_line(node.text, 300),
-            number(node.op),
-            short(node.target, 80),
-            *type_and_size(node.dtype, node.shape, node.bytes),
-            number(".".join(call_path(node))),
-            number(kernel_of.get(node.id, "")),
-            source,
-            short(node.note, 120),
-            short(", ".join(node.placements), 80) if node.placements else 0,
-            line,
-            ordinal,
-        )
-
-    columns = map(list, zip(*map(row, chosen.nodes), strict=True))
-    nodes = dict(zip(NODE_COLUMNS, columns, strict=True))
+    places = [place(source_lines.node_spans(node, files).span) for node in chosen.nodes]
+    sizes = [type_and_size(node.dtype, node.shape, node.bytes) for node in chosen.nodes]
+    nodes = {
+        "name": [one_line(node.name, 60) for node in chosen.nodes],
+        "text": [one_line(node.text, 300) for node in chosen.nodes],
+        "op": [number(node.op) for node in chosen.nodes],
+        "target": [short(node.target, 80) for node in chosen.nodes],
+        "type": [kind for kind, _ in sizes],
+        "bytes": [size for _, size in sizes],
+        "path": [number(".".join(call_path(node))) for node in chosen.nodes],
+        "kernel": [number(kernel_of.get(node.id, "")) for node in chosen.nodes],
+        "source": [text for text, _, _ in places],
+        "note": [short(node.note, 120) for node in chosen.nodes],
+        "placed": [short(", ".join(node.placements), 80) if node.placements else 0 for node in chosen.nodes],
+        "line": [line for _, line, _ in places],
+        "ordinal": [ordinal for _, _, ordinal in places],
+    }
     return {"nodes": nodes, "strings": list(strings), "values": node_values(record, chosen)}
 
 
@@ -284,21 +282,6 @@ def node_values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dic
 
 
 INPUT_OPS = ("placeholder", "get_attr")
-NODE_COLUMNS = (
-    "name",
-    "text",
-    "op",
-    "target",
-    "type",
-    "bytes",
-    "path",
-    "kernel",
-    "source",
-    "note",
-    "placed",
-    "line",
-    "ordinal",
-)
 
 
 def call_path(node: NodeRecord) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.records.bytecode import Instruction, Span
 from engine.records.counts import aten_calls_of, unique_kernels
@@ -19,8 +20,7 @@ _BACKWARD_NOTE = "A backward has no source lines: the Backward view shows autogr
 UNKNOWN_ORIGIN = "torch's trace has no origin for this line"
 
 
-@dataclass(frozen=True, slots=True)
-class PaneRow:
+class PaneRow(NamedTuple):
     """One line of a pane.
 
     ``origins`` are the numbers of the rows that it comes from, the nearest first; ``callers`` are the
@@ -270,15 +270,15 @@ class LinkedPanes:
         for kernel in self.kernels:
             up = self._rows_of_nodes(kernel.fused_nodes)
             rows = (
-                PaneRow(sanitize(text), str(number), up, label="" if up or not text.strip() else UNKNOWN_ORIGIN)
-                for number, text in kernel_lines(kernel.text)
+                PaneRow(text, str(number), up, label="" if up or not text or text.isspace() else UNKNOWN_ORIGIN)
+                for number, text in kernel_lines(sanitize(kernel.text))
             )
             self._add_kernel_rows(pane, kernel, rows)
         pane.empty = "" if pane.rows else self._why_no_kernels()
         program = self._open_pane("program", "Program", "triton", "python")
         text = self.compilation.lowering.wrapper_text if self.compilation.lowering else ""
-        rows = (PaneRow(sanitize(line), str(i), label=UNKNOWN_ORIGIN) for i, line in enumerate(text.splitlines(), 1))
-        program.rows.extend(rows)
+        lines = enumerate(sanitize(text).splitlines(), 1)
+        program.rows.extend(PaneRow(line, str(i), label=UNKNOWN_ORIGIN) for i, line in lines)
         program.empty = "" if program.rows else "Inductor's trace has no wrapper program for this compilation."
 
     def _triton_row(self, kernel: KernelRecord, number: int, text: str) -> PaneRow:
@@ -302,7 +302,7 @@ class LinkedPanes:
             pane.rows.append(PaneRow(f"{kernel.id}  {sanitize(kernel.name)}", is_head=True))
         head = pane.end
         self.row_of_node.update({id: head + i for i, id in enumerate(ids)})
-        pane.rows.extend(r if r.is_head or r.number else replace(r, number=str(i)) for i, r in enumerate(rows, 1))
+        pane.rows.extend(r if r.is_head or r.number else r._replace(number=str(i)) for i, r in enumerate(rows, 1))
         pane.segments.append((kernel.id, start, len(pane.rows)))
         shown = enumerate(pane.rows[start:], pane.first + start)
         self.rows_of_line[pane.id, kernel.id] = {int(r.number): row for row, r in shown if not r.is_head}

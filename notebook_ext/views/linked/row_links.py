@@ -26,7 +26,8 @@ def linked(session: Session, compilation: str, target: str = "") -> dict[str, An
     """Return panes and links of one compilation for one target.
 
     Large texts are left out; ``pane_text`` returns them. Rows are numbered through all panes, source first.
-    ``up`` has for each row the rows that it comes from: a number, a list, or -1 for none.
+    ``up`` has for each row the rows that it comes from: a number, a list, or -1 for none; ``labels`` has an
+    index into ``strings``.
 
     Raises:
         KeyError: there is no such compilation.
@@ -95,7 +96,7 @@ def _is_small(pane: Pane) -> bool:
 
 def _panes_data(session: Session, found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
     rows = [row for pane in found.panes for row in pane.rows]
-    strings: dict[str, int] = {}
+    strings = {"": 0}
     record = found.compilation
     return {
         "compilation": record.id,
@@ -105,7 +106,7 @@ def _panes_data(session: Session, found: LinkedPanes, targets: list[str]) -> dic
         "panes": [_pane_data(p) for p in found.panes],
         "up": [_origin_rows(row) for row in rows],
         "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
-        "labels": _sparse_column(rows, "label", strings),
+        "labels": [strings.setdefault(row.label, len(strings)) for row in rows],
         "library": _sparse_column(rows, "library", strings),
         "fates": _sparse_column(rows, "outcome", strings),
         "marks": {str(i): list(row.mark) for i, row in enumerate(rows) if row.mark},

@@ -175,6 +175,15 @@ def test_kernels_and_library_calls() -> None:
     assert "xoffset" not in lowering.wrapper_text
 
 
+def test_a_kernel_ends_at_the_quotes_that_open_it() -> None:
+    """Other quotes are part of a kernel's text; the program has one line for the kernel."""
+    text = 'import torch\n\nk = async_compile.triton("k", \'\'\'\n"""Doc."""\nx = 1\n\'\'\', device_str="cuda")\ncall = 1\n'
+    (kernel,) = parse_kernels(text)
+    assert kernel.text == '"""Doc."""\nx = 1'
+    program = parse_lowering(text).wrapper_text
+    assert program == 'import torch\n\nk = async_compile.triton(...  # 3 lines, device_str="cuda")\ncall = 1\n'
+
+
 def test_events_need_one_kind() -> None:
     """A record with no kind or two kinds is no event; frame and entry form the compile id."""
     assert parse_event({"frame_id": 1}, None) is None
