@@ -34,12 +34,12 @@ class RecordUpdater:
 
     def __init__(self, session: Session | None, compilation: str) -> None:
         self.compilation = compilation
-        self._session = (lambda: None) if session is None else weakref.ref(session)
+        self._session = None if session is None else weakref.ref(session)
 
     @property
     def session(self) -> Session | None:
         """The session that was recording when the compilation started, if it still exists."""
-        return self._session()
+        return None if self._session is None else self._session()
 
     def update(self, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
         """Replace the record by a changed one."""

@@ -35,7 +35,7 @@ from engine.ir.introspection.torch_global_state import without_torch_function_mo
 from engine.ir.kernels.kernel_edits import KernelEdit
 from engine.ir.pass_set import PassSet, UserPass, active_passes
 from engine.ir.traced_frame import TracedFrame
-from engine.ir.wrapped_parameters import name_arguments, wrapped_parameters
+from engine.ir.wrapped_parameters import name_arguments
 from engine.link_frame import link_frame
 from engine.options import Options
 from engine.records.session import CompilationRecord
@@ -48,10 +48,6 @@ from engine.torch_reports import report_entry, report_trace
 from engine.trace.driver import trace_frame
 
 Run = Callable[..., Any]
-
-
-def _describe_inputs(request: CompileRequest) -> dict[str, str]:
-    return describe_arguments(name_arguments(request.arguments, wrapped_parameters(request.function)))
 
 
 class Pipeline:
@@ -86,8 +82,10 @@ class Pipeline:
             errors.BackendError: a user's backend failed, and its errors are not suppressed.
         """
         id = f"{request.frame_id}/{request.entry_index}"
-        inputs = None if current_session() is None else _describe_inputs(request)
-        if current_session() is None:
+        inputs = None
+        if current_session() is not None:
+            inputs = describe_arguments(name_arguments(request.arguments, request.item_names))
+        else:
             note_unrecorded_thread(request.function.__qualname__)
         record = CompilationRecord(id, request.frame_id, request.miss_reason, inputs)
         with without_capture(), record_compilation(record, backend_name(self.options.backend)) as work:
@@ -100,7 +98,9 @@ class Pipeline:
             else:
                 code, resume_functions = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
             with work.stage("guards"):
-                guards = filter_guards((*traced.guards, *work.guards), self.options.guard_filter, request)
+                guards = (*traced.guards, *work.guards)
+                if self.options.guard_filter is not None:
+                    guards = filter_guards(guards, self.options.guard_filter, request)
                 check = compile_check(guards, tuple(request.arguments), prefetched=traced.prefetched_params)
             if work.session is not None:
                 work.update_record(guards=guards_record(check.guards, check.text))

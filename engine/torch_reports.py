@@ -25,7 +25,7 @@ _CALLS = ("call_function", "call_method", "call_module")
 def report_trace(request: CompileRequest, traced: TracedFrame) -> None:
     """Count and log a traced frame: the cause of a recompile, its graph breaks and its graph."""
     _count_frame(traced)
-    location = _place_of(request)
+    location = _describe_location(request)
     if request.entry_index:
         for name in ("recompiles", "recompiles_verbose"):
             log_artifact(name, lambda: f"Recompiling {location}. {request.miss_reason}")
@@ -37,7 +37,7 @@ def report_trace(request: CompileRequest, traced: TracedFrame) -> None:
 
 def report_entry(request: CompileRequest, entry: CacheEntry) -> None:
     """Log the guards and the bytecode of a compiled frame."""
-    location = _place_of(request)
+    location = _describe_location(request)
     log_artifact("guards", lambda: f"Guards of {location}\n{_describe_guards(entry)}")
     log_artifact("bytecode", lambda: f"Bytecode of {location}\n{dis.Bytecode(entry.code).dis()}")
 
@@ -62,7 +62,7 @@ def log_artifact(name: str, text: Callable[[], str]) -> None:
         logger.debug("%s", text())
 
 
-def _place_of(request: CompileRequest) -> str:
+def _describe_location(request: CompileRequest) -> str:
     code = request.function.__code__
     return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 

@@ -36,8 +36,7 @@ from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import write_count
 from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
-from engine.graph.fake_tensors.fake_mode import make_fake_mode
-from engine.graph.functionalize_rng import without_absent_generator
+from engine.graph.fake_tensors.fake_mode import make_fake_mode, without_absent_generator
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph

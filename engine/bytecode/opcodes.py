@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from types import CodeType
 
 VERSION = sys.version_info[:2]
+CALL_PREFIX_OPS = frozenset(("KW_NAMES", "PRECALL"))
+"""Opcodes between the arguments of a call and its CALL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from types import CodeType
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import InstrLocation, TryBegin, TryEnd
 
-from engine.bytecode.decode import decode
+from engine.bytecode.decode import DecodedCode, decode
 from engine.bytecode.editable_instructions import (
     EditableItem,
     cells_as_free_variables,
@@ -20,7 +20,7 @@ from engine.bytecode.editable_instructions import (
     fix_free_variable_slots,
     resume_index,
 )
-from engine.bytecode.opcodes import RULES, flags_without_docstring
+from engine.bytecode.opcodes import CALL_PREFIX_OPS, RULES, flags_without_docstring
 from engine.interrupts.weak_tables import WeakMemo, WeakTable
 
 NULL = "null"
@@ -288,3 +288,17 @@ def _stop_check(stop_token: StopToken, location: InstrLocation | None) -> list[E
 def _location(base: CodeType, index: int) -> InstrLocation | None:
     instructions = [item for item, n in editable_instructions(base) if isinstance(item, Instr) and n == index]
     return instructions[0].location if instructions else None
+
+
+def broken_instruction_index(code: CodeType, decoded: DecodedCode) -> int | None:
+    """Return the index of the broken instruction at which a resume function starts, or None.
+
+    Python runs this instruction.
+    """
+    info = resume_info(code)
+    if info is None or not info.is_inlined_break:
+        return None
+    index = info.indices.index(info.index)
+    while decoded.ops[index].opname in CALL_PREFIX_OPS:
+        index += 1
+    return index

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,11 +37,6 @@ def is_random(node: Node) -> bool:
     """Return True if a node samples from a random generator that outlives the call."""
     called = called_overload(node.target)
     return called is not None and facts_of_overload(called).draws_random
-
-
-def without_absent_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop ``generator=None``: factories that are given one reject symbolic sizes."""
-    return {name: value for name, value in kwargs.items() if name != "generator" or value is not None}
 
 
 def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:

@@ -108,7 +108,8 @@ class CheckWriter:
     def __init__(self, guards: Sequence[Guard], names: CheckNames, *, no_modes: bool = False) -> None:
         self.names = names
         self.reads = SourceReads(
-            names, (o for g in guards if g.reads_value for o in (*g.sources, *_sources_read_twice(g)))
+            names,
+            (o for g in guards if g.reads_value for o in (*g.sources, *(g.sources if g.reads_source_twice else ()))),
         )
         self._known: dict[Source, type] = {}
         self._sizes: dict[tuple[Source, int], str] = {}
@@ -164,11 +165,6 @@ class CheckWriter:
         self._known[origin] = kind
 
 
-def _sources_read_twice(guard: Guard) -> tuple[Source, ...]:
-    """Return the source if the guard's condition reads it twice."""
-    return (guard.source,) if guard.reads_source_twice else ()
-
-
 def _fast_path_body(
     in_order: Sequence[Guard],
     tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]],
@@ -192,9 +188,11 @@ def _fast_path_body(
     lines: list[str] = []
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.sources}
     last = [g for g in apart if g.size_reads and any(link in structured for o in g.sources for link in o.chain())]
-    sooner = [g for g in apart if g not in last]
-    late = [g for g in sooner if any(through[o] for o in g.sources)]
-    early = [g for g in sooner if not any(through[o] for o in g.sources)]
+    early: list[Guard] = []
+    late: list[Guard] = []
+    for guard in apart:
+        if guard not in last:
+            (late if any(through[o] for o in guard.sources) else early).append(guard)
     if dispatch_keys_show_modes(tensors):
         early = [g for g in early if g.global_state is None or g.global_state not in STATES_IMPLIED_BY_DISPATCH_KEYS]
     early = _global_state_line(early, writer, admission, lines)

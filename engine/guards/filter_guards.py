@@ -68,14 +68,14 @@ class FilterEntry:
 
 
 def filter_guards(
-    guards: tuple[Guard, ...], keeps: Callable[[Sequence[FilterEntry]], Sequence[bool]] | None, request: CompileRequest
+    guards: tuple[Guard, ...], keeps: Callable[[Sequence[FilterEntry]], Sequence[bool]], request: CompileRequest
 ) -> tuple[Guard, ...]:
     """Return the guards that the user's filter keeps.
 
     Raises:
         BadArgument: the filter raised an error, or returned anything but one flag for each guard.
     """
-    if keeps is None or not guards:
+    if not guards:
         return guards
     function = request.function
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)

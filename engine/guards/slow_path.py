@@ -69,10 +69,10 @@ class SlowPath:
         self._explain_count = 0
         self._relearn_count = 0
         self._cells = {
-            o.user_name: o.cell_index
-            for g in guards
-            for o in (x.chain()[0] for x in g.sources)
-            if o.cell_index is not None
+            root.user_name: root.cell_index
+            for guard in guards
+            for source in guard.sources
+            if (root := source.chain()[0]).cell_index is not None
         }
 
     def add_tensor_batch(self, name: str, members: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> None:

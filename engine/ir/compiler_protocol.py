@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from engine.ir.guards.base import Guard
 from engine.ir.sources.base import FrameScope
+from engine.ir.wrapped_parameters import ItemNames
 from engine.options import Options
 from engine.records.guards import GuardFailure, GuardResult, GuardsRecord
 
@@ -33,6 +34,8 @@ class CompileRequest:
 
     Dimension -1 means the value of an int itself.
     """
+    item_names: Mapping[str, ItemNames] = field(default_factory=dict)
+    """Names of the items of ``*args`` and ``**kwargs`` in the function that this one wraps, see ``wrapped_parameters``."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from bytecode.instr import InstrLocation
 
 from engine import errors
 from engine.bytecode.decode import DecodedInstruction
-from engine.bytecode.resume_functions import resume_info
+from engine.bytecode.resume_functions import broken_instruction_index, resume_info
 from engine.bytecode.source_positions import span_of
 from engine.bytecode.to_records import instruction_records
 from engine.frame_code.codegen_runtime.torch_contexts import switch_function_modes
@@ -24,7 +24,7 @@ from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import ClosureSource, ConstantSource, LocalSource, TorchFunctionModeSource
 from engine.ir.traced_frame import TracedFrame
 from engine.ir.user_code_files import innermost_user_span, is_library_file
-from engine.ir.wrapped_parameters import referent_name, wrapped_parameters
+from engine.ir.wrapped_parameters import referent_name
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
@@ -39,14 +39,12 @@ from engine.trace.graph_breaks.break_codegen import BreakCodegen
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.graph_breaks.nested_breaks import (
     NestedBreakCodegen,
-    broken_instruction_index,
     holds_tensor,
     reaches_suspended_generator,
 )
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.graph_breaks.varying_values import BROKEN_RESULT, VARYING_RESULTS
 from engine.trace.interpreter_loop import run_instruction
-from engine.trace.library_functions import LibraryFunctions
 from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
 from engine.trace.side_effects.codegen import emit_side_effects, side_effect_variables
 from engine.trace.side_effects.input_mutations import (
@@ -60,10 +58,8 @@ from engine.trace.symbols.marked_dims import check_marked_dims
 from engine.trace.symbols.shape_guards import ShapeInputs
 from engine.trace.symbols.symbol_records import symbol_records
 from engine.trace.tracer import Tracer
-from engine.trace.variables.autograd.autograd_functions import check_traced_backwards
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callables.cells import CellVariable
-from engine.trace.variables.torch_api.grad_and_autocast_contexts import emit_context_exits
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 
@@ -227,9 +223,9 @@ class TraceAttempt:
         many times in many states, so its random numbers stay unknown.
         """
         tx = self.tx
-        if tx.random_state.mode == "known":
-            self._retrace_with_rng_inputs(reason)
-        elif (
+        if self._needs_rng_inputs:
+            raise RestartTracing(0, reason, draws="inputs")
+        if (
             not tx.random_state.mode
             and tx.random_state.is_used
             and not tx.inputs.saw_tensor
@@ -237,9 +233,10 @@ class TraceAttempt:
         ):
             raise RestartTracing(0, reason, draws="known")
 
-    def _retrace_with_rng_inputs(self, reason: Unsupported) -> None:
-        if self.tx.random_state.mode == "known" and self.tx.inputs.saw_tensor:
-            raise RestartTracing(0, reason, draws="inputs")
+    @property
+    def _needs_rng_inputs(self) -> bool:
+        """True if the trace used concrete random numbers, but met a tensor."""
+        return self.tx.random_state.mode == "known" and self.tx.inputs.saw_tensor
 
     def _skip_under_dispatch_modes(self) -> None:
         """Skip frames that run under dispatch modes (``TorchDispatchMode``)."""
@@ -269,9 +266,8 @@ class TraceAttempt:
         namespace = GlobalsNamespace(function.__globals__, str(function.__globals__.get("__name__", "")))
         frame = Frame(function.__code__, namespace)
         frame.is_trusted = False
-        item_names = wrapped_parameters(function)
         for name, real in self.request.arguments.items():
-            frame.locals[name] = tx.make_lazy(real, LocalSource(name, item_names.get(name, {})))
+            frame.locals[name] = tx.make_lazy(real, LocalSource(name, self.request.item_names.get(name, {})))
         for n, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
             source = ClosureSource(name, n, referent_name(function, cell))
             try:
@@ -315,11 +311,14 @@ class TraceAttempt:
 
     def _finish_at_return(self, frame: Frame, value: Variable) -> TracedFrame:
         tx = self.tx
-        try:
-            close_unreachable_generators(tx, frame, [value], is_over=True)
-        except Unsupported as error:
-            raise SkipFrame(error.kind, error.what) from error
-        self._retrace_with_rng_inputs(Unsupported("retrace", "tensors depend on random numbers"))
+        if tx.call_stack.open_generators:
+            try:
+                close_unreachable_generators(tx, frame, [value], is_over=True)
+            except Unsupported as error:
+                raise SkipFrame(error.kind, error.what) from error
+        if self._needs_rng_inputs:
+            reason = Unsupported("retrace", "tensors depend on random numbers")
+            raise RestartTracing(0, reason, draws="inputs")
         is_idle = not tx.graph.op_count and not tx.inputs.saw_tensor and not self.options.fullgraph
         if tx.torch_state.read_is_compiling and tx.torch_state.is_compiling and is_idle:
             raise RestartTracing(0, Unsupported("retrace", "there is no tensor operation to compile"), as_eager=True)
@@ -350,7 +349,8 @@ class TraceAttempt:
         for cached in self.tx.side_effects.externally_cached.values():
             if cached.is_mutated():
                 raise RestartTracing(cached.created_at, cached.graph_break("is mutated"))
-        check_traced_backwards(self.tx)
+        for check in self.tx.side_effects.checks_at_end:
+            check(self.tx)
         if self.tx.torch_state.torch_function_disabled_depth:
             raise SkipFrame("torch-function-mode", "__torch_function__ is disabled at the graph break")
         with DisableTorchFunctionSubclass():  # the real tensors are read, not a user's attributes
@@ -504,7 +504,7 @@ class TraceAttempt:
         self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
             self._guard_global_state()
-        self.tx.state_of(LibraryFunctions).add_guard(self.tx)
+        self.tx.guards.add_library_functions()
         shapes = ShapeInputs.of(self.tx)
         shapes.add_guards(self.tx.guards)
         check_marked_dims(self.tx)
@@ -575,8 +575,9 @@ def _emit_break(tx: Tracer, cg: PyCodegen, resumption: BreakCodegen | NestedBrea
 
 
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
-    """Emit code that enters the contexts which outlive the graph, outermost first."""
-    emit_context_exits(tx)
+    """Exit the open contexts at the end of the graph; emit code that enters them again, outermost first."""
+    for context, entered in reversed(tx.torch_state.open_graph_contexts):
+        context.emit_exit(tx, entered)
     entry, modes = tx.torch_state.entry_function_modes, tx.torch_state.function_modes
     num_common = sum(a is b for a, b in zip(entry, modes, strict=False))
     if (num_to_exit := len(entry) - num_common) or modes[num_common:]:

@@ -76,7 +76,7 @@ def _emit(tx: Tracer, operation: Operation) -> Variable:
                 return _emit(tx, with_numbers)
         raise
     repair_versions(operation, arguments, state, result)
-    keep = has_effect(operation, arguments, state, result)
+    keep = has_effect(operation, state, result)
     same = find_returned_argument(tx, operation, arguments, result)
     if same is None:
         same = wrap_result(tx, node, result, keep=keep)

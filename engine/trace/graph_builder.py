@@ -71,7 +71,7 @@ class GraphBuilder:
         return node
 
     def _placeholder_name(self, source: Source) -> str:
-        text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], source.named_expr)
+        text = re.sub(r"[LGC]\['(\w+)'\]", r"\1", source.named_expr)
         text = re.sub(r"\W+", "_", text).strip("_")
         text = text.removeprefix("self_") or "input"
         # fx strips underscores at both ends, calls its module ``self``, and reads operators from the name ``torch``.
@@ -149,9 +149,9 @@ class GraphBuilder:
             return None
         self.graph.output(tuple(outputs))
         module = self.to_graph_module("TracedGraph")
-        order = {node.name: n for n, node in enumerate(n for n in self.graph.nodes if n.op == "placeholder")}
-        inputs = sorted(self.inputs, key=lambda i: order[i.name])
-        return TracedGraph(ConstSlot("graph"), module, tuple(inputs))
+        inputs = {i.name: i for i in self.inputs}
+        in_order = tuple([inputs[node.name] for node in self.graph.find_nodes(op="placeholder")])
+        return TracedGraph(ConstSlot("graph"), module, in_order)
 
     def _check_no_foreign_nodes(self, outputs: list[torch.fx.Node]) -> None:
         used = (n for node in self.graph.nodes for n in node.all_input_nodes)

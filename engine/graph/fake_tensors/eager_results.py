@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from engine.ir.node_values import called_overload
-
 ResultRule = Callable[[Mapping[str, Any], Any], Any]
 """Corrects the fake results of a call, given its arguments by name."""
 
@@ -73,7 +71,7 @@ def _unique(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     return values, inverse
 
 
-_FAKES: dict[str, FakeResults] = {
+FAKE_RESULTS: dict[str, FakeResults] = {
     **dict.fromkeys(
         (
             "fake_quantize_per_tensor_affine_cachemask",
@@ -85,9 +83,9 @@ _FAKES: dict[str, FakeResults] = {
     "_unique": _unique,
     "item": _item,
 }
-"""Fake results by name of operators without a fake implementation in some torch."""
+"""Fake results by name of ATen operators without a fake implementation in some torch."""
 
-_RULES: dict[str, ResultRule] = {
+RESULT_RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
     "bincount": _counts_of_weights,
     **dict.fromkeys(
@@ -95,21 +93,7 @@ _RULES: dict[str, ResultRule] = {
     ),
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }
-"""Rules by operator name without overload."""
-
-
-def fake_results_for(func: Any) -> FakeResults | None:
-    """Return the function that makes the fake results of a call; None if torch does."""
-    if called_overload(func) is None or func.namespace != "aten":
-        return None
-    return _FAKES.get(func._opname)
-
-
-def result_rule_for(func: Any) -> ResultRule | None:
-    """Return the rule of an operator; None if its fake results need no correction."""
-    if called_overload(func) is None or func.namespace != "aten":
-        return None
-    return _RULES.get(func._opname)
+"""Corrections of fake results by name of ATen operators, without overload."""
 
 
 def arguments_by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from engine.graph.fake_tensors.output_strides import (
     view_strides,
 )
 from engine.ir.introspection.operator_facts import memo_by_identity
-from engine.ir.node_values import called_overload
 
 StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
 """Computes a result's strides from its sizes and the operands' sizes and strides."""
@@ -92,12 +91,10 @@ _SCALAR_IS_NO_OPERAND = frozenset("pow lerp".split())
 
 
 def stride_rule_for(func: Any) -> StrideRule | None:
-    """Return the stride rule of an operator.
+    """Return the stride rule of an ATen overload.
 
     None if fake tensors are correct or no rule is known.
     """
-    if called_overload(func) is None or func.namespace != "aten":
-        return None
     returns = func._schema.returns
     if not _operand_arguments(func) or any(r.alias_info is not None for r in returns) != func.is_view:
         return None

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from engine.graph.fake_tensors.eager_results import (
+    FAKE_RESULTS,
+    RESULT_RULES,
     FakeResults,
     ResultRule,
     arguments_by_name,
-    fake_results_for,
-    result_rule_for,
 )
 from engine.graph.fake_tensors.eager_stride_rules import StrideRule, eager_strides, stride_rule_for
 from engine.interrupts.weak_tables import WeakTable, WeakValueTable
@@ -58,6 +58,11 @@ def interruptible_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     converter.tensor_memo, converter.storage_memo = WeakValueTable(), WeakValueTable()
     converter.describer.lookup_tensor, converter.describer.lookup_storage = WeakTable(), WeakTable()
     return mode
+
+
+def without_absent_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop ``generator=None``: factories that are given one reject symbolic sizes."""
+    return {name: value for name, value in kwargs.items() if name != "generator" or value is not None}
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
@@ -123,7 +128,10 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
 @memo_by_identity
 def _rules_for(func: Any) -> tuple[bool, FakeResults | None, ResultRule | None, StrideRule | None]:
     """Return True if an operator has only an effect, and its rules for results and strides."""
-    return has_only_effect(func), fake_results_for(func), result_rule_for(func), stride_rule_for(func)
+    only_has_effect = has_only_effect(func)
+    if not isinstance(func, OpOverload) or func.namespace != "aten":
+        return only_has_effect, None, None, None
+    return only_has_effect, FAKE_RESULTS.get(func._opname), RESULT_RULES.get(func._opname), stride_rule_for(func)
 
 
 def _returns_view(func: OpOverload) -> bool:

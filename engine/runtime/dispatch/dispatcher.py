@@ -396,7 +396,13 @@ class DispatcherState:
         if config.automatic_dynamic:
             mark_changed_dims(cache, scope)
         request = CompileRequest(
-            self.function, self.arguments(values), cache.frame.id, cache.compile_count, cause, cache.dynamic_dims
+            self.function,
+            self.arguments(values),
+            cache.frame.id,
+            cache.compile_count,
+            cause,
+            cache.dynamic_dims,
+            self.item_names,
         )
         cache.compile_count += 1
         _compiling.is_compiling = True

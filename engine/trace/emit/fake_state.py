@@ -101,7 +101,7 @@ def repair_versions(operation: Operation, arguments: OperationArguments, state: 
         torch.autograd.graph.increment_version(result)
 
 
-def has_effect(operation: Operation, arguments: OperationArguments, state: FakeState, result: Any) -> bool:
+def has_effect(operation: Operation, state: FakeState, result: Any) -> bool:
     """Return True if the operation does more than compute its result, or may do more."""
     own = operation.own_callable
     return (

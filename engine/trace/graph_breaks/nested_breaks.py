@@ -17,16 +17,13 @@ from typing import Any
 import torch
 from bytecode import Label
 
-from engine.bytecode.decode import DecodedCode
-from engine.bytecode.resume_functions import resume_info
+from engine.bytecode.opcodes import CALL_PREFIX_OPS
 from engine.ir.user_code_files import is_library_file, is_traceable_torch_module
 from engine.trace.annotations import Frame, PyCodegen, Tracer
 from engine.trace.exc import InlinedBreakpoint
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
 from engine.trace.variables.base import Variable
-
-_CALL_PREFIX_OPS = frozenset(("KW_NAMES", "PRECALL"))
 
 
 def find_inlined_breakpoint(tx: Tracer) -> InlinedBreakpoint | None:
@@ -130,20 +127,6 @@ def holds_tensor(value: Any, depth: int) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def broken_instruction_index(code: Any, decoded: DecodedCode) -> int | None:
-    """Return the index of the broken instruction at which a resume function starts, or None.
-
-    Python runs this instruction.
-    """
-    info = resume_info(code)
-    if info is None or not info.is_inlined_break:
-        return None
-    index = info.indices.index(info.index)
-    while decoded.ops[index].opname in _CALL_PREFIX_OPS:
-        index += 1
-    return index
-
-
 class NestedBreakCodegen:
     """Emitter of a graph break inside inlined calls.
 
@@ -227,6 +210,6 @@ class NestedBreakCodegen:
 def _first_index_of_call(level: ResumeCodegen) -> int:
     """Return the index of the first instruction that belongs to the broken call."""
     index = level.op.index
-    while index and level.decoded.ops[index - 1].opname in _CALL_PREFIX_OPS:
+    while index and level.decoded.ops[index - 1].opname in CALL_PREFIX_OPS:
         index -= 1
     return index

@@ -14,7 +14,6 @@ from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported, UserException
-from engine.trace.library_functions import LibraryFunctions
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, realize
 from engine.trace.variables.builder import is_literal
@@ -189,7 +188,7 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
     real = builtin_names[name]
     if is_literal(real):
         return ConstantVariable(real)
-    tx.state_of(LibraryFunctions).record(tx, GlobalsNamespace(builtin_names, "builtins"), name, real)
+    tx.guards.record_library_function(tx, GlobalsNamespace(builtin_names, "builtins"), name, real)
     return tx.wrap_static(real, name)
 
 

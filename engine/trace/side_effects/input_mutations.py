@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.graph.pure_nodes import counts_writes
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
@@ -62,8 +61,9 @@ def _uncounted_writes(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     if facts.running_stats and _updates_running_stats(node):
         # The arguments after the input that need no gradient are updated without a version bump.
         yield from (t for t in tensors[1:] if not t.requires_grad)
-    if facts.writes or _may_write(node):
-        yield from (t for t in tensors if t.is_inference())
+    inference_tensors = [t for t in tensors if t.is_inference()]
+    if inference_tensors and (facts.writes or _may_write(node)):
+        yield from inference_tensors
 
 
 def _may_write(node: torch.fx.Node) -> bool:
@@ -122,15 +122,17 @@ def alias_gains_requires_grad(tx: Tracer) -> bool:
     The graph runs on the real tensors. There both then require grad, but the fake of the other one does not
     show it.
     """
-    used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors]
+    inputs = tx.inputs.input_tensors
     return any(
         value.real_object is not None
         and value.fake.requires_grad != value.real_object.requires_grad
         and not value.fake.is_leaf  # a leaf: ``requires_grad_`` was called on it, which affects no other tensor
         and any(
-            may_share_storage(storage_id(value.real_object), storage_id(o.real_object)) for o in used if o is not value
+            may_share_storage(storage_id(value.real_object), storage_id(other.real_object))
+            for other, _ in inputs
+            if other is not value
         )
-        for value in used
+        for value, _ in inputs
     )
 
 
@@ -140,12 +142,11 @@ def resizes_leaf_input(tx: Tracer) -> bool:
     Its gradient accumulator has the size at which autograd first created it, if that is still alive. A graph
     does not preserve this lifetime.
     """
-    used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors]
     return any(
-        is_leaf_without_regeneration(value.fake)
-        and value.fake.requires_grad
+        value.fake.requires_grad
+        and is_leaf_without_regeneration(value.fake)
         and _comparable_sizes(layout_at_entry[0]) != _comparable_sizes(value.fake.shape)
-        for value in used
+        for value, _ in tx.inputs.input_tensors
         if (layout_at_entry := tx.inputs.input_layouts.get(id(value.fake))) is not None
     )
 
@@ -158,5 +159,6 @@ def _comparable_sizes(shape: Sequence[Any]) -> list[Any]:
 
 def requires_grad_inputs(tx: Tracer) -> list[Source]:
     """Return the sources of inputs on which the graph calls ``requires_grad_``."""
-    names = {node.name for node in requires_grad_calls(tx.graph.graph).values()}
+    calls = tx.graph.graph.find_nodes(op="call_method", target="requires_grad_")
+    names = {node.args[0].name for node in calls}
     return [i.source for i in tx.graph.inputs if i.name in names]

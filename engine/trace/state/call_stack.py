@@ -1,8 +1,9 @@
-"""The call stack of the traced code: frames, inlined calls and suspended generators."""
+"""Current position of the tracer: the call stack of the traced code, and the number of the instruction."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume_functions import resume_info
@@ -47,3 +48,25 @@ class CallStack:
     def user_stack(self) -> tuple[Span, ...]:
         """Return the user's call stack, outermost first."""
         return self.frames[-1].user_stack() if self.frames else ()
+
+
+def _do_nothing(frame: Frame) -> None:
+    pass
+
+
+class InstructionCounter:
+    """Counts the traced instructions; holds the breakpoint and the hook of the loop."""
+
+    def __init__(self) -> None:
+        self.instruction_count = 0
+        self.root_instruction_number = 0
+        """Number of root frame instructions that were started."""
+        self.breakpoint_at = 0
+        """Instruction number at which ``on_breakpoint`` is called with the frame to end the graph."""
+        self.on_breakpoint: Callable[[Frame], None] = _do_nothing
+        self.instruction_hook: Any = None
+        """Hook called around each instruction if steps are recorded."""
+
+    def release(self) -> None:
+        """Release the callback, which references the tracing attempt."""
+        self.on_breakpoint = _do_nothing

@@ -12,8 +12,7 @@ from engine.trace.variables.nn_modules.optimizer_inlining import USE_GRAD_CODE
 if TYPE_CHECKING:
     import torch.fx
 
-    from engine.trace.state.call_stack import CallStack
-    from engine.trace.state.instruction_counter import InstructionCounter
+    from engine.trace.state.call_stack import CallStack, InstructionCounter
 
 OFFSET_AND_ERRORS = 3
 """Values above a handler's depth when its code calls ``__exit__``.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.aliasing import SameObject
-from engine.ir.guards.base import Guard
+from engine.ir.guards.base import Cause, Guard
+from engine.ir.guards.library_functions import LibraryFunction, LibraryFunctionsMatch
 from engine.ir.guards.python_values import CodeMatch, EqualsMatch, IdMatch, TypeMatch
+from engine.ir.sources.base import GlobalsNamespace
+
+if TYPE_CHECKING:
+    from engine.trace.annotations import Tracer
 
 _IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
 """Guards that cannot fail on an object which the compiled code itself holds."""
@@ -18,12 +24,30 @@ class GuardSet:
 
     def __init__(self, guards: tuple[Guard, ...] = ()) -> None:
         self._guards: dict[Any, Guard] = {_guard_key(g): g for g in guards}
+        self._library_functions: dict[tuple[GlobalsNamespace, str], LibraryFunction] = {}
+        """Functions and classes of builtins and trusted modules that the user's own frames read."""
+        self._library_cause: Cause | None = None
 
     def add(self, guard: Guard) -> None:
         """Add a guard unless an equivalent one exists, or it cannot fail."""
         if guard.source.is_fixed and isinstance(guard, _IMPLIED_BY_IDENTITY):
             return
         self._guards.setdefault(_guard_key(guard), guard)
+
+    def record_library_function(self, tx: Tracer, namespace: GlobalsNamespace, name: str, real: Any) -> None:
+        """Record that the user's code read a builtin or a library function, to guard it against replacement.
+
+        Reads by library code, and of modules, do not count.
+        """
+        if tx.frame.is_trusted or isinstance(real, ModuleType):
+            return
+        self._library_cause = self._library_cause or tx.guard_cause("it was called")
+        self._library_functions[namespace, name] = LibraryFunction(namespace, name, real)
+
+    def add_library_functions(self) -> None:
+        """Add one guard on all recorded library functions."""
+        if self._library_cause is not None:
+            self.add(LibraryFunctionsMatch.of(tuple(self._library_functions.values()), self._library_cause))
 
     def __len__(self) -> int:
         return len(self._guards)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.roots import GlobalSource
@@ -13,7 +13,8 @@ from engine.trace.variables.base import Variable, reachable_variables
 
 if TYPE_CHECKING:
     from engine.ir.sources.base import GlobalsNamespace
-    from engine.trace.state.instruction_counter import InstructionCounter
+    from engine.trace.annotations import Tracer
+    from engine.trace.state.call_stack import InstructionCounter
 
 
 class SideEffects:
@@ -36,6 +37,8 @@ class SideEffects:
         """Number of mutations of objects that existed before the call."""
         self.externally_cached: dict[int, ExternallyCached] = {}
         """Variables in external caches that the traced code may mutate, by variable id."""
+        self.checks_at_end: list[Callable[[Tracer], None]] = []
+        """Run at the end of the graph, after all mutations; they may raise ``RestartTracing``."""
 
     @property
     def writes_objects(self) -> bool:
@@ -114,3 +117,4 @@ class SideEffects:
         """Release the variables that may hold objects of the call."""
         self.mutated_variables.clear()
         self.externally_cached.clear()
+        self.checks_at_end.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sympy
+import torch
 
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
 from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
@@ -31,6 +32,11 @@ class InputTensors:
         """True if the graph sets the data of an external tensor."""
         self.data_assigned_inputs: list[Any] = []
         """External tensors whose ``data`` was assigned."""
+
+
+def symbolic_layout(fake: torch.Tensor) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Return sizes, strides and storage offset, with symbols."""
+    return tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() if fake.layout is torch.strided else 0
 
 
 class TraceSymbols:

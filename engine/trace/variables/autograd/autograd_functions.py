@@ -275,7 +275,7 @@ def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContex
         raise Unsupported("autograd-function-backward", f"the backward of {cls.__name__} is not a plain function")
     if backward.reads_mutated_state(tx) or backward.reads_deferred_state():
         raise backward.graph_break()
-    tx.state_of(_TracedBackwards).backwards.append(backward)
+    tx.side_effects.checks_at_end.append(backward.check_at_end)
 
 
 def _wrapped_functions(function: Any) -> Iterator[Any]:
@@ -312,6 +312,15 @@ class _TracedBackward(NamedTuple):
                 return True
         return False
 
+    def check_at_end(self, tx: Tracer) -> None:
+        """Check at the end of the graph for state that was mutated after the function was applied.
+
+        Raises:
+            RestartTracing: the backward reads such state.
+        """
+        if self.reads_mutated_state(tx):
+            raise RestartTracing(self.applied_at, self.graph_break())
+
     def reads_deferred_state(self) -> bool:
         """Return True if the backward may read state that other code can mutate before it runs."""
         names = set().union(*(names_read_by(layer.__code__) for layer in self.wrapped_functions))
@@ -327,24 +336,6 @@ class _TracedBackward(NamedTuple):
         )
         reason.created_at = self.applied_at
         return reason
-
-
-class _TracedBackwards:
-    """Traced backwards of one trace, which Python would run later."""
-
-    def __init__(self) -> None:
-        self.backwards: list[Any] = []
-
-
-def check_traced_backwards(tx: Tracer) -> None:
-    """Check at the end of the graph for state that was mutated after the function was applied.
-
-    Raises:
-        RestartTracing: a traced backward reads such state.
-    """
-    for backward in tx.state_of(_TracedBackwards).backwards:
-        if backward.reads_mutated_state(tx):
-            raise RestartTracing(backward.applied_at, backward.graph_break())
 
 
 def _is_external_and_mutable(value: Variable) -> bool:

@@ -21,7 +21,7 @@ from engine.trace.variables.callable_registry import (
     class_of_classmethod,
     find_rule,
 )
-from engine.trace.variables.callables.check_arity import check_arity, check_method_arity
+from engine.trace.variables.callables.methods import check_arity, check_method_arity
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:

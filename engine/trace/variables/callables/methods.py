@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import collections
 import types
 from pathlib import PurePath
 from typing import Any, ClassVar
 
+from engine.ir.introspection.callable_arity import arity_of
 from engine.ir.introspection.literal_types import FILE_SYSTEM_METHODS
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, type_name
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, type_name
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
-from engine.trace.variables.callables.check_arity import check_method_arity
 from engine.trace.variables.slotted_type import state
 from engine.trace.variables.stdlib.string_format import format_proxy
+
+_CONTAINERS: tuple[type, ...] = (
+    *(list, dict, set, frozenset, tuple),
+    *(collections.deque, collections.OrderedDict, collections.defaultdict),
+)
+
+
+def check_arity(tx: Tracer, real: Any, args: Args, kwargs: Kwargs, receiver: tuple[Any, ...] = ()) -> None:
+    """Raise Python's TypeError if a C callable does not accept these arguments."""
+    arity = arity_of(real)
+    if arity is None or arity.accepts(len(receiver) + len(args), kwargs):
+        return
+    with UserErrors(tx, TypeError):
+        real(*receiver, *[object()] * len(args), **dict.fromkeys(kwargs, object()))
+
+
+def check_method_arity(tx: Tracer, cls: type, name: str, args: Args, kwargs: Kwargs) -> None:
+    """Raise Python's TypeError if a builtin container method does not accept these arguments."""
+    method = getattr(cls, name, None)
+    if cls in _CONTAINERS and method is not None:
+        check_arity(tx, method, args, kwargs, (cls(),))
 
 
 class BoundMethodVariable(Variable):

@@ -29,8 +29,7 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import guarded_builder, is_literal, register_builder_if, register_subclass_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.check_arity import check_arity
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import BuiltinMethodVariable, check_arity
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import (

@@ -13,7 +13,6 @@ from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource
 from engine.trace.annotations import Tracer
 from engine.trace.frame import is_trusted_module
-from engine.trace.library_functions import LibraryFunctions
 from engine.trace.variables.base import ConstantVariable, FixedObjectVariable, NotPythonConstant, UserErrors, Variable
 from engine.trace.variables.builder import guarded_builder, is_literal, register_builder, register_subclass_builder
 from engine.trace.variables.objects.class_lookup import class_source
@@ -53,7 +52,7 @@ class PythonModuleVariable(FixedObjectVariable):
             if is_literal(found):
                 return ConstantVariable(found)
             if name in self.real_object.__dict__:
-                tx.state_of(LibraryFunctions).record(tx, self._namespace(), name, found)
+                tx.guards.record_library_function(tx, self._namespace(), name, found)
             return tx.wrap_static(found)
         if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.side_effects.global_writes:
             return tx.wrap(

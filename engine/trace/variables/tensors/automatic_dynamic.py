@@ -270,8 +270,8 @@ def dims_marked_in_torch(tensor: torch.Tensor, marks: tuple[str, ...] = _MARKS) 
 def size_ranges(tx: Tracer, tensor: torch.Tensor, source: Source) -> dict[int, tuple[int | None, int | None]]:
     """Return the bounds per dimension from ``dynamic_shapes`` or torch's ``mark_dynamic``."""
     listed = {d: listed_range(source.expr, tx.options.dynamic_ranges, d) for d in range(tensor.dim())}
-    marked = {r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ())}
-    return listed | {d: bounds for d, bounds in marked.items() if bounds != (None, None)}
+    ranges = getattr(tensor, "_dynamo_dynamic_range", ())
+    return listed | {r.dim: (r.min, r.max) for r in ranges if (r.min, r.max) != (None, None)}
 
 
 def _marked_dynamic_dims(tensor: torch.Tensor) -> set[int]:

@@ -8,7 +8,14 @@ import torch
 
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.guards.tensors import TensorMatch, TensorSubclassMatch
-from engine.ir.introspection.fakeable_tensors import as_plain_tensor, is_jagged, is_plain_wrapper_subclass
+from engine.ir.introspection.fakeable_tensors import (
+    as_fakeable,
+    as_plain_tensor,
+    is_jagged,
+    is_plain_wrapper_subclass,
+    plain_like_functorch_tensor,
+)
+from engine.ir.introspection.stale_view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import disabled_torch_dispatch_impl, dispatch_keys
@@ -18,9 +25,14 @@ from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass, disabled_torch_function_impl
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.fake_tensors.fakeify import fakeify, symbolic_layout
+from engine.trace.state.trace_inputs import symbolic_layout
 from engine.trace.variables.base import Variable
 from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.tensors.automatic_dynamic import (
+    follow_specializations,
+    symbolic_context,
+    unify_inner_shapes,
+)
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.torch_function_protocol import build_subclass_input
 from engine.trace.variables.torch_api.collectives import is_group_or_mesh
@@ -64,6 +76,25 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
     tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     tx.inputs.input_layouts[id(value.fake)] = symbolic_layout(fake)
     return value
+
+
+def fakeify(tx: Tracer, tensor: torch.Tensor, source: Source) -> torch.Tensor:
+    """Return the fake tensor of an input.
+
+    It is an inference tensor only if the input is one, whatever mode the tracer is in.
+    """
+    if torch.is_inference_mode_enabled() and not tensor.is_inference():
+        with torch.inference_mode(False):
+            return fakeify(tx, tensor, source)
+    with preserve_stale_grad_fn(tensor):
+        plain = plain_like_functorch_tensor(tensor) if is_functorch_wrapped_tensor(tensor) else as_fakeable(tensor)
+        context = symbolic_context(tx, plain, source)
+        if context is None:
+            return tx.symbols.fake_mode.from_tensor(plain, static_shapes=True, source=source)
+        fake = tx.symbols.fake_mode.from_tensor(plain, source=source, symbolic_context=context)
+        unify_inner_shapes(fake, plain)
+        follow_specializations(tensor, fake)
+        return fake
 
 
 def _check_inner_tensors(real: Any) -> None:

@@ -180,12 +180,6 @@ class AutocastModeVariable(GraphContextVariable):
         append_node(tx, exit_autocast_node, (entered,))
 
 
-def emit_context_exits(tx: Tracer) -> None:
-    """Exit all open contexts at the end of the graph; code after the graph enters them again."""
-    for of, entered in reversed(tx.torch_state.open_graph_contexts):
-        of.emit_exit(tx, entered)
-
-
 @register_rule(torch.autocast, torch.amp.autocast)
 def _autocast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("device_type", "dtype", "enabled", "cache_enabled")

@@ -176,7 +176,7 @@ class ErrorOnGraphBreakVariable(ContextVariable):
         load_context(cg, self.make, bool(self.active), {"error_on_graph_break": self.raises})
 
 
-@register_builder_if(0, is_error_on_graph_break_context)
+@register_builder_if(1, is_error_on_graph_break_context)
 def _break_policy(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "it decides what a graph break does")
     raises = AttrSource(source, "error_on_graph_break")

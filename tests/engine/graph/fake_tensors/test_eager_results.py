@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import engine
-from engine.graph.fake_tensors.eager_results import result_rule_for
+from engine.graph.fake_tensors.eager_results import RESULT_RULES
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
 from engine.torch_private.symbolic_shapes import ShapeEnv
 
@@ -38,7 +38,7 @@ def test_weighted_counts_have_the_dtype_of_eager(dtype):
     x, weights = torch.tensor([0, 2, 2]), torch.ones(3, dtype=dtype)
     with make_fake_mode(ShapeEnv()):
         fake = torch.empty(3, dtype=torch.int64)
-        found = result_rule_for(torch.ops.aten.bincount.default)({"self": x, "weights": weights}, fake)
+        found = RESULT_RULES["bincount"]({"self": x, "weights": weights}, fake)
     wanted = torch.bincount(x, weights)
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(engine.compile(torch.bincount)(x, weights), wanted)
