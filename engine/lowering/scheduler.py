@@ -202,7 +202,7 @@ def fuse(
         if tensor_def.is_computed:
             scheduler.schedule_def(tensor_def)
     scheduler.fuse_horizontally()
-    return Schedule(scheduler.topological_order(defs), tuple(scheduler.decisions))
+    return Schedule(scheduler.topological_order(), tuple(scheduler.decisions))
 
 
 class Scheduler:
@@ -661,7 +661,7 @@ class Scheduler:
             if len(present) > 1 and stored_bytes(source) != 0:
                 self._merge_readers(source, present)
 
-    def topological_order(self, defs: list[TensorDef]) -> tuple[FusionGroup | ExternNode, ...]:
+    def topological_order(self) -> tuple[FusionGroup | ExternNode, ...]:
         """Sort the steps topologically; otherwise in program order."""
         emitted: set[int] = set()
         result: list[FusionGroup | ExternNode] = []

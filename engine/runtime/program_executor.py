@@ -172,10 +172,10 @@ class ProgramExecutor:
         if device.index != torch.cuda.current_device():
             self._launchers.clear()
         with torch.cuda.device(device):
-            self._run = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), writer, device)
+            self._run = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), device)
         return self._run
 
-    def _with_device_guard(self, run: Run, writer: _ProgramWriter, device: torch.device) -> Run:
+    def _with_device_guard(self, run: Run, device: torch.device) -> Run:
         """Return ``run`` under a device guard, which does nothing if the device is current."""
         get_device, index = current_device_index, device.index
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -286,8 +286,3 @@ class OpPrinter:
     def forget_comment(self) -> None:
         """Forget the last comment, so that the next op repeats the name of its node."""
         self._commented = ""
-
-
-def live_inputs_known(printer: OpPrinter, inputs: Sequence[LoopIROp]) -> bool:
-    """Return True if all operands of an op are known."""
-    return all(printer.is_known(i) for i in inputs)

@@ -195,14 +195,14 @@ class _TemplateChooser:
     def _fuse_around(self, call: MatmulCall, *, takes_before: bool = True) -> FusedMatmul:
         readers = self._readers(call.result)
         after = next((r for r in readers if isinstance(r, FusionGroup) and can_fuse_epilogue(r, call)), None)
-        if after is not None and not self._can_run_at_epilogue(call, after, readers):
+        if after is not None and not self._can_run_at_epilogue(after, readers):
             after = None
         other_readers = [r for r in readers if r is not after]
         before = tuple(self._find_prologues(call)) if takes_before else ()
         is_seen = call.result in self.returned or bool(other_readers)
         return FusedMatmul(call, before, after, stores_result=after is None or is_seen)
 
-    def _can_run_at_epilogue(self, call: MatmulCall, after: FusionGroup, readers: list[ScheduleStep]) -> bool:
+    def _can_run_at_epilogue(self, after: FusionGroup, readers: list[ScheduleStep]) -> bool:
         """Return True if no step needs the matmul before its epilogue runs."""
         at = self.steps.index(after)
         return all(self.steps.index(r) >= at for r in readers)
