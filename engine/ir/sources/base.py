@@ -206,6 +206,19 @@ class FunctionSource(Source):
         return self.function(base, *self.constants)
 
 
+@dataclass(frozen=True)
+class SourceReadByMethod(Source):
+    """Base class of sources whose ``read`` compiled code and guards call; it runs no user code."""
+
+    base: Source
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(self.read, 'read')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
+
+
 class UnreadableSourceError(Exception):
     """Raised if code needs a value that can be read only once."""
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.sources.base import MISSING, ConstName, FrameScope, Source, SourceEmitter
+from engine.ir.sources.base import MISSING, ConstName, FrameScope, Source, SourceEmitter, SourceReadByMethod
 
 
 def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:
@@ -21,13 +21,12 @@ def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class ContextVarSource(Source):
+class ContextVarSource(SourceReadByMethod):
     """The value of a context variable, or ``MISSING``.
 
     ``with_default`` reads the variable's default, in an empty context.
     """
 
-    base: Source
     with_default: bool = False
 
     @property
@@ -35,12 +34,7 @@ class ContextVarSource(Source):
         return f"{self.base.expr}.get()"
 
     def code(self, base: str, const: ConstName) -> str:
-        if self.with_default:
-            return f"{const(self.read, 'content')}({base})"
-        return f"{base}.get({const(MISSING, 'MISSING')})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
+        return super().code(base, const) if self.with_default else f"{base}.get({const(MISSING, 'MISSING')})"
 
     def read(self, base: Any) -> Any:
         return contextvars.Context().run(_context_var_default, base) if self.with_default else base.get(MISSING)
@@ -67,13 +61,12 @@ class WeakRefCallSource(Source):
 
 
 @dataclass(frozen=True)
-class RandomDrawSource(Source):
+class RandomDrawSource(SourceReadByMethod):
     """Random number ``index`` that a call takes from a generator, as a tensor.
 
     Reading it advances the generator, so only compiled code reads it.
     """
 
-    base: Source
     index: int
     method: str
     args: tuple[Any, ...]
@@ -83,12 +76,6 @@ class RandomDrawSource(Source):
     @property
     def expr(self) -> str:
         return f"{self.base.expr}.{self.method}#{self.index}"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(self.read, 'draw')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return torch.tensor(getattr(base, self.method)(*self.args, **dict(self.kwargs)), device="cpu", dtype=self.dtype)
@@ -157,26 +144,19 @@ class ArgumentPath:
 
 
 @dataclass(frozen=True)
-class ComputedNumberSource(Source):
+class ComputedNumberSource(SourceReadByMethod):
     """Result of a pure function of numbers, computed before the graph runs.
 
     The function returns None where it would raise. ``text`` distinguishes sources whose constants are equal but
     not the same: ``0.0`` and ``-0.0``, ``1`` and ``1.0``.
     """
 
-    base: Source
     compute: Callable[[Any], Any]
     text: str
 
     @property
     def expr(self) -> str:
         return self.text
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(self.read, 'compute')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return self.compute(base)
