@@ -35,7 +35,7 @@ class CompileRequest:
     Dimension -1 means the value of an int itself.
     """
     item_names: Mapping[str, ItemNames] = field(default_factory=dict)
-    """Names of the items of ``*args`` and ``**kwargs`` in the function that this one wraps, see ``wrapped_parameters``."""
+    """Names of the items of ``*args`` and ``**kwargs``, from ``wrapped_parameters``."""
 
 
 @dataclass(frozen=True)

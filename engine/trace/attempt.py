@@ -575,7 +575,10 @@ def _emit_break(tx: Tracer, cg: PyCodegen, resumption: BreakCodegen | NestedBrea
 
 
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
-    """Exit the open contexts at the end of the graph; emit code that enters them again, outermost first."""
+    """Exit the open contexts at the end of the graph.
+
+    Code after the graph enters them again, outermost first.
+    """
     for context, entered in reversed(tx.torch_state.open_graph_contexts):
         context.emit_exit(tx, entered)
     entry, modes = tx.torch_state.entry_function_modes, tx.torch_state.function_modes

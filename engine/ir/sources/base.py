@@ -208,7 +208,7 @@ class FunctionSource(Source):
 
 @dataclass(frozen=True)
 class SourceReadByMethod(Source):
-    """Base class of sources whose ``read`` compiled code and guards call; it runs no user code."""
+    """Base class of sources whose ``read`` is called by compiled code and guards."""
 
     base: Source
 

@@ -1,4 +1,4 @@
-"""Current position of the tracer: the call stack of the traced code, and the number of the instruction."""
+"""Current position of the tracer: call stack of the traced code, instruction number."""
 
 from __future__ import annotations
 

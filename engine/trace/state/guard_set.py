@@ -35,7 +35,7 @@ class GuardSet:
         self._guards.setdefault(_guard_key(guard), guard)
 
     def record_library_function(self, tx: Tracer, namespace: GlobalsNamespace, name: str, real: Any) -> None:
-        """Record that the user's code read a builtin or a library function, to guard it against replacement.
+        """Record a builtin or library function that is read, to guard its replacement.
 
         Reads by library code, and of modules, do not count.
         """
