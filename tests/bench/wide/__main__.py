@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.bench.wide.cases import CASES, KERNELS, MODELS, STEPS, UNSEEN
+from tests.bench.wide.cases import CASES, KERNELS, MODELS, OLDER, STEPS, UNSEEN
 
 
 @dataclass
@@ -110,6 +110,7 @@ def selected(options: argparse.Namespace) -> list[str]:
         for g, wanted in (
             (MODELS, options.models),
             (UNSEEN, options.unseen),
+            (OLDER, options.older),
             (STEPS, options.steps),
             (KERNELS, options.kernels),
         )
@@ -125,6 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", action="store_true")
     parser.add_argument("--unseen", action="store_true", help="models that nothing was tuned for")
+    parser.add_argument("--older", action="store_true", help="well-known older models")
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--only", default="", help="names, separated by commas")

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.bench.wide import attention_models as attention
 from tests.bench.wide import kernel_cases
+from tests.bench.wide import older_models as older
 from tests.bench.wide import other_models as other
 from tests.bench.wide import unseen_models as unseen
 
@@ -196,6 +197,24 @@ UNSEEN: dict[str, Case] = {
 }
 
 
+OLDER: dict[str, Case] = {
+    "super resolution": Case(older.super_resolution, one(lambda: floats(16, 3, 48, 48)), channels_last=True),
+    "super resolution contiguous": Case(older.super_resolution, one(lambda: floats(16, 3, 48, 48)), autocast=False),
+    "super resolution without norm": Case(
+        lambda: older.super_resolution(norm=False), one(lambda: floats(16, 3, 48, 48)), autocast=False
+    ),
+    "focus": Case(older.focus, one(lambda: floats(16, 3, 256, 256)), channels_last=True),
+    "style transfer": Case(older.style_transfer, one(lambda: floats(4, 3, 256, 256)), channels_last=True),
+    "perceiver": Case(older.Perceiver, one(lambda: floats(8, 4096, 64))),
+    "shufflenet": Case(older.shufflenet, one(lambda: floats(64, 3, 224, 224)), channels_last=True),
+    "deeplab": Case(older.DeepLab, one(lambda: floats(8, 3, 256, 256)), channels_last=True),
+    "deep and cross": Case(
+        older.Crossed, one(lambda: floats(4096, 13), lambda: tokens(10000, 4096, 26)), autocast=False
+    ),
+    "fourier operator": Case(older.FourierOperator, one(lambda: floats(16, 3, 128, 128)), autocast=False),
+}
+
+
 class Steps(nn.Module):
     """An optimizer's step over many parameters, as a function of nothing else."""
 
@@ -233,4 +252,4 @@ KERNELS = {
     )
     for name, k in kernel_cases.KERNELS.items()
 }
-CASES: dict[str, Case] = {**MODELS, **UNSEEN, **STEPS, **KERNELS}
+CASES: dict[str, Case] = {**MODELS, **UNSEEN, **OLDER, **STEPS, **KERNELS}
