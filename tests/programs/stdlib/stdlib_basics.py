@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import itertools
+import json
 import logging
 import math
 import re
@@ -269,3 +270,30 @@ def dies_after_a_break(x):
     value = link().value * 2
     del made
     return value, link() is None
+
+
+CONFIG = {"layers": [1, 2], "name": "small", "rate": 0.5}
+
+
+@program(lambda: (torch.ones(2), 3), lambda: (torch.ones(2), 4), lambda: (torch.ones(2), 5))
+def json_texts(x, steps):
+    """JSON is written and read; a text that is no JSON raises an error with a position."""
+    CONFIG["steps"] = steps
+    text = json.dumps(copy.deepcopy(CONFIG), sort_keys=True)
+    first, second = json.loads(text), json.loads(text)
+    first["layers"].append(steps)
+    try:
+        json.loads("[1, oops]")
+    except json.JSONDecodeError as caught:
+        error = caught
+    try:
+        json.dumps({"x": {1}})
+    except TypeError as caught:
+        message = str(caught)
+    return x * first["rate"], text, first, second, (error, error.pos, error.msg, str(error)), message
+
+
+@program(lambda: (torch.ones(2), 3), lambda: (torch.ones(2), 4), lambda: (torch.ones(2), 5))
+def copied_sizes(x, steps):
+    """A copy of a number that is an input remains dynamic."""
+    return x * steps, copy.deepcopy([steps, {"n": steps}]), copy.copy(steps)

@@ -21,6 +21,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.inline import bind_arguments, inline_call
+from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import (
     NONE,
     Args,
@@ -47,7 +48,7 @@ from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.slotted_type import fresh, state
-from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
+from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function, may_inline
 
 
 class FunctionVariable(Variable):
@@ -149,6 +150,8 @@ class UserFunctionVariable(FunctionVariable):
             if kwargs or len(args) > self.code.co_argcount:
                 bind_arguments(tx, self, args, kwargs)
             return rule(tx, args, kwargs)
+        if can_constant_fold(self.real_object):
+            return fold_constant_call(tx, self.real_object, args, kwargs)
         inner = unwrap_compiled(self.real_object)
         if inner is not self.real_object:
             behind = realize(tx, tx.wrap(inner, ConstantSource(inner, getattr(inner, "__qualname__", "original"))))

@@ -272,6 +272,8 @@ class ExceptionVariable(AttributeDictVariable):
             or (name in ("value", "code", "name", "obj") and hasattr(self.real_exception, name))
         ):
             return tx.wrap(getattr(self.real_exception, name), AttrSource(self.source, name))
+        if self.real_exception is not None and name in vars(self.real_exception):
+            return tx.from_python(getattr(self.real_exception, name))
         if not hasattr(self.cls, name):
             if self.source is not None:
                 tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")

@@ -35,6 +35,7 @@ class SymNodeVariable(Variable):
     """A SymInt, SymFloat or SymBool. Reading its Python value specializes it with a guard."""
 
     is_symbolic = True
+    is_copied_by_reference = True
     node: torch.fx.Node
     sym: Any
     depends_on_unbacked_float: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import cmath
+import json
 import math
 import operator
 import struct
@@ -86,7 +87,7 @@ _FOLDABLE_FUNCTIONS: dict[int, Any] = {
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,
         struct.pack, struct.unpack, struct.calcsize, bisect.bisect_left, bisect.bisect_right,
-        str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
+        json.dumps, json.loads, str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
     )
 }  # fmt: skip
 
