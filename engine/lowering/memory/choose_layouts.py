@@ -2,14 +2,15 @@
 
 Eager gives the sum of a contiguous and a channels-last tensor the layout of the first. A residual gradient then stays
 contiguous through a channels-last network, and each kernel that reads it with others loads one of them along its
-strides. Nothing shows the layout of such a tensor, so it gets that of the larger part of its operands.
+strides. Nothing shows the layout of such a tensor, so it gets that of the larger part of its operands, or that in which
+a convolution reads it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx
@@ -17,43 +18,40 @@ import torch.fx
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload, tensor_meta
 from engine.ir.static_sizes import static_sizes
+from engine.lowering.memory.convolution_layouts import RESHAPES, Order, order_of_base, order_read_by_convolution
 from engine.lowering.pad_strides import VIEW_OPS
 
 aten = torch.ops.aten
 
-Order = tuple[int, ...]
-"""Dimensions by descending stride."""
-
 MIN_DIMS = 3
 COPIES = frozenset((aten._to_copy.default, aten.clone.default))
 REDUCTIONS = frozenset((aten.sum.dim_IntList, aten.mean.dim, aten.var_mean.correction, aten.amax.default))
+LIBRARY_COPY = 4
+"""Cost of a copy to another layout in a library call: a slow load and a slow store."""
+CONVOLUTION = aten.convolution.default
 STRIDED_VIEWS = VIEW_OPS - {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 """Views that only permute, add or remove dimensions: no layout makes them copies."""
 
 
 def choose_layouts(graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[int, ...]]:
     """Return the strides of elementwise results whose layout differs from eager's."""
-    free = {node: order for node in graph.nodes if (order := _free_order(node)) is not None}
+    readers = {node: orders for node in graph.nodes if (orders := _orders_of_readers(node)) and _is_elementwise(node)}
+    free = {node: order for node in readers if (order := _dense_order(node)) is not None}
     chosen: dict[torch.fx.Node, Order] = {}
     unplaced: set[torch.fx.Node] = set()
-    for node in free:
+    for node, eagers in free.items():
         votes = _operand_bytes_by_order(node, chosen, unplaced)
+        for order in readers[node].orders:
+            votes[order] += LIBRARY_COPY * node.meta["val"].nbytes
         if not votes:
             unplaced.add(node)
-        elif votes[order := votes.most_common(1)[0][0]] > votes[free[node]]:
+        elif votes[order := votes.most_common(1)[0][0]] > votes[eagers] and readers[node].allow(order):
             chosen[node] = order
     for node in reversed(free):  # A broadcast value has no layout of its own; that of its readers suits it.
-        readers = {chosen.get(user) for user in node.users if user in free and _same_shape(user, node)}
-        if node in unplaced and len(readers) == 1 and (order := readers.pop()):
-            chosen[node] = order
+        of_users = {chosen.get(user) for user in node.users if user in free and _same_shape(user, node)}
+        if node in unplaced and len(of_users) == 1 and (common := of_users.pop()) and readers[node].allow(common):
+            chosen[node] = common
     return {node: _strides(node, order) for node, order in chosen.items() if order != free[node]}
-
-
-def _free_order(node: torch.fx.Node) -> Order | None:
-    """Return the order of a dense elementwise result whose layout nothing shows."""
-    if not _is_elementwise(node) or not all(_suits_any_layout(node, user) for user in node.users):
-        return None
-    return _dense_order(node)
 
 
 def _is_elementwise(node: torch.fx.Node) -> bool:
@@ -61,13 +59,50 @@ def _is_elementwise(node: torch.fx.Node) -> bool:
     return called is not None and (node.target in COPIES or facts_of(called).is_pointwise)
 
 
-def _suits_any_layout(node: torch.fx.Node, user: torch.fx.Node) -> bool:
-    """Return True if a reader is a kernel, or a library call that is as fast in any layout."""
+class _ReadersOrders(NamedTuple):
+    """The order in which library calls read a value, if they prefer one."""
+
+    orders: tuple[Order, ...] = ()
+    """At most one."""
+    are_required: bool = False
+    """True if the value must have this order or eager's."""
+
+    def allow(self, order: Order) -> bool:
+        """Return True if a value may have an order that is not eager's."""
+        return not self.are_required or order in self.orders
+
+
+def _orders_of_readers(node: torch.fx.Node) -> _ReadersOrders | None:
+    """Return the order that library calls prefer; None if the value must have eager's."""
+    each = [_orders_of_reader(node, user) for user in node.users]
+    orders = {order for one in each if one is not None for order in one.orders}
+    if None in each or len(orders) > 1:
+        return None
+    return _ReadersOrders(tuple(orders), any(one.are_required for one in each if one is not None))
+
+
+def _orders_of_reader(node: torch.fx.Node, user: torch.fx.Node) -> _ReadersOrders | None:
+    if (order := order_read_by_convolution(node, user)) is not None:
+        return _ReadersOrders((order,), are_required=node is not user.args[0] or user.target is CONVOLUTION)
     if user.target is aten.convolution_backward.default:
-        return node not in user.args[1:]
-    if user.target in STRIDED_VIEWS:
-        return all(_suits_any_layout(user, reader) for reader in user.users)
-    return _is_elementwise(user) or user.target in REDUCTIONS
+        return None if node in user.args[1:] else _ReadersOrders()
+    if user.target in STRIDED_VIEWS or user.target in RESHAPES:
+        return _orders_through_view(user)
+    return _ReadersOrders() if _is_elementwise(user) or user.target in REDUCTIONS else None
+
+
+def _orders_through_view(view: torch.fx.Node) -> _ReadersOrders | None:
+    """Return the order of a view's base that its readers prefer.
+
+    Other orders may turn a reshape into a copy.
+    """
+    readers = _orders_of_readers(view)
+    if readers is None or (view.target not in STRIDED_VIEWS and not readers.orders):
+        return None
+    orders = tuple(o for order in readers.orders if (o := order_of_base(view, order)) is not None)
+    if len(orders) < len(readers.orders) and (readers.are_required or view.target not in STRIDED_VIEWS):
+        return None
+    return _ReadersOrders(orders, readers.are_required or view.target not in STRIDED_VIEWS)
 
 
 def _dense_order(node: torch.fx.Node) -> Order | None:
@@ -113,14 +148,15 @@ def _actual_strides(node: torch.fx.Node, chosen: Mapping[torch.fx.Node, Order]) 
     value = node.meta["val"]
     if node in chosen:
         return _strides(node, chosen[node])
-    if node.target not in STRIDED_VIEWS:
+    if node.target not in STRIDED_VIEWS and node.target not in RESHAPES:
         return value.stride()  # type: ignore[no-any-return]
     base = node.all_input_nodes[0]
     shape, strides = base.meta["val"].shape, _actual_strides(base, chosen)
     if tuple(strides) == base.meta["val"].stride() or static_sizes((*shape, *strides)) is None:
         return value.stride()  # type: ignore[no-any-return]
     tensor = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
-    view: torch.Tensor = node.target(tensor, *node.args[1:])
+    is_permuted = node.target in STRIDED_VIEWS
+    view: torch.Tensor = node.target(tensor, *node.args[1:]) if is_permuted else tensor.view(value.shape)
     return view.stride()
 
 

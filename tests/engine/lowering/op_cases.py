@@ -633,6 +633,18 @@ def transposed_reads(a: torch.Tensor, b: torch.Tensor, images: torch.Tensor) -> 
     return turned, last, a.sum(1), images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16)
 
 
+@case(normal(2, 4, 12, 8), normal(2, 8, 6, 4), normal(16, 8, 3, 3), normal(4, 4, 3, 3))
+def convolutions_of_shuffled_pixels(a: torch.Tensor, x: torch.Tensor, w: torch.Tensor, after: torch.Tensor) -> Any:
+    x, w, after = (t.contiguous(memory_format=torch.channels_last) for t in (x, w, after))
+    shuffled = torch.nn.functional.pixel_shuffle(torch.conv2d(x, w, padding=1), 2).relu()
+    later = torch.conv2d(shuffled.contiguous() * 2, after, padding=1)
+    grad = (a * later.sigmoid()).view(2, 4, 6, 2, 4, 2).permute(0, 1, 3, 5, 2, 4).reshape(2, 16, 6, 4)
+    grads = torch.ops.aten.convolution_backward(
+        grad, x, w, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+    )
+    return later, *grads[:2], grad.sum((0, 2, 3))
+
+
 @case(normal(3, 20_011), normal(5, 3, 70, 71))
 def variance_of_long_rows(a: torch.Tensor, images: torch.Tensor) -> Any:
     shifted = a + 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -53,6 +54,43 @@ def test_a_layout_that_is_seen_stays() -> None:
 def test_equal_parts_keep_the_layout_of_eager() -> None:
     """One operand of each layout is no reason to differ from eager."""
     assert chosen_for(lambda x, y: ((x + y) * 2).sum((0, 2, 3)), X.contiguous(), X) == {}
+
+
+def unshuffled_gradient(grad: Any, x: Any, w: Any) -> tuple[Any, ...]:
+    """The backward of a convolution before a pixel shuffle; eager's gradient is contiguous."""
+    batch, width, height, wide = grad.shape
+    split = (grad * 2).view(batch, width, height // 2, 2, wide // 2, 2)
+    grad = split.permute(0, 1, 3, 5, 2, 4).reshape(batch, 4 * width, height // 2, wide // 2)
+    done = torch.ops.aten.convolution_backward(
+        grad, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+    )
+    return *done[:2], grad.sum((0, 2, 3))
+
+
+def test_a_convolution_in_channels_last_gets_its_gradient_so() -> None:
+    """The copy that moves space to depth writes channels last in many programs."""
+    last = {"memory_format": torch.channels_last}
+    x, w = torch.randn(8, 64, 64, 64).contiguous(**last), torch.randn(256, 64, 3, 3).contiguous(**last)
+    grad = torch.randn(8, 64, 128, 128).contiguous(**last)
+    (strides,) = chosen_for(unshuffled_gradient, grad, x, w).values()
+    assert strides == (1048576, 4, 2, 1, 16384, 256)
+    program = lower(trace_to_aten(unshuffled_gradient, (grad, x, w)), "cuda:90", print_triton)
+    (writer,) = (k for k in program.kernels if any(a.is_written and a.buffer == "clone" for a in k.args))
+    assert math.prod(writer.grid) > 1000
+    contiguous = chosen_for(unshuffled_gradient, grad, x.contiguous(), w.contiguous())
+    assert contiguous == {}
+
+
+def test_a_convolution_gets_its_input_in_the_order_of_its_weight() -> None:
+    """Its result has this order in eager too; an input that decides does not change."""
+
+    def reads(x: Any, w: Any) -> Any:
+        return torch.conv2d((x * 2).relu(), w)
+
+    x, w = X.contiguous(), torch.randn(8, 64, 3, 3)
+    assert chosen_for(reads, x, w.contiguous(memory_format=torch.channels_last)).keys() == {"relu"}
+    assert chosen_for(reads, x, w) == {}
+    assert chosen_for(reads, x.double(), w.double().contiguous(memory_format=torch.channels_last)) == {}
 
 
 def test_rows_are_padded_for_a_product_of_matrices_not_for_batched_ones() -> None:
