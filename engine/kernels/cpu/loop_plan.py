@@ -11,9 +11,9 @@ import torch
 from engine.ir.kernels.host_vectors import VectorUnit
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
-from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
+from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.ir.static_sizes import static_size
-from engine.kernels.dependences import op_inputs
+from engine.kernels.dependences import loop_levels, op_inputs
 
 MIN_PARALLEL_ITERATIONS = 64
 """Outer loops are merged until threads have this many iterations to share."""
@@ -26,6 +26,15 @@ UNKNOWN_SIZE = 64
 """Stands for a symbolic size where loops are compared."""
 CHEAP_OPS = 24
 """Kernels of at most this arithmetic cost per element are unrolled fully."""
+STRIP = 4096
+"""Columns of a strip, whose accumulators stay in the first caches of a core.
+
+A processor fetches ahead in the long run of a row; a jump to the next row costs the latency of memory.
+"""
+MIN_STRIP_ROWS = 16
+"""Rows from which on strips are faster, and parts of them that threads can share."""
+MIN_STRIP_ELEMENTS = 1 << 15
+"""Elements from which on strips are faster: fewer stay in the cache between two columns."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,9 @@ class LoopPlan:
     ``tile_var`` is the loop along which the transposed loads are contiguous: they are read in square tiles of
     ``lanes`` vectors, ``tiles`` beside each other. None without such loads. It is an inner loop if the lanes are short
     rows that are reduced. ``unrolled_var`` is a loop of few iterations that are adjacent in memory, such as the parts of a
-    complex number: each is printed inside the vector loop, and one store writes them all.
+    complex number: each is printed inside the vector loop, and one store writes them all. ``strip`` is the number of
+    columns that are reduced together, row by row, with accumulators in memory; 0 if each iteration of the vector loop
+    reduces its columns down all rows.
     """
 
     parallel: tuple[LoopVar, ...]
@@ -50,6 +61,7 @@ class LoopPlan:
     tile_var: LoopVar | None = None
     tiles: int = 1
     unrolled_var: LoopVar | None = None
+    strip: int = 0
 
     @property
     def shares_lanes(self) -> bool:
@@ -91,14 +103,21 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
             shared, within = (tile_var,), (*parallel, *around, lane_var)
         tiles = _tiles_of_a_line(kernel, live, lane_var, tile_var, lanes)
         return LoopPlan(shared, within, (), lane_var, lanes, 1, tile_var=tile_var, tiles=tiles)
-    if parallel and not _has_enough_iterations(parallel) and lane_var in nest.outer and _is_longer(lane_var, parallel):
+    copies = 1 if lane_var is None or short_row is not None else _choose_copy_count(live, lane_var, lanes)
+    if lane_var is not None and kernel.vector_config is not None:
+        copies = kernel.vector_config.copies
+    is_in_strips = not is_serial and short_row is None and _reduces_columns(kernel, live, lane_var, lanes * copies)
+    enough = MIN_STRIP_ROWS if is_in_strips else MIN_PARALLEL_ITERATIONS
+    if (
+        parallel
+        and not _has_enough_iterations(parallel, enough)
+        and lane_var in nest.outer
+        and _is_longer(lane_var, parallel)
+    ):
         around, parallel = parallel, []
     inner = tuple(v for v in nest.inner if v != lane_var)
     if lane_var in nest.inner:
         inner = (*inner, lane_var)
-    copies = 1 if lane_var is None or short_row is not None else _choose_copy_count(live, lane_var, lanes)
-    if lane_var is not None and kernel.vector_config is not None:
-        copies = kernel.vector_config.copies
     if lane_var in nest.outer:
         around.append(lane_var)
     if unrolled_var is not None:
@@ -115,6 +134,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         is_serial,
         tile_var=short_row,
         unrolled_var=unrolled_var,
+        strip=STRIP if is_in_strips else 0,
     )
 
 
@@ -204,6 +224,36 @@ def _is_spread_over_lanes(op: LoopIROp, lane: LoopVar) -> bool:
     return is_plain and lane_stride(op.index, lane) in ((1,) if op.name in WRITE_OPS else (0, 1))
 
 
+def _reduces_columns(kernel: LoopKernel, live: Sequence[LoopIROp], lane_var: LoopVar | None, width: int) -> bool:
+    """Return True if a kernel reduces adjacent columns in one pass over many rows.
+
+    ``width`` is the number of columns in one iteration of the vector loop.
+    """
+    nest = kernel.nest
+    assert nest is not None
+    if lane_var not in nest.outer or any(op.name == "scan" for op in live):
+        return False
+    rows, columns = static_size(product(v.size for v in nest.inner)), static_size(lane_var.size)
+    if (rows is not None and rows < MIN_STRIP_ROWS) or (columns is not None and columns <= width):
+        return False
+    count = static_size(product(v.size for v in (*nest.outer, *nest.inner)))
+    if count is not None and count < MIN_STRIP_ELEMENTS:
+        return False
+    variables, levels = loop_vars_of(kernel.ops, nest), loop_levels(kernel.ops, set())
+    reductions = [op for op in live if op.name == "reduce"]
+    in_rows = [
+        op for op in live if op.name in ("check", *WRITE_OPS) and not variables[op.number].isdisjoint(nest.inner)
+    ]
+    return (
+        bool(reductions)
+        and all(
+            levels[op.number] == 1 and lane_var in variables[op.number] and compute_dtype(op.dtype) != torch.bool
+            for op in reductions
+        )
+        and all(levels[op.number] == 0 for op in in_rows)
+    )
+
+
 def _tiles_of_a_line(
     kernel: LoopKernel, live: Sequence[LoopIROp], lane_var: LoopVar, tile_var: LoopVar, lanes: int
 ) -> int:
@@ -231,10 +281,10 @@ def _writes_distinct_elements(op: LoopIROp, var: LoopVar, variables: Mapping[int
     return lane_stride(op.index, var) == 1 and not picks
 
 
-def _has_enough_iterations(loops: Sequence[LoopVar]) -> bool:
+def _has_enough_iterations(loops: Sequence[LoopVar], enough: int = MIN_PARALLEL_ITERATIONS) -> bool:
     """Return True if these loops have enough iterations for all threads."""
     count = static_size(product(v.size for v in loops))
-    return count is None or count >= MIN_PARALLEL_ITERATIONS
+    return count is None or count >= enough
 
 
 def _is_longer(var: LoopVar | None, others: Sequence[LoopVar]) -> bool:

@@ -47,6 +47,8 @@ class OpPrinter:
         self.copies = 1
         self.lane_masks: tuple[str, ...] = ()
         """Mask of the lanes that exist in each copy, at the end of the vector loop; empty for all."""
+        self.strip_start = "0"
+        """First column of the current strip."""
         self.tiles: dict[int, tuple[str, str]] = {}
         """Transposed tiles by load: the stack slot, and the number of the vector."""
         self._interleaved: dict[tuple[int, int], list[str]] = {}

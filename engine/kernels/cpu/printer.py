@@ -23,6 +23,7 @@ from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
 from engine.kernels.cpu.row_slots import RowSlots
 from engine.kernels.cpu.shared_rows import SharedRows
+from engine.kernels.cpu.strip_pass import StripPass
 from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.source_builder import SourceLine
 from engine.records.kernels import LoopOp
@@ -57,8 +58,9 @@ class NestPrinter:
         needed = self.shared_rows.needed(self.live_ops)
         levels = dependences.loop_levels(kernel.ops, set())
         has_inner = bool(self.plan.inner) or any(op.name == "reduce" for op in self.live_ops)
+        pass_type = StripPass if self.plan.strip else ReductionPass
         self.passes = [
-            ReductionPass(self.printer, needed, levels, level)
+            pass_type(self.printer, needed, levels, level)
             for level in range(max(levels.values(), default=0) + 1 if has_inner else 0)
         ]
         self.row_slots = RowSlots(self.printer, self.passes, self.shared_rows.numbers)
@@ -168,6 +170,9 @@ class NestPrinter:
         now = opened | {var}
         if var == self.plan.lane_var:
             start, stop = ("%begin", "%end") if self.plan.shares_lanes else ("0", None)
+            if self.plan.strip:
+                self._print_strips(var, opened, start, stop)
+                return
             for _ in self._lane_loops(var, start, stop):
                 self._print_ready(now)
                 self._print_outer(inner_loops, now)
@@ -280,6 +285,46 @@ class NestPrinter:
             self.printer.variables[var] = (name,)
             self._print_pass_ops(reduction_pass, now, is_innermost=not inner_loops)
             self._print_inner(reduction_pass, inner_loops, now)
+
+    def _print_strips(self, var: LoopVar, opened: frozenset[LoopVar], start: str, stop: str | None) -> None:
+        """Print the loop over strips of columns, unless one strip has them all."""
+        size, strip = static_size(var.size), self.plan.strip
+        if size is not None and size <= strip:
+            self._print_strip(var, opened, start, stop)
+            return
+        stop = stop or self.printer.addresses.size_name(var.size)
+        with self._loop("strip", start, stop, strip) as first:
+            limit = self.writer.assign("limit", f"add i64 {first}, {strip}")
+            end = self.writer.call("strip.end", "llvm.smin.i64", "i64", [("i64", limit), ("i64", stop)])
+            self._print_strip(var, opened, first, end)
+
+    def _print_strip(self, var: LoopVar, opened: frozenset[LoopVar], start: str, stop: str | None) -> None:
+        """Print the loops over all rows of a strip, and over the results of its columns."""
+        (strip_pass,) = (one for one in self.passes if one.is_needed)
+        self.printer.strip_start = start
+        for _ in self._lane_loops(var, start, stop):
+            strip_pass.print_initial_values()
+        self.printer.forget_comment()
+        self._print_strip_rows(strip_pass, self.plan.inner, opened, stop)
+        for _ in self._lane_loops(var, start, stop):
+            strip_pass.print_results()
+            self._print_ready(opened | {var})
+
+    def _print_strip_rows(
+        self, strip_pass: ReductionPass, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar], stop: str | None
+    ) -> None:
+        """Print the loops over the rows of a strip, outermost first, and over its columns inside."""
+        p, var = self.printer, self.plan.lane_var
+        assert var is not None
+        if not loops:
+            for _ in self._lane_loops(var, p.strip_start, stop):
+                self._print_pass_ops(strip_pass, opened | {var}, is_innermost=True)
+                strip_pass.accumulate()
+            return
+        with self._loop(loops[0].name, "0", p.addresses.size_name(loops[0].size)) as name:
+            p.variables[loops[0]] = (name,)
+            self._print_pass_ops(strip_pass, opened | {loops[0]}, is_innermost=False)
+            self._print_strip_rows(strip_pass, loops[1:], opened | {loops[0]}, stop)
 
     def _print_row_tiles(self, reduction_pass: ReductionPass, var: LoopVar, opened: frozenset[LoopVar]) -> str:
         """Print the steps of a pass over short rows that whole tiles cover; return where they end."""

@@ -73,7 +73,7 @@ class ReductionPass:
             kind = wide(scalar, lanes)
             slots = [p.writer.entry(f"{p.hint(op)}.slot", f"alloca {kind}") for _ in range(copies)]
             self._slots[op.number] = slots
-            identity = splat(scalar, _identity(str(op.value), dtype), lanes)
+            identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
             for slot in slots:
                 p.writer.line(f"store {kind} {identity}, ptr {slot}")
 
@@ -88,7 +88,7 @@ class ReductionPass:
             for copy in range(p.copies if lanes > 1 else 1):
                 slot, operand = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
                 if (lanes_left := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
-                    identity = splat(scalar, _identity(str(op.value), dtype), lanes)
+                    identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
                     operand = p.arithmetic.select("given", lanes_left, kind, lanes, operand, identity)
                 before = p.writer.assign("before", f"load {kind}, ptr {slot}")
                 after = p.arithmetic.combine(str(op.value), dtype, lanes, before, operand)
@@ -173,7 +173,7 @@ def carry_dtype(op: LoopIROp) -> torch.dtype:
     return torch.float64 if dtype == torch.float32 and op.value in ("sum", "prod") else dtype
 
 
-def _identity(operation: str, dtype: torch.dtype) -> str:
+def identity_of(operation: str, dtype: torch.dtype) -> str:
     """Return the identity of a reduction as a literal.
 
     Raises:

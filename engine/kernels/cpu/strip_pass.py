@@ -1,0 +1,55 @@
+"""The pass over the rows of a strip of columns, with accumulators in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.kernels.cpu.lane_values import Value
+from engine.kernels.cpu.llvm_types import splat, value_type
+from engine.kernels.cpu.op_printer import OpPrinter
+from engine.kernels.cpu.reduction_pass import ReductionPass, identity_of
+from engine.kernels.cpu.vector_slots import VectorSlots
+
+
+class StripPass(ReductionPass):
+    """A pass that reads each row of a strip in one run, with an accumulator per column."""
+
+    def __init__(self, printer: OpPrinter, live: Sequence[LoopIROp], levels: dict[int, int], level: int) -> None:
+        super().__init__(printer, live, levels, level)
+        self._accumulators = VectorSlots(printer, "strip.slot", lambda: printer.plan.strip, self._position)
+
+    def _position(self, copy: int) -> str:
+        p, var = self.printer, self.printer.plan.lane_var
+        assert var is not None
+        column = p.variable(var, copy)
+        return column if p.strip_start == "0" else p.writer.assign("at", f"sub i64 {column}, {p.strip_start}")
+
+    def print_initial_values(self) -> None:
+        """Set the current accumulators to the identity."""
+        p, lanes = self.printer, self.printer.plan.lanes
+        for op in self.reductions:
+            dtype = compute_dtype(op.dtype)
+            scalar = value_type(dtype)
+            identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
+            p.values.set(op.number, Value((identity,) * p.copies, lanes, scalar))
+            self._accumulators.store(op)
+
+    def accumulate(self) -> None:
+        """Print the step of each reduction for the current columns of a row."""
+        p, lanes = self.printer, self.printer.plan.lanes
+        for op in self.reductions:
+            self._accumulators.load(op)
+            p.writer.ops = (op.number,)
+            dtype, before = compute_dtype(op.dtype), p.value(op)
+            names = tuple(
+                p.arithmetic.combine(str(op.value), dtype, lanes, name, p.lane_name(op.args[0], copy, lanes))
+                for copy, name in enumerate(before.names)
+            )
+            p.values.set(op.number, Value(names, lanes, before.scalar))
+            self._accumulators.store(op)
+
+    def print_results(self) -> None:
+        """Print the loads of the current columns' results."""
+        for op in self.reductions:
+            self._accumulators.load(op)
