@@ -70,13 +70,13 @@ def read_call(text: str, arguments: Mapping[str, Any], options: Options) -> Edit
     Raises:
         UnreadableCall: a line is not an input or option, or its value is invalid.
     """
-    known, chosen, is_option = _inputs(arguments), dict[str, Any](), False
-    made, lines = dict(arguments), dict[str, int]()
+    inputs, chosen, is_option = _inputs(arguments), dict[str, Any](), False
+    edited_arguments, lines = dict(arguments), dict[str, int]()
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("#") or not line.strip():
             is_option = is_option or line.startswith("# options")
             continue
-        path = next((n for n in (OPTION_NAMES if is_option else known) if line.startswith(f"{n}:")), None)
+        path = next((n for n in (OPTION_NAMES if is_option else inputs) if line.startswith(f"{n}:")), None)
         if path is None:
             raise UnreadableCall(number, f"the call has no such {'option' if is_option else 'input'}")
         value = line[len(path) + 1 :].strip()
@@ -84,22 +84,22 @@ def read_call(text: str, arguments: Mapping[str, Any], options: Options) -> Edit
         try:
             if is_option:
                 chosen |= _option(path, value, options)
-            elif value != _input_text(known[path]):
-                edit = {path: _edit_of(value, is_tensor="value" not in known[path].fields)}
-                made = {n: edited_argument(n, v, edit) for n, v in made.items()}
+            elif value != _input_text(inputs[path]):
+                edit = {path: _edit_of(value, is_tensor="value" not in inputs[path].fields)}
+                edited_arguments = {n: edited_argument(n, v, edit) for n, v in edited_arguments.items()}
         except BadArgument as error:
             raise UnreadableCall(number, str(error).rstrip(".")) from error
-    return EditedCall(made, _check_options(options, chosen, lines), lines)
+    return EditedCall(edited_arguments, _check_options(options, chosen, lines), lines)
 
 
 def _edit_of(value: str, *, is_tensor: bool) -> dict[str, str]:
     if not is_tensor:
         return {"value": value}
-    found = _TENSOR.match(value)
-    if found is None:
+    match = _TENSOR.match(value)
+    if match is None:
         raise BadArgument("write a tensor as float32[4, 8], with 'requires_grad' behind it if it needs a gradient")
-    grad = str(found["grad"] is not None)
-    return {"dtype": found["dtype"], "shape": found["shape"], "stride": found["stride"] or "", "requires_grad": grad}
+    grad = str(match["grad"] is not None)
+    return {"dtype": match["dtype"], "shape": match["shape"], "stride": match["stride"] or "", "requires_grad": grad}
 
 
 def _option(name: str, value: str, options: Options) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def _option(name: str, value: str, options: Options) -> dict[str, Any]:
 def _check_options(options: Options, chosen: Mapping[str, Any], lines: Mapping[str, int]) -> Options:
     for name, value in chosen.items():
         try:
-            given = {"backend": options.backend} | {name: value}
-            api.make_options(**given)
+            with_option = {"backend": options.backend} | {name: value}
+            api.make_options(**with_option)
         except EngineError as error:
             raise UnreadableCall(lines[name], str(error).rstrip(".")) from error
     return replace(options, **chosen)
@@ -127,10 +127,10 @@ def _check_options(options: Options, chosen: Mapping[str, Any], lines: Mapping[s
 def call_code(name: str, arguments: Mapping[str, Any], options: Options) -> str:
     """Return Python that makes the inputs of a call, compiles the function and calls it."""
     changed = {n: getattr(options, n) for n in OPTION_NAMES if getattr(options, n) != getattr(Options(), n)}
-    given = "".join(f", {n}={v!r}" for n, v in changed.items() if not callable(v))
-    made = [f"{n} = {_value_code(v)}" for n, v in arguments.items() if _is_known(v)]
-    call = f"engine.compile({name}{given})({', '.join(arguments)})"
-    return "\n".join(["import engine", "import torch", "", *made, call, ""])
+    option_text = "".join(f", {n}={v!r}" for n, v in changed.items() if not callable(v))
+    assignments = [f"{n} = {_value_code(v)}" for n, v in arguments.items() if _is_known(v)]
+    call = f"engine.compile({name}{option_text})({', '.join(arguments)})"
+    return "\n".join(["import engine", "import torch", "", *assignments, call, ""])
 
 
 def _is_known(value: Any) -> bool:

@@ -39,14 +39,14 @@ def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
     Raises:
         BadArgument: there is no such graph or kernel.
     """
-    found = next((c for c in session.compilations if c.id == compilation), None)
-    graph = next((g for g in found.graphs if g.stage == stage and g.nodes), None) if found is not None else None
-    kernel = next((k for k in editable_kernels(found) if k.id == stage), None) if found is not None else None
-    if found is None or (kernel is None and (graph is None or stage not in STAGES)):
+    record = next((c for c in session.compilations if c.id == compilation), None)
+    graph = next((g for g in record.graphs if g.stage == stage and g.nodes), None) if record is not None else None
+    kernel = next((k for k in editable_kernels(record) if k.id == stage), None) if record is not None else None
+    if record is None or (kernel is None and (graph is None or stage not in STAGES)):
         raise errors.BadArgument(
             f"{compilation} has no {stage!r} graph to edit: choose one of {', '.join(STAGES)} or the id of a kernel."
         )
-    name = next((f.name for f in session.frames if f.id == found.frame), "")
+    name = next((f.name for f in session.frames if f.id == record.frame), "")
     if kernel is not None:
         return kernel_text(kernel, compilation, name)
     assert graph is not None
@@ -126,10 +126,10 @@ class EditedFunction:
 
     def keep(self, path: str | pathlib.Path) -> pathlib.Path:
         """Write a Python file whose ``apply(fn)`` compiles a function with these edits."""
-        found = pathlib.Path(path)
+        file = pathlib.Path(path)
         backend = self._options.backend if api.backend_is_named(self._options) else "triton"
-        found.write_text(edit_file_text(self._texts, str(backend)), encoding="utf-8")
-        return found
+        file.write_text(edit_file_text(self._texts, str(backend)), encoding="utf-8")
+        return file
 
 
 def edit_file_text(texts: Mapping[str, str], backend: str) -> str:

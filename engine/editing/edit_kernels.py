@@ -20,8 +20,8 @@ _HEAD = re.compile(r"[#;] kernel (\S+) of (\S+) (.*): (\w+)$")
 
 def editable_kernels(compilation: CompilationRecord) -> tuple[KernelRecord, ...]:
     """Return the kernels of a compilation whose text can be edited."""
-    found = (*compilation.cpu_kernels, *compilation.kernels) if compilation.compiler == "engine" else ()
-    return tuple(k for k in found if k.language in LANGUAGES and k.text and not k.is_hand_written)
+    kernels = (*compilation.cpu_kernels, *compilation.kernels) if compilation.compiler == "engine" else ()
+    return tuple(k for k in kernels if k.language in LANGUAGES and k.text and not k.is_hand_written)
 
 
 def text_digest(text: str) -> str:
@@ -79,10 +79,10 @@ def triton_problem(kernel: GeneratedKernel, text: str) -> tuple[str, int] | None
     except (SyntaxError, ValueError) as error:
         return f"syntax error: {getattr(error, 'msg', error)}", getattr(error, "lineno", None) or 1
     names = [a.name for a in kernel.args]
-    found: Any = next((n for n in tree.body if getattr(n, "name", "") == kernel.name and hasattr(n, "args")), None)
+    definition: Any = next((n for n in tree.body if getattr(n, "name", "") == kernel.name and hasattr(n, "args")), None)
     wanted = f"def {kernel.name}({', '.join(names)})"
-    if found is None:
+    if definition is None:
         return f"it must define the kernel that is launched: {wanted}", 1
-    if [a.arg for a in found.args.args] != names:
-        return f"the kernel is launched with these parameters, so keep them: {wanted}", found.lineno
+    if [a.arg for a in definition.args.args] != names:
+        return f"the kernel is launched with these parameters, so keep them: {wanted}", definition.lineno
     return None

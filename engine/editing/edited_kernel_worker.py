@@ -121,8 +121,8 @@ def _times(trial: KernelTrial, kinds: tuple[str, ...], runs: list[Callable[..., 
     buffers = {a.buffer: RedzonedBuffer(a).tensor for a in buffer_arguments(trial.arguments)}
     pairs: list[tuple[str, Any]] = list(zip(kinds, trial.arguments, strict=True))
     values = tuple(buffers[a.buffer] if kind == "pointer" else a for kind, a in pairs)
-    found = [[seconds_of(functools.partial(_launch, run, kinds, values)) for run in runs] for _ in range(3)]
-    return tuple(map(min, zip(*found, strict=True)))
+    rounds = [[seconds_of(functools.partial(_launch, run, kinds, values)) for run in runs] for _ in range(3)]
+    return tuple(map(min, zip(*rounds, strict=True)))
 
 
 def _write_table(memory: mmap.mmap, buffers: Mapping[str, RedzonedBuffer]) -> None:
@@ -180,7 +180,7 @@ def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None
         module = llvm.parse_assembly(text)
         module.verify()
         wanted = llvm.parse_assembly(original).get_function(name)
-        found = module.get_function(name)
+        function = module.get_function(name)
     except NameError:
         return f"it must define @{name}, which is launched", 1
     except RuntimeError as error:
@@ -191,7 +191,7 @@ def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None
         said = rest.partition("\n")[0].strip()
         at_fault = (n for n, line in enumerate(text.split("\n"), 1) if said and line.strip().startswith(said))
         return first.rstrip("!."), next(at_fault, 1)
-    if str(found.global_value_type) != str(wanted.global_value_type) or found.is_declaration:
+    if str(function.global_value_type) != str(wanted.global_value_type) or function.is_declaration:
         line = next((n for n, x in enumerate(text.split("\n"), 1) if f"@{name}(" in x), 1)
         return f"@{name} must have the type {wanted.global_value_type}, with which it is launched", line
     return None
@@ -240,11 +240,11 @@ def _innermost_message(error: BaseException) -> str:
 def _line_in(error: BaseException, file: str) -> int:
     """Return the line of a file that an error or its innermost cause comes from, or 0."""
     line = 0
-    found: BaseException | None = error
-    while found is not None:
-        lines = [f.lineno for f in traceback.extract_tb(found.__traceback__) if f.filename == file]
+    cause: BaseException | None = error
+    while cause is not None:
+        lines = [f.lineno for f in traceback.extract_tb(cause.__traceback__) if f.filename == file]
         line = lines[-1] if lines and lines[-1] else line
-        found = found.__cause__
+        cause = cause.__cause__
     return line
 
 

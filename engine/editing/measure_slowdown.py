@@ -72,8 +72,8 @@ def measure_slowdown(eager: Run, compiled: Run, make_inputs: Callable[[], Sequen
         _time_run(run, make_inputs())
     end = time.perf_counter() + TIMED_SECONDS
     while len(times[0]) < MIN_CALLS or (len(times[0]) < MAX_CALLS and time.perf_counter() < end):
-        for run, found in zip((eager, compiled), times, strict=True):
-            found.append(_time_run(run, make_inputs()))
+        for run, seconds in zip((eager, compiled), times, strict=True):
+            seconds.append(_time_run(run, make_inputs()))
     return Slowdown(min(times[0]), min(times[1]))
 
 
@@ -92,16 +92,16 @@ def repeated_slowdown(measure: Callable[[], Slowdown]) -> tuple[Slowdown, float]
 
     More measurements follow while that factor is over ``MAX_SPREAD``: on a busy machine, few are undisturbed.
     """
-    found = [measure() for _ in range(REPEATS)]
-    while (spread := _relative_spread(found)) > MAX_SPREAD and len(found) < MAX_REPEATS:
-        found.append(measure())
-    return functools.reduce(Slowdown.fastest, found), spread
+    measurements = [measure() for _ in range(REPEATS)]
+    while (spread := _relative_spread(measurements)) > MAX_SPREAD and len(measurements) < MAX_REPEATS:
+        measurements.append(measure())
+    return functools.reduce(Slowdown.fastest, measurements), spread
 
 
-def _relative_spread(found: Sequence[Slowdown]) -> float:
+def _relative_spread(measurements: Sequence[Slowdown]) -> float:
     """Return the second least excess as a multiple of the least one."""
-    eager = min(s.eager for s in found)
-    least, second = sorted(s.compiled - eager for s in found)[:2]
+    eager = min(s.eager for s in measurements)
+    least, second = sorted(s.compiled - eager for s in measurements)[:2]
     return second / least if least > 0 else float("inf")
 
 
@@ -110,15 +110,15 @@ def is_similarly_slow(measure: Callable[[], Slowdown], original: Slowdown) -> bo
 
     One measurement far below the limits decides. Else it is repeated, and the fastest times decide.
     """
-    found = measure()
+    fastest = measure()
     for _ in range(REPEATS - 1):
-        if _margin(found, original) < CLEAR_MARGIN:
+        if _margin(fastest, original) < CLEAR_MARGIN:
             return False
-        found = found.fastest(measure())
-    return _margin(found, original) >= 1
+        fastest = fastest.fastest(measure())
+    return _margin(fastest, original) >= 1
 
 
-def _margin(found: Slowdown, original: Slowdown) -> float:
+def _margin(slowdown: Slowdown, original: Slowdown) -> float:
     """Return a part's distance to the nearer limit as a factor; at least 1 if similarly slow."""
-    share = found.excess / (KEPT_EXCESS * original.excess)
-    return min(share, (found.ratio - 1) / (MIN_RATIO - 1))
+    share = slowdown.excess / (KEPT_EXCESS * original.excess)
+    return min(share, (slowdown.ratio - 1) / (MIN_RATIO - 1))

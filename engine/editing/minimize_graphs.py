@@ -140,25 +140,25 @@ def minimize(
     if fails and fails not in FAILURES:
         raise BadArgument(f"A graph does not fail with {fails!r}: choose one of {', '.join(FAILURES)}.")
     search = _Search(backend, time.monotonic() + seconds, on_progress, stop or threading.Event())
-    found = None
+    failing_graph = None
     for module, inputs in _traced_graphs(fn, args, kwargs):
         try:
             outcome = search.timed_outcome(module, inputs) if fails == SLOWER else search.outcome_of(module, inputs)
         except _Stopped:
             raise NotReproduced("The search was stopped before a failure was found.") from None
         if outcome.kind and fails in ("", outcome.kind):
-            found = module, inputs, outcome
+            failing_graph = module, inputs, outcome
             break
-    if found is None:
+    if failing_graph is None:
         if fails == SLOWER:
             raise NotReproduced(f"No graph of the call takes over {MIN_RATIO} times the time of eager.")
         raise NotReproduced(f"No graph of the call fails{f' with a {fails}' if fails else ''}: it agrees with eager.")
-    return search.minimize(*found)
+    return search.minimize(*failing_graph)
 
 
 def _traced_graphs(fn: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.GraphModule, tuple[Any, ...]]]:
     """Return the graphs of a call, which runs in eager, each with its first inputs."""
-    found: list[tuple[torch.fx.GraphModule, tuple[Any, ...]]] = []
+    graphs: list[tuple[torch.fx.GraphModule, tuple[Any, ...]]] = []
 
     def capture(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         calls: list[int] = []
@@ -166,13 +166,13 @@ def _traced_graphs(fn: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.Graph
         def run(*inputs: Any) -> Any:
             if not calls:
                 calls.append(1)
-                found.append((graph, tuple(map(_copy_leaf, inputs))))
+                graphs.append((graph, tuple(map(_copy_leaf, inputs))))
             return graph(*inputs)
 
         return run
 
     api.compile(unwrap_compiled(fn), backend=capture)(*args, **kwargs)
-    return found
+    return graphs
 
 
 class _Stopped(Exception):
@@ -197,16 +197,16 @@ class _Search:
 
     def outcome_of(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
         """Run a graph compiled and in eager, in a forked process, and compare."""
-        found = self._fork(lambda: self._run(module, inputs), module, inputs)
-        match found.ending:
+        result = self._fork(lambda: self._run(module, inputs), module, inputs)
+        match result.ending:
             case RunEnd.RETURNED:
-                return Outcome(*found.value)
+                return Outcome(*result.value)
             case RunEnd.CRASHED:
                 return Outcome("crash", sentence="The process crashes.")
             case RunEnd.TIMED_OUT:
                 return Outcome("hang", sentence=f"The call does not end within {TRIAL_SECONDS:.0f} s.")
             case _:
-                return Outcome("exception", found.error, f"{found.problem}.")
+                return Outcome("exception", result.error, f"{result.problem}.")
 
     def timed_outcome(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
         """Time a graph in turns with eager, several times; no failure if it is as fast.
@@ -214,27 +214,27 @@ class _Search:
         Raises:
             NotReproduced: the measurements differ too much.
         """
-        found, spread = repeated_slowdown(lambda: self._slowdown(module, inputs))
-        if found.ratio <= MIN_RATIO:
-            return Outcome(sentence=found.sentence)
+        slowdown, spread = repeated_slowdown(lambda: self._slowdown(module, inputs))
+        if slowdown.ratio <= MIN_RATIO:
+            return Outcome(sentence=slowdown.sentence)
         if spread > MAX_SPREAD:
             raise NotReproduced(
                 "The measured slowdown varies too much to say which operations cause it. "
-                f"Close other programs, or use larger inputs. {found.sentence}"
+                f"Close other programs, or use larger inputs. {slowdown.sentence}"
             )
-        return Outcome(SLOWER, sentence=found.sentence, slowdown=found)
+        return Outcome(SLOWER, sentence=slowdown.sentence, slowdown=slowdown)
 
     def _slowdown(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Slowdown:
         """Time a graph in a forked process; zeros if it has no result."""
-        found = self._fork(lambda: self._time(module, inputs), module, inputs)
-        return Slowdown(*found.value) if found.ending is RunEnd.RETURNED else Slowdown()
+        result = self._fork(lambda: self._time(module, inputs), module, inputs)
+        return Slowdown(*result.value) if result.ending is RunEnd.RETURNED else Slowdown()
 
     def _fork(self, work: Callable[[], Any], module: torch.fx.GraphModule, inputs: Sequence[Any]) -> ForkedResult:
         if self._stop.is_set():
             raise _Stopped
         self._trials += 1
         start = time.monotonic()
-        found = run_in_fork(
+        result = run_in_fork(
             work,
             seconds=self._limit,
             blocks_effects=False,
@@ -243,13 +243,13 @@ class _Search:
         )
         if self._stop.is_set():
             raise _Stopped
-        if found.ending in (RunEnd.NOT_FORKED, RunEnd.BLOCKED):
-            raise BadArgument(f"The call cannot be tried in another process: {found.problem}.")
-        if found.ending is not RunEnd.TIMED_OUT:
+        if result.ending in (RunEnd.NOT_FORKED, RunEnd.BLOCKED):
+            raise BadArgument(f"The call cannot be tried in another process: {result.problem}.")
+        if result.ending is not RunEnd.TIMED_OUT:
             self._longest = max(self._longest, time.monotonic() - start)
         if self._on_progress is not None:
             self._on_progress(f"trial {self._trials}{self._left}")
-        return found
+        return result
 
     def _fails_same_way(self, module: torch.fx.GraphModule, inputs: Sequence[Any], outcome: Outcome) -> bool:
         """Return True if a smaller graph fails like the original one."""
@@ -262,8 +262,8 @@ class _Search:
     def _time(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[float, float]:
         """Return the seconds in eager and compiled, in the forked process."""
         run = api.compile(module, backend=self._backend)
-        found = measure_slowdown(module, run, lambda: _copy_with_seed(inputs))
-        return found.eager, found.compiled
+        slowdown = measure_slowdown(module, run, lambda: _copy_with_seed(inputs))
+        return slowdown.eager, slowdown.compiled
 
     def _run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[str, str, str]:
         """Return an outcome, in the forked process."""
@@ -347,17 +347,17 @@ def _calls(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 def _values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.fx.Node, Any]:
     """Return a copy of each node's value in eager."""
-    found: dict[torch.fx.Node, Any] = {}
+    values: dict[torch.fx.Node, Any] = {}
 
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
             value = super().run_node(n)
-            found[n] = torch.fx.node.map_aggregate(value, _copy_leaf)
+            values[n] = torch.fx.node.map_aggregate(value, _copy_leaf)
             return value
 
     torch.manual_seed(SEED)
     Recorder(module).run(*map(_copy_leaf, inputs))
-    return found
+    return values
 
 
 def _extract_subgraph(
@@ -365,18 +365,18 @@ def _extract_subgraph(
 ) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
     """Return the graph of some operations, with the other values that they need as inputs."""
     graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs = []
     for node in module.graph.nodes:
         is_needed = any(user in kept for user in node.users)
         if is_needed and node not in kept and node.op != "get_attr":
-            made[node] = graph.placeholder(node.name)
+            copies[node] = graph.placeholder(node.name)
             inputs.append(values[node])
     for node in module.graph.nodes:
         if node in kept or (node.op == "get_attr" and any(user in kept for user in node.users)):
-            made[node] = graph.node_copy(node, made.__getitem__)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     results = [n for n in module.graph.nodes if n in kept and not (n.users and all(u in kept for u in n.users))]
-    graph.output(tuple(made[n] for n in results))
+    graph.output(tuple(copies[n] for n in results))
     return torch.fx.GraphModule(module, graph), tuple(inputs)
 
 
@@ -389,8 +389,8 @@ def _copy_leaf(value: Any) -> Any:
     """Return a leaf with a tensor's values and strides; other values unchanged."""
     if not torch.is_tensor(value):
         return value
-    made = value.detach().clone(memory_format=torch.preserve_format)
-    return made.requires_grad_(value.requires_grad)
+    copy = value.detach().clone(memory_format=torch.preserve_format)
+    return copy.requires_grad_(value.requires_grad)
 
 
 def _uses_gpu(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
@@ -410,5 +410,5 @@ def _shorten_dims(value: Any, size: int, shorter: int) -> Any:
     """Return a tensor with each dimension of one size cut to another."""
     if not torch.is_tensor(value) or size not in value.shape:
         return value
-    made = value.detach()[tuple(slice(shorter) if n == size else slice(None) for n in value.shape)]
-    return made.clone().requires_grad_(value.requires_grad)
+    shortened = value.detach()[tuple(slice(shorter) if n == size else slice(None) for n in value.shape)]
+    return shortened.clone().requires_grad_(value.requires_grad)

@@ -68,17 +68,17 @@ def _checkpointed(options: Mapping[str, Any], function: Callable[..., Any]) -> C
 
 def _try_policy(session: Session, trial: Trial, policy: str, code: str, options: Mapping[str, Any]) -> CheckpointTrial:
     wrap = functools.partial(_checkpointed, options)
-    found = run_in_fork(lambda: trial.run_wrapped(wrap), uses_gpu=graphs_use_gpu(session))
-    problem = found.problem.partition("\n")[0] or found.value.get("problem", "")
+    result = run_in_fork(lambda: trial.run_wrapped(wrap), uses_gpu=graphs_use_gpu(session))
+    problem = result.problem.partition("\n")[0] or result.value.get("problem", "")
     if problem:
         return CheckpointTrial(policy, code, problem=problem.rstrip("."))
-    after = Session.from_data(from_jsonable(SessionData, found.value["after"], "after"))
-    for made in reversed(after.compilations):
-        partition = made.aot.partition if made.aot else None
+    after = Session.from_data(from_jsonable(SessionData, result.value["after"], "after"))
+    for compilation in reversed(after.compilations):
+        partition = compilation.aot.partition if compilation.aot else None
         if partition is not None:
-            peaks = tuple(record.peak_bytes for record in made.memory)
+            peaks = tuple(record.peak_bytes for record in compilation.memory)
             saved = [v for v in partition.values if v.action == "saved" and v.bytes]
             largest = max(saved, key=lambda v: v.bytes, default=None)
-            difference = found.value["difference"]
+            difference = result.value["difference"]
             return CheckpointTrial(policy, code, partition.saved_bytes, peaks, difference, largest=largest)
     return CheckpointTrial(policy, code, problem="no backward was compiled")

@@ -73,8 +73,8 @@ class EditTrial:
         if self.unused:
             return self.unused[0]
         if self.entry:  # The difference begins with a node's name.
-            found = f"{self.difference}." if self.difference else "The kernel's results are those of ATen."
-            return " ".join((found, *self.not_run))
+            outcome = f"{self.difference}." if self.difference else "The kernel's results are those of ATen."
+            return " ".join((outcome, *self.not_run))
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
         return f"{text}." if text else "Results, mutations and gradients are those of eager."
 
@@ -110,14 +110,14 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
     trial = Trial(dispatch, calls[-1], arguments, with_target(dispatch.compiler.options))
-    found = run_in_fork(lambda: trial.run(edits), uses_gpu=graphs_use_gpu(session))
-    if found.problem:
-        return EditTrial(problem=f"The edited call has no result: {found.problem}.")
-    made = dict(found.value)
+    result = run_in_fork(lambda: trial.run(edits), uses_gpu=graphs_use_gpu(session))
+    if result.problem:
+        return EditTrial(problem=f"The edited call has no result: {result.problem}.")
+    fields = dict(result.value)
     for side in ("before", "after"):
-        made[side] = Session.from_data(from_jsonable(SessionData, made[side], side))
-    made["unused"], made["seconds"] = tuple(made["unused"]), tuple(made["seconds"])
-    return EditTrial(**made)
+        fields[side] = Session.from_data(from_jsonable(SessionData, fields[side], side))
+    fields["unused"], fields["seconds"] = tuple(fields["unused"]), tuple(fields["seconds"])
+    return EditTrial(**fields)
 
 
 def editable_call(session: Session, compilation: str) -> str:
@@ -159,22 +159,22 @@ def try_call(session: Session, compilation: str, text: str) -> EditTrial:
     try:
         dispatch, calls = calls_of(session, compilation)
         edited = read_call(text, calls[-1].arguments, dispatch.compiler.options)
-        given = [*(c.arguments for c in calls[:-1]), edited.arguments]
-        arguments = [{n: resolve_argument(v) for n, v in one.items()} for one in given]
+        argument_sets = [*(c.arguments for c in calls[:-1]), edited.arguments]
+        arguments = [{n: resolve_argument(v) for n, v in one.items()} for one in argument_sets]
     except UnreadableCall as error:
         return EditTrial(problem=f"Line {error.line}: {error}.", edit=CALL, line=error.line)
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
     trial = Trial(dispatch, calls[-1], arguments, with_target(edited.options))
-    found = run_in_fork(trial.run_call, uses_gpu=graphs_use_gpu(session))
-    if found.problem:
-        line = edited.lines.get("fullgraph", 0) if found.error == "GraphBreak" else 0
-        reason = found.problem.partition("\n")[0].rstrip(".")
+    result = run_in_fork(trial.run_call, uses_gpu=graphs_use_gpu(session))
+    if result.problem:
+        line = edited.lines.get("fullgraph", 0) if result.error == "GraphBreak" else 0
+        reason = result.problem.partition("\n")[0].rstrip(".")
         return EditTrial(problem=f"The edited call has no result: {reason}.", edit=CALL, line=line)
-    if "problem" in found.value:
-        return EditTrial(problem=found.value["problem"])
-    after = Session.from_data(from_jsonable(SessionData, found.value["after"], "after"))
-    return EditTrial(session, after, difference=found.value["difference"])
+    if "problem" in result.value:
+        return EditTrial(problem=result.value["problem"])
+    after = Session.from_data(from_jsonable(SessionData, result.value["after"], "after"))
+    return EditTrial(session, after, difference=result.value["difference"])
 
 
 def editable_graphs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
@@ -193,8 +193,8 @@ def matching_compilation(session: Session, compilation: str, other: Session) -> 
         if (f.name, f.file, f.first_line, f.resumes_after)
         == (frame.name, frame.file, frame.first_line, frame.resumes_after)
     ]
-    found = [c for c in other.compilations if c.frame in same]
-    return found[-1] if found else None
+    candidates = [c for c in other.compilations if c.frame in same]
+    return candidates[-1] if candidates else None
 
 
 def calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list[RecordedCall]]:
@@ -265,17 +265,21 @@ class Trial:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             after, edited = self._compile(tuple(e.as_pass() for e in edits))
-        found = {"before": before.to_dict(), "after": after.to_dict(), "unused": [e.unused for e in edits if e.unused]}
+        outcome = {
+            "before": before.to_dict(),
+            "after": after.to_dict(),
+            "unused": [e.unused for e in edits if e.unused],
+        }
         undone = next((w for w in caught if w.category is PassUndone), None)
         if undone is not None and is_fork_backward_error(undone.message):
-            return found | {"problem": f"The edited call has no result: {NO_BACKWARD_IN_FORK}.", "seconds": []}
+            return outcome | {"problem": f"The edited call has no result: {NO_BACKWARD_IN_FORK}.", "seconds": []}
         if undone is not None:
             name = undone.filename.removeprefix("<edit ").removesuffix(">")
-            return found | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
+            return outcome | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
         with self.call.modes.active():
             difference = difference_of_calls(self._callable(function), self._callable(edited), self._inputs)
             seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)
-        return found | {"difference": difference, "seconds": seconds, "after": after.to_dict()}
+        return outcome | {"difference": difference, "seconds": seconds, "after": after.to_dict()}
 
     def _compile(self, edits: tuple[UserPass, ...], function: Any = None) -> tuple[Session, Run]:
         """Record a compilation of the calls; kernels for a GPU are not compiled further."""
@@ -309,9 +313,9 @@ def _interleaved_times(runs: Sequence[Run], make_inputs: Callable[[], Sequence[A
     times: list[list[float]] = [[] for _ in runs]
     end = time.perf_counter() + TIMED_SECONDS
     while not times[0] or (len(times[0]) < TIMED_RUNS and time.perf_counter() < end):
-        for run, found in zip(runs, times, strict=True):
+        for run, seconds in zip(runs, times, strict=True):
             inputs = make_inputs()
             start = time.perf_counter()
             run(*inputs)
-            found.append(time.perf_counter() - start)
-    return [statistics.median(found) for found in times]
+            seconds.append(time.perf_counter() - start)
+    return [statistics.median(seconds) for seconds in times]

@@ -105,17 +105,17 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
         if record is None:
             return replace(trial, unused=(edit.unused,))
         try:
-            found = _run(session, compilation, record, edit)
+            run = _run(session, compilation, record, edit)
         except ValueError as error:
             not_run[name] = f"Kernel {record.id} cannot be run alone: {error}."
             continue
-        made = replace(record, text=edit.text, targets=tuple(filter(None, (found.target,))), verify=None)
-        after.update_compilation(compilation, functools.partial(_with_kernel, kernel=made))
-        if problem := _problem_of(found):
-            return replace(trial, problem=_sentence(problem, found.line), edit=name, line=found.line + 1)
-        if found.comparison is not None and found.comparison.outcome == "different":
-            trial = replace(trial, difference=found.comparison.note)
-        trial = replace(trial, seconds=found.seconds if len(texts) == 1 else ())
+        edited_record = replace(record, text=edit.text, targets=tuple(filter(None, (run.target,))), verify=None)
+        after.update_compilation(compilation, functools.partial(_with_kernel, kernel=edited_record))
+        if problem := _problem_of(run):
+            return replace(trial, problem=_sentence(problem, run.line), edit=name, line=run.line + 1)
+        if run.comparison is not None and run.comparison.outcome == "different":
+            trial = replace(trial, difference=run.comparison.note)
+        trial = replace(trial, seconds=run.seconds if len(texts) == 1 else ())
     if len(not_run) == len(texts):
         name, problem = next(reversed(not_run.items()))
         return replace(trial, problem=problem, edit=name, line=1)
@@ -130,10 +130,10 @@ def _run(session: Session, compilation: str, record: KernelRecord, edit: KernelT
     """
     finished, key = _finished.setdefault(session, {}), (compilation, record.id, edit.text)
     if key not in finished:
-        found = _run_uncached(_launch_of(session, compilation, record), edit)
-        if _problem_of(found):
-            return found
-        finished[key] = found
+        run = _run_uncached(_launch_of(session, compilation, record), edit)
+        if _problem_of(run):
+            return run
+        finished[key] = run
     return finished[key]
 
 
@@ -148,11 +148,11 @@ def _run_uncached(launch: _Launch, edit: KernelTextEdit) -> EditedRun:
         return _run_triton(source, trial, notes, target)
 
 
-def _problem_of(found: EditedRun) -> str:
+def _problem_of(run: EditedRun) -> str:
     """Return why a run has no result."""
-    if not found.problem and found.comparison is not None and found.comparison.outcome == "not verifiable":
-        return found.comparison.note.removeprefix("not verifiable: ")
-    return found.problem
+    if not run.problem and run.comparison is not None and run.comparison.outcome == "not verifiable":
+        return run.comparison.note.removeprefix("not verifiable: ")
+    return run.problem
 
 
 def _with_kernel(compilation: CompilationRecord, kernel: KernelRecord) -> CompilationRecord:
@@ -180,8 +180,8 @@ def _launch_of(session: Session, compilation: str, record: KernelRecord) -> _Lau
         return _prepared[session][1]
     for lowered in session_jobs.lowered_graphs_of(session).get(compilation, ()):
         if any(k.id == record.id and k.text == record.text for k in lowered.program.kernels):
-            made = kernel_trial(lowered.program, lowered.graph, lowered.inputs, record.id)
-            _prepared[session] = key, (*made, lowered.program.target)
+            trial = kernel_trial(lowered.program, lowered.graph, lowered.inputs, record.id)
+            _prepared[session] = key, (*trial, lowered.program.target)
             return _prepared[session][1]
     raise ValueError("its inputs are gone, as the session was loaded from a file")
 
@@ -198,8 +198,8 @@ def _run_cpu(source: GeneratedKernel, trial: KernelTrial, notes: str) -> EditedR
 
 
 def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target: str) -> EditedRun:
-    if found := triton_problem(source, trial.text):
-        return EditedRun(problem=found[0], line=found[1])
+    if problem := triton_problem(source, trial.text):
+        return EditedRun(problem=problem[0], line=problem[1])
     unit = compile_unit_of(replace(source, text=trial.text, fallback_configs=()))
     compiled: queue.SimpleQueue[tuple[TargetRecord | None, str | None]] = queue.SimpleQueue()
     _compiler.submit(_COMPILE_TASK, (unit, target), lambda record, reason: compiled.put((record, reason)))
@@ -210,9 +210,11 @@ def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target:
         text = f"the kernel does not end within {SECONDS:.0f} s" if line else f"the kernel cannot be run: {error}"
         run = EditedRun(problem=text, line=line)
     with allow_interrupts():
-        made, reason = compiled.get()
-    made = made or TargetRecord(target, error=f"Triton could not compile {source.name} for {target}: {reason}.")
-    if made.error and not run.problem:
-        at = re.search(r" at line (\d+): (.*)", made.error)
-        run = EditedRun(problem=at[2] if at else made.error, line=int(at[1]) if at else 0)
-    return replace(run, target=made, seconds=())
+        compiled_target, reason = compiled.get()
+    compiled_target = compiled_target or TargetRecord(
+        target, error=f"Triton could not compile {source.name} for {target}: {reason}."
+    )
+    if compiled_target.error and not run.problem:
+        at = re.search(r" at line (\d+): (.*)", compiled_target.error)
+        run = EditedRun(problem=at[2] if at else compiled_target.error, line=int(at[1]) if at else 0)
+    return replace(run, target=compiled_target, seconds=())

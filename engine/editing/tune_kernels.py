@@ -47,8 +47,8 @@ class Tuning:
     @property
     def record(self) -> TuningRecord:
         """The record in the session, which also holds the points of earlier calls."""
-        found = self.session.compilation(self.compilation)
-        kernels = (*found.cpu_kernels, *found.kernels)
+        compilation = self.session.compilation(self.compilation)
+        kernels = (*compilation.cpu_kernels, *compilation.kernels)
         return next((k.tuning for k in kernels if k.id == self.kernel and k.tuning), TuningRecord(()))
 
     @property
@@ -75,17 +75,17 @@ class Tuning:
         Raises:
             BadArgument: nothing was measured and no values are given, or they were not tried, or failed.
         """
-        found = self.best
+        point = self.best
         if values is not None:
             wanted = all_values(self.loops, self.target, values)
-            found = next((p for p in self.points if p.values == wanted), None)
-        if found is None or found.problem:
+            point = next((p for p in self.points if p.values == wanted), None)
+        if point is None or point.problem:
             raise BadArgument(
                 "These settings were not measured, or failed: choose settings that were tried and worked."
             )
-        store_tuning(self.loops, self.target, found.values, found.seconds, self.usual_seconds)
-        self._update_record(replace(self.record, chosen=found.values))
-        return found
+        store_tuning(self.loops, self.target, point.values, point.seconds, self.usual_seconds)
+        self._update_record(replace(self.record, chosen=point.values))
+        return point
 
     def forget(self) -> None:
         """Let later compiles of the kernel use the default settings again."""
@@ -102,10 +102,10 @@ class Tuning:
 
     def add(self, points: Sequence[TuningPoint], device: str) -> None:
         """Add points to the record; they replace earlier ones of the same settings."""
-        known = self.record
-        found = {tuple(p.values.values()): p for p in (*known.points, *points)}
+        record = self.record
+        points_by_values = {tuple(p.values.values()): p for p in (*record.points, *points)}
         controls = controls_of(self.loops, self.target)
-        self._update_record(replace(known, controls=controls, points=tuple(found.values()), device=device))
+        self._update_record(replace(record, controls=controls, points=tuple(points_by_values.values()), device=device))
 
     def __repr__(self) -> str:
         measured = "" if self.best else " (not measured: it cannot run here)"
@@ -154,9 +154,9 @@ def tune(session: Session, compilation: str, kernel: str, values: Mapping[str, S
         default_seconds, points = _measure(loops, target, settings)
     finally:
         session.set_stage("")
-    made = Tuning(session, compilation, kernel, target, loops, default_seconds)
-    made.add(points, "" if default_seconds is None else device_name(target))
-    return made
+    tuning = Tuning(session, compilation, kernel, target, loops, default_seconds)
+    tuning.add(points, "" if default_seconds is None else device_name(target))
+    return tuning
 
 
 def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredGraph, LoopKernel]:
@@ -222,9 +222,9 @@ def _with_resources(
 ) -> tuple[TuningPoint, ...]:
     """Compile each program's kernel for a GPU that is not here."""
     kernels = [replace(p.kernels[0], id=str(n), fallback_configs=()) for n, p in enumerate(programs)]
-    found: dict[str, TargetRecord] = {}
-    submit_compile_job(kernels, target, found.__setitem__).wait()
-    records = iter([found.get(k.id) for k in kernels])
+    targets: dict[str, TargetRecord] = {}
+    submit_compile_job(kernels, target, targets.__setitem__).wait()
+    records = iter([targets.get(k.id) for k in kernels])
     return tuple(p if p.problem else _with_compile_result(p, next(records)) for p in points)
 
 

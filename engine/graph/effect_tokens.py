@@ -107,9 +107,9 @@ def _next_token(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
     if is_with_effects(node):
         node.args = (token, *node.args[1:])
         node._rename(_operator_name(node))
-        found = next((u for u in node.users if _is_token(u)), None)
-        if found is not None:
-            return found
+        next_token = next((u for u in node.users if _is_token(u)), None)
+        if next_token is not None:
+            return next_token
         called = node
     else:
         with graph.inserting_before(node):

@@ -36,8 +36,11 @@ def _run(kind: str, x: torch.Tensor, hidden: Any, *rest: Any) -> tuple[torch.Ten
     Before torch 2.13, the Python decomposition of an LSTM returns them with a dimension of size 1 too many.
     """
     out, *states = getattr(torch, kind)(x, hidden, *rest)
-    given = hidden if kind == "lstm" else (hidden,)
-    return (out, *(s if s.dim() == h.dim() else s.reshape(h.shape) for s, h in zip(states, given, strict=True)))
+    initial_states = hidden if kind == "lstm" else (hidden,)
+    return (
+        out,
+        *(s if s.dim() == h.dim() else s.reshape(h.shape) for s, h in zip(states, initial_states, strict=True)),
+    )
 
 
 def empty_input_grad(x: torch.Tensor, *, is_batch_first: bool) -> torch.Tensor:

@@ -69,27 +69,27 @@ class CacheHitRecorder:
     def on_compile_start(self, frame_id: str) -> None:
         """Record the code compiled for the last miss, and its arguments for what-if queries."""
         for frame in _convert_frames(sys._getframe(1)):
-            code, found = frame.f_locals["code"], frame.f_locals.get("locals")
+            code, frame_locals = frame.f_locals["code"], frame.f_locals.get("locals")
             if self._last_miss is not None:
                 self._code_of_call_site[self._last_miss] = code
                 self._last_miss = None
-            if isinstance(found, Mapping):
-                self._record_inputs(frame_id, code, found)
+            if isinstance(frame_locals, Mapping):
+                self._record_inputs(frame_id, code, frame_locals)
                 break
         self._last_miss = None
 
-    def _record_inputs(self, frame_id: str, code: CodeType, found: Mapping[str, Any]) -> None:
-        given = inspect.getargs(code)
-        names = [*given.args, *filter(None, (given.varargs, given.varkw)), *code.co_freevars]
-        arguments = {name: found[name] for name in names if name in found}
+    def _record_inputs(self, frame_id: str, code: CodeType, frame_locals: Mapping[str, Any]) -> None:
+        parameters = inspect.getargs(code)
+        names = [*parameters.args, *filter(None, (parameters.varargs, parameters.varkw)), *code.co_freevars]
+        arguments = {name: frame_locals[name] for name in names if name in frame_locals}
         record_stock_arguments(self._session, frame_id, partial(_explain, ref(code)), arguments)
 
     def _record_hit(self, caller: FrameType, *, hit: bool) -> None:
-        place = (caller.f_code, caller.f_lasti)
+        call_site = (caller.f_code, caller.f_lasti)
         if not hit:
-            self._last_miss = place
+            self._last_miss = call_site
             return
-        code = _called_code(caller) or self._code_of_call_site.get(place)
+        code = _called_code(caller) or self._code_of_call_site.get(call_site)
         entries = debug_get_cache_entry_list(code) if code is not None else []
         if not entries:
             return
@@ -106,8 +106,8 @@ def _convert_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _explain(code: Callable[[], CodeType | None], arguments: Mapping[str, Any]) -> CallExplanation | None:
-    found = code()
-    return explain_code(found, arguments) if found is not None else None
+    live_code = code()
+    return explain_code(live_code, arguments) if live_code is not None else None
 
 
 def _called_code(caller: FrameType) -> CodeType | None:

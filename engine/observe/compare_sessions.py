@@ -56,16 +56,16 @@ def _group_frames(session: Session) -> FrameGroups:
 
     Several frames can have one name, as each call of a decorator creates one.
     """
-    found: FrameGroups = {}
+    groups: FrameGroups = {}
     seen: Counter[tuple[str, str]] = Counter()
     compiled = {c.frame for c in session.compilations}
     for frame in session.frames:
         if frame.id not in compiled:
             continue
         key = (_NAME_SUFFIX.sub("", frame.name), _file_key(frame.file))
-        found.setdefault((*key, seen[key]), []).append(frame)
+        groups.setdefault((*key, seen[key]), []).append(frame)
         seen[key] += 1
-    return found
+    return groups
 
 
 def _match_names(before: FrameGroups, after: FrameGroups, *, is_one_compiler: bool) -> FrameGroups:
@@ -75,21 +75,21 @@ def _match_names(before: FrameGroups, after: FrameGroups, *, is_one_compiler: bo
     been renamed. What is left of two compilers is matched in order.
     """
     free = [key for key in before if key not in after]
-    found = after
+    matched = after
     for short in (_without_owner, _without_file):
         names: dict[tuple[str, str, int], tuple[str, str, int]] = {}
-        for key in found:
+        for key in matched:
             equal = None if key in before else next((k for k in free if short(k) == short(key)), None)
             if equal is not None:
                 free.remove(equal)
                 names[key] = equal
-        found = {names.get(key, key): frames for key, frames in found.items()}
-    left = [key for key in found if key not in before]
+        matched = {names.get(key, key): frames for key, frames in matched.items()}
+    left = [key for key in matched if key not in before]
     if is_one_compiler or len(left) != len(free):
-        return found
+        return matched
     # One of them gives a frame of its own to a wrapper that the other one looks through.
     names = dict(zip(left, free, strict=True))
-    return {names.get(key, key): frames for key, frames in found.items()}
+    return {names.get(key, key): frames for key, frames in matched.items()}
 
 
 def _without_file(key: tuple[str, str, int]) -> tuple[str, int]:
@@ -136,7 +136,7 @@ def _compilations_of(session: Session, frames: list[FrameRecord]) -> Compilation
 def _compare_aspects(
     before: CompilationRecords, after: CompilationRecords, *, is_one_compiler: bool
 ) -> tuple[AspectComparison, ...]:
-    found = (
+    aspects = (
         _compare_aspect("compilations", before, after, lambda cs: (c.cause for c in cs), lambda c: str(len(c))),
         compare_graph_lists(before, after, is_one_compiler=is_one_compiler),
         _compare_aspect("results", before, after, _results),
@@ -149,17 +149,17 @@ def _compare_aspects(
         _compare_times("compile time", _compile_seconds(before), _compile_seconds(after)),
         _compare_times("run time of kernels", _run_seconds(before), _run_seconds(after)),
     )
-    return found if is_one_compiler else tuple(map(_without_wording, found))
+    return aspects if is_one_compiler else tuple(map(_without_wording, aspects))
 
 
-def _without_wording(found: AspectComparison) -> AspectComparison:
+def _without_wording(aspect: AspectComparison) -> AspectComparison:
     """Keep what two compilers have in common.
 
     Each words causes and guards, and cuts kernels, in its own way.
     """
-    if found.aspect in ("graphs", "breaks"):
-        return found
-    return replace(found, only_first=(), only_second=(), is_figure=found.aspect != "compilations")
+    if aspect.aspect in ("graphs", "breaks"):
+        return aspect
+    return replace(aspect, only_first=(), only_second=(), is_figure=aspect.aspect != "compilations")
 
 
 def _compare_aspect(

@@ -83,11 +83,11 @@ def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanatio
 
 
 def _explain_entries(name: str, entries: list[Any], scope: Mapping[str, Any], resolve: PathResolver) -> CallExplanation:
-    found = [explain_entry(e, scope, resolve) for e in entries]
+    explanations = [explain_entry(e, scope, resolve) for e in entries]
     ids = tuple(_compile_id(e) for e in entries)
-    hit = next((id for id, (rejection, _) in zip(ids, found, strict=True) if rejection is None), None)
-    refused = tuple(r for r, _ in found if r is not None)
-    return CallExplanation(name, hit, ids, refused, dict(zip(ids, (r for _, r in found), strict=True)))
+    hit = next((id for id, (rejection, _) in zip(ids, explanations, strict=True) if rejection is None), None)
+    refused = tuple(r for r, _ in explanations if r is not None)
+    return CallExplanation(name, hit, ids, refused, dict(zip(ids, (r for _, r in explanations), strict=True)))
 
 
 def explain_entry(

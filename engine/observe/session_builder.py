@@ -181,9 +181,9 @@ class SessionBuilder:
             if entry == "0"
             else "; ".join(r.sentence for r in rejections) or "no earlier cache entry matched the call"
         )
-        made = CompilationRecord(compilation, frame, cause, trace=TraceRecord(), compiler="torch")
-        self.session.put_compilation(made)
-        return made
+        record = CompilationRecord(compilation, frame, cause, trace=TraceRecord(), compiler="torch")
+        self.session.put_compilation(record)
+        return record
 
     def _update(self, event: TraceEvent, **fields: Any) -> None:
         self.session.put_compilation(replace(self._get_compilation(event.compilation), **fields))
@@ -213,25 +213,25 @@ class SessionBuilder:
 
     def _stack_of(self, frames: Any) -> CallStack:
         """Return the names and spans of a recorded stack, outermost first; add its user files."""
-        found: list[tuple[str, Span, str]] = []
+        frames_of_user: list[tuple[str, Span, str]] = []
         for frame in filter(None, map(as_object, as_list(frames))):
             file, number = frame.get("filename"), as_int(frame.get("line")) or 0
             interned = as_int(file)
             path = str(file) if interned is None else self._intern_lookup(interned)
-            found.append((str(frame.get("name", "?")), Span(path, number), str(frame.get("loc") or "")))
-        user = strip_notebook_frames(tuple(span for _, span, _ in found))
-        found = found[len(found) - len(user) :]
-        for _, span, code in found:
+            frames_of_user.append((str(frame.get("name", "?")), Span(path, number), str(frame.get("loc") or "")))
+        user = strip_notebook_frames(tuple(span for _, span, _ in frames_of_user))
+        frames_of_user = frames_of_user[len(frames_of_user) - len(user) :]
+        for _, span, code in frames_of_user:
             self.sources.add_line(span.file, span.line, code)
-        return [(name, span) for name, span, _ in found]
+        return [(name, span) for name, span, _ in frames_of_user]
 
     # Inputs of a compilation.
 
     def _flush_inputs(self, compilation: str) -> None:
         """Store the inputs of a compilation that were received since the last flush."""
         if new_inputs := self._inputs.take(compilation):
-            known = self._get_compilation(compilation)
-            self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **new_inputs}))
+            record = self._get_compilation(compilation)
+            self.session.put_compilation(replace(record, inputs={**(record.inputs or {}), **new_inputs}))
 
     # Graphs.
 
@@ -270,8 +270,8 @@ class SessionBuilder:
         kind = GRAPH_EVENTS[event.name]
         if kind.stage not in BACKWARD_GRAPH_KINDS:
             return kind
-        known = self._graph_digests.get((event.compilation, kind.stage))
-        is_second = known is not None and known.endswith(f" {event.attempt}")
+        earlier_digest = self._graph_digests.get((event.compilation, kind.stage))
+        is_second = earlier_digest is not None and earlier_digest.endswith(f" {event.attempt}")
         head = event.text[:20_000].partition("):\n")[0]
         return BACKWARD_GRAPH_KINDS[kind.stage] if is_second or "tangents_1" in head else kind
 
@@ -282,26 +282,26 @@ class SessionBuilder:
         self._update(event, guards=LazyGuards(event.payload, self.sources.resolve_suffix))
 
     def _on_output_code(self, event: TraceEvent) -> None:
-        known = self._get_compilation(event.compilation)
-        prefix = "bpost" if known.kernels or known.lowering else "post"
+        record = self._get_compilation(event.compilation)
+        prefix = "bpost" if record.kernels or record.lowering else "post"
         text, payload = event.text, event.payload
         kernels = parse_kernels(
-            text, first=len(known.kernels), payload=payload, prefix=f"{prefix}:{event.compilation}:"
+            text, first=len(record.kernels), payload=payload, prefix=f"{prefix}:{event.compilation}:"
         )
-        lowering = parse_lowering(text, payload=payload, before=known.lowering)
-        self._update(event, kernels=(*known.kernels, *kernels), lowering=lowering)
+        lowering = parse_lowering(text, payload=payload, before=record.lowering)
+        self._update(event, kernels=(*record.kernels, *kernels), lowering=lowering)
 
     def _on_provenance(self, event: TraceEvent) -> None:
         """Read Inductor's map from C++ kernels to graph nodes, if provenance tracking is on."""
         self._add_artifact(event)
         with contextlib.suppress(ValueError, AttributeError, TypeError):
             kernel_nodes = json.loads(event.text).get("cppCodeToPost") or {}
-            known = self._get_compilation(event.compilation)
+            record = self._get_compilation(event.compilation)
             nodes = {
                 str(k).partition(":")[0]: tuple(f"post:{event.compilation}:{n}" for n in v)
                 for k, v in kernel_nodes.items()
             }
-            self._update(event, kernels=tuple(with_fused_nodes(k, nodes.get(k.name, ())) for k in known.kernels))
+            self._update(event, kernels=tuple(with_fused_nodes(k, nodes.get(k.name, ())) for k in record.kernels))
 
     def _on_aot_metadata(self, event: TraceEvent) -> None:
         self._add_artifact(event)
@@ -326,19 +326,19 @@ class SessionBuilder:
         self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, graph_break)))
 
     def _on_recompile(self, event: TraceEvent) -> None:
-        found = parse_recompile_reasons(event.text, self.sources.resolve_suffix)
-        found = tuple(replace(r, entry=self.prefix + r.entry) if r.entry else r for r in found)
+        failures = parse_recompile_reasons(event.text, self.sources.resolve_suffix)
+        failures = tuple(replace(r, entry=self.prefix + r.entry) if r.entry else r for r in failures)
         walked = (
             self._live_guard_failures(self.prefix, self.sources.resolve_suffix, self._guards_of)
             if self._live_guard_failures is not None
             else {}
         )
-        found = tuple(
+        failures = tuple(
             replace(r, guard=w.guard, results=w.results, fixes=w.fixes) if (w := walked.get(r.entry)) else r
-            for r in found
+            for r in failures
         )
-        self._guard_failures[event.compilation] = found
-        self._set_cause(event, "; ".join(r.sentence for r in found))
+        self._guard_failures[event.compilation] = failures
+        self._set_cause(event, "; ".join(r.sentence for r in failures))
 
     def _guards_of(self, compilation: str) -> GuardsRecord | None:
         return self.session.compilation(compilation).guards if self._has(compilation) else None
@@ -361,15 +361,18 @@ class SessionBuilder:
 
     def _on_failure(self, event: TraceEvent) -> None:
         text = event.text or json.dumps(event.metadata)
-        found = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
-        known = self._get_compilation(event.compilation)
-        if found[-1].startswith(_BREAK_ERROR) and known.trace is not None and known.trace.breaks:
+        error_lines = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
+        record = self._get_compilation(event.compilation)
+        if error_lines[-1].startswith(_BREAK_ERROR) and record.trace is not None and record.trace.breaks:
             return  # the graph break is recorded; the frame has no resume function
         failure = StageFailure(
-            FAILURE_EVENTS[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch continued without it", text
+            FAILURE_EVENTS[event.name],
+            f"{event.name}: {error_lines[-1].strip()[:500]}",
+            "torch continued without it",
+            text,
         )
-        if not any(f.sentence == failure.sentence for f in known.failures):
-            self._update(event, failures=(*known.failures, failure))
+        if not any(f.sentence == failure.sentence for f in record.failures):
+            self._update(event, failures=(*record.failures, failure))
 
     def _on_cache(self, event: TraceEvent) -> None:
         match = CACHE_EVENT_PATTERN.match(event.name)
@@ -380,9 +383,9 @@ class SessionBuilder:
         lookup = DiskCacheRecord(
             CACHE_EVENTS[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else ""
         )
-        known = self._get_compilation(event.compilation)
-        if lookup not in known.disk_caches:
-            self._update(event, disk_caches=(*known.disk_caches, lookup))
+        record = self._get_compilation(event.compilation)
+        if lookup not in record.disk_caches:
+            self._update(event, disk_caches=(*record.disk_caches, lookup))
         self._add_artifact(event)
 
     def _on_version(self, event: TraceEvent) -> None:
@@ -397,8 +400,8 @@ class SessionBuilder:
         if not event.compilation:
             self.session.add_artifact(artifact)
         else:
-            known = self._get_compilation(event.compilation)
-            self._update(event, artifacts=(*known.artifacts, artifact))
+            record = self._get_compilation(event.compilation)
+            self._update(event, artifacts=(*record.artifacts, artifact))
 
     # End of a compilation.
 
@@ -414,17 +417,17 @@ class SessionBuilder:
         start = as_number(facts.get("start_time"))
         if not self._epoch and start is not None:
             self._epoch = float(start)
-        known = self._get_compilation(event.compilation)
+        record = self._get_compilation(event.compilation)
         timings = parse_timings(facts, self._epoch, is_forward=is_forward)
         symbols = self._symbols.records_of(event.compilation)
-        restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or known.restart_reasons
+        restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or record.restart_reasons
         if skipped := as_text(facts.get("cudagraph_skip_reason")):
             note = f"Kernels are launched one by one: {skipped}"
-            self._update(event, lowering=replace(known.lowering or LoweringRecord(""), launch_mode=note))
+            self._update(event, lowering=replace(record.lowering or LoweringRecord(""), launch_mode=note))
         self._update(
             event,
-            timings=known.timings + timings,
-            observed_symbols=symbols or known.observed_symbols,
+            timings=record.timings + timings,
+            observed_symbols=symbols or record.observed_symbols,
             restart_reasons=restarts,
         )
         self._inputs.forget_tensors(event.compilation)
@@ -449,27 +452,27 @@ class SessionBuilder:
         The reason is a graph break without a resume function, the recompile limit, or a failure of torch.
         """
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
-        known = self._get_compilation(event.compilation)
+        record = self._get_compilation(event.compilation)
         is_traced = event.kind == "compilation_metrics"
-        if is_traced and known.trace is not None and known.trace.breaks:
-            *others, last = known.trace.breaks
-            self._update(event, trace=replace(known.trace, breaks=(*others, replace(last, skips_frame=True))))
+        if is_traced and record.trace is not None and record.trace.breaks:
+            *others, last = record.trace.breaks
+            self._update(event, trace=replace(record.trace, breaks=(*others, replace(last, skips_frame=True))))
         elif not is_traced or kind not in _CODE_NOT_TRACED:
             stage = "trace" if is_traced else "aot"
             failure = StageFailure(stage, f"{kind}: {first}", "the frame runs as Python", reason)
-            self._update(event, failures=(*known.failures, failure))
+            self._update(event, failures=(*record.failures, failure))
         self.session.add_skipped(SkippedRecord(self._frames.display_name(event.frame), first))
         if is_traced:
             self._add_call(event.compilation, "python")
 
 
-def _merge_break(known: tuple[BreakRecord, ...], new_break: BreakRecord) -> tuple[BreakRecord, ...]:
+def _merge_break(breaks: tuple[BreakRecord, ...], new_break: BreakRecord) -> tuple[BreakRecord, ...]:
     """Add a break record; count a break that was already recorded (a restart of tracing)."""
-    same = [i for i, b in enumerate(known) if replace(b, count=1) == new_break]
+    same = [i for i, b in enumerate(breaks) if replace(b, count=1) == new_break]
     if not same:
-        return (*known, new_break)
+        return (*breaks, new_break)
     index = same[0]
-    return (*known[:index], replace(known[index], count=known[index].count + 1), *known[index + 1 :])
+    return (*breaks[:index], replace(breaks[index], count=breaks[index].count + 1), *breaks[index + 1 :])
 
 
 def _graph_order(graph: GraphRecord) -> float:

@@ -66,10 +66,10 @@ class SourceFiles:
 
     def add_lines_of_graph(self, text: str) -> tuple[tuple[str, int, str], ...]:
         """Register the lines that a printed graph names; return distinct (file, line, function)."""
-        found = dict.fromkeys(_FILE_COMMENT.findall(text))
-        for file, line, _, code in found:
+        graph_lines = dict.fromkeys(_FILE_COMMENT.findall(text))
+        for file, line, _, code in graph_lines:
             self.add_line(file, int(line), code)
-        return tuple((file, int(line), function) for file, line, function, _ in found)
+        return tuple((file, int(line), function) for file, line, function, _ in graph_lines)
 
     def resolve_suffix(self, end: str) -> str | None:
         """Return the user file whose path has this suffix; None for torch's own files.

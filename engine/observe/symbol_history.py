@@ -34,11 +34,11 @@ class SymbolHistory:
         span = self._span(facts)
         if kind in ("create_symbol", "create_unbacked_symbol"):
             name = str(facts.get("symbol"))
-            made = ObservedSymbolRecord(
+            record = ObservedSymbolRecord(
                 name, str(facts.get("source", "")), str(facts.get("val", "")), str(facts.get("vr", "")), span
             )
-            known = symbols.get(name)
-            symbols[name] = made if known is None else replace(made, events=known.events)
+            earlier = symbols.get(name)
+            symbols[name] = record if earlier is None else replace(record, events=earlier.events)
         elif kind == "symbolic_shape_specialization":
             event_text = f"= {facts.get('value')}: {facts.get('reason', '')}".rstrip(": ")
             self._add_event(
@@ -53,9 +53,9 @@ class SymbolHistory:
         self, symbols: dict[str, ObservedSymbolRecord], name: str, event: ObservedSymbolEvent, facts: Mapping[str, Any]
     ) -> None:
         source = next((str(s) for s in as_list(facts.get("sources"))), "")
-        known = symbols.get(name) or ObservedSymbolRecord(name, source, "", "")
-        if event not in known.events and len(known.events) < MAX_EVENTS:
-            symbols[name] = replace(known, events=(*known.events, event))
+        record = symbols.get(name) or ObservedSymbolRecord(name, source, "", "")
+        if event not in record.events and len(record.events) < MAX_EVENTS:
+            symbols[name] = replace(record, events=(*record.events, event))
 
     def _span(self, facts: Mapping[str, Any]) -> Span | None:
         stack = self._stack_of(facts.get("user_stack"))

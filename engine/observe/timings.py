@@ -34,24 +34,24 @@ def parse_timings(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -
     times = list(_times(facts))
     last_of = {parent: stage for stage, _, parent in times}
     free_from, ends = {"": begun}, {"": begun}
-    found = []
+    timings = []
     for stage, seconds, parent in times:
         start = free_from[parent]
         if parent and last_of[parent] == stage:
             start = max(start, ends[parent] - seconds)
         free_from[parent] = ends[stage] = start + seconds
         free_from[stage] = start
-        found.append(Timing(opening + stage, start, seconds, opening + parent if parent else ""))
-    return tuple(found)
+        timings.append(Timing(opening + stage, start, seconds, opening + parent if parent else ""))
+    return tuple(timings)
 
 
 def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
     parents = {stage: parent for stage, _, parent in TIMED_STAGES}
-    known = {""}
+    measured_stages = {""}
     for stage, key, parent in TIMED_STAGES:
         value = as_number(facts.get(key))
         if value is not None and (value > 0 or key.endswith("_s")):
-            known.add(stage)
-            while parent not in known:
+            measured_stages.add(stage)
+            while parent not in measured_stages:
                 parent = parents[parent]
             yield stage, float(value) / (1e6 if key.endswith("_us") else 1.0), parent

@@ -53,8 +53,10 @@ def fold_torch_warnings(session: Session) -> Iterator[None]:
 
 def _screen_handlers() -> list[logging.Handler]:
     """Return the handlers of torch's loggers that write to the screen, not to a file."""
-    known = logging.root.manager.loggerDict
-    handlers = [h for name in known if name.partition(".")[0] == "torch" for h in getattr(known[name], "handlers", ())]
+    loggers = logging.root.manager.loggerDict
+    handlers = [
+        h for name in loggers if name.partition(".")[0] == "torch" for h in getattr(loggers[name], "handlers", ())
+    ]
     return list({id(h): h for h in handlers if not hasattr(h, "baseFilename")}.values())
 
 

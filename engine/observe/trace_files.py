@@ -28,11 +28,11 @@ def trace_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise NotATrace(f"The file or folder {path} does not exist.")
-    found = sorted(p for p in path.iterdir() if p.is_file())
-    named = [p for p in found if "torch_trace" in p.name or p.name.endswith(_SUFFIXES)]
-    if not (named or found):
+    files = sorted(p for p in path.iterdir() if p.is_file())
+    named = [p for p in files if "torch_trace" in p.name or p.name.endswith(_SUFFIXES)]
+    if not (named or files):
         raise NotATrace(f"The folder {path.name} contains no files.")
-    return named or found
+    return named or files
 
 
 def open_decompressed(path: Path) -> tuple[BinaryIO, bool]:

@@ -166,8 +166,8 @@ def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], 
         return new_group(size, own, ranks, "fake", *args, **kwargs)
 
     def init_device_mesh(device_type: str, mesh_shape: Any, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("mesh_dim_names", args[0] if args else None) or ()
-        shape = tuple(mesh[n] for n in given) if mesh and set(given) == set(mesh) else mesh_shape
+        dim_names = kwargs.get("mesh_dim_names", args[0] if args else None) or ()
+        shape = tuple(mesh[n] for n in dim_names) if mesh and set(dim_names) == set(mesh) else mesh_shape
         if tuple(shape) != tuple(mesh_shape):
             observer.notes[f"The program's mesh {tuple(mesh_shape)} is planned as {tuple(shape)}, as given."] = None
         kwargs.pop("backend_override", None)
@@ -256,7 +256,7 @@ def _swap_fake_tensors(mode: FakeTensorMode) -> Callable[[torch.Tensor, torch.Te
 
 def _compile_as_eager(model: Any = None, **options: Any) -> Any:
     """Return the function or module itself: a plan observes operators as eager runs them."""
-    return model if model is not None else lambda given: given
+    return model if model is not None else lambda function: function
 
 
 def _load_in_process(init: Callable[..., None]) -> Callable[..., None]:

@@ -113,12 +113,12 @@ class LiveStorages:
         """Return the allocation of a storage; its bytes are those of now."""
         key = storage._cdata
         size = storage.nbytes()
-        known = self.live.get(key)
-        if known is None:
+        entry = self.live.get(key)
+        if entry is None:
             allocation = Allocation(0, self.phase)
             self.live[key] = weakref.ref(storage, lambda _: self._end(key)), allocation
         else:
-            allocation = known[1]
+            allocation = entry[1]
         if size != allocation.bytes:
             self._resize_allocation(allocation, size - allocation.bytes)
         return allocation
@@ -266,8 +266,8 @@ class StepObserver(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             # C++ code sees planned tensors on the CPU, so that it asks no driver; Python code sees their device.
-            found = func(*args)
-            return torch.device("cpu") if found.type == "cuda" else found
+            device = func(*args)
+            return torch.device("cpu") if device.type == "cuda" else device
         if self.is_paused:
             return func(*args, **kwargs)
         if not PLAIN_TYPES.issuperset(types):
@@ -382,9 +382,9 @@ class StepObserver(TorchDispatchMode):
         if kind is None:
             self.notes[f"The plan does not know {func}: its time and bytes are left out."] = None
             return
-        given = arguments_by_name(func, args, kwargs)
-        handle = given.get("process_group")
-        group = c10d._resolve_process_group(given["group_name"]) if handle is None else ProcessGroup.unbox(handle)
+        arguments = arguments_by_name(func, args, kwargs)
+        handle = arguments.get("process_group")
+        group = c10d._resolve_process_group(arguments["group_name"]) if handle is None else ProcessGroup.unbox(handle)
         ranks = torch.distributed.get_process_group_ranks(group)
         written = sum(map(bytes_of, tensors_of(args[0]))) if func.namespace == "c10d" else sum(map(bytes_of, after))
         size = max(
@@ -506,14 +506,14 @@ def user_line() -> tuple[str, int]:
 
 def user_line_of(error: BaseException) -> tuple[str, int]:
     """Return file and line of the innermost user frame that an error passed."""
-    found = "", 0
+    location = "", 0
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not is_library(file):
-            found = file, trace.tb_lineno
+            location = file, trace.tb_lineno
         trace = trace.tb_next
-    return found
+    return location
 
 
 def called_from_mesh() -> bool:

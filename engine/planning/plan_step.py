@@ -100,8 +100,8 @@ def plan_program(
         return _plan_rank(program, rank, world, sizes, steps, device, constants)
 
     with ThreadPoolExecutor(FORKS_AT_ONCE) as pool:
-        found = list(pool.map(lambda rank: _run_rank_in_fork(plan_rank, rank), wanted))
-    classes = group_equal_ranks(found)
+        planned_ranks = list(pool.map(lambda rank: _run_rank_in_fork(plan_rank, rank), wanted))
+    classes = group_equal_ranks(planned_ranks)
     notes = [] if len(wanted) == world else [_note_on_unplanned_ranks(wanted, len(classes))]
     return Plan(program.name, world, sizes, device, dataclasses.asdict(constants), classes, tuple(notes))
 
@@ -145,8 +145,8 @@ def program_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], argum
 
     def run(mesh: Any) -> Any:
         takes_mesh = "mesh" in _parameters(inner) and "mesh" not in kwargs
-        given = {**kwargs, "mesh": mesh()} if takes_mesh else kwargs
-        return target(*args, **given)
+        call_kwargs = {**kwargs, "mesh": mesh()} if takes_mesh else kwargs
+        return target(*args, **call_kwargs)
 
     return Program(getattr(inner, "__qualname__", type(inner).__name__), run, (getattr(inner, "__globals__", {}),))
 
@@ -231,17 +231,19 @@ def groups_along(rank: int, sizes: Mapping[str, int]) -> dict[str, list[int]]:
     return result
 
 
-def group_equal_ranks(found: Sequence[RankClass]) -> tuple[RankClass, ...]:
+def group_equal_ranks(planned_ranks: Sequence[RankClass]) -> tuple[RankClass, ...]:
     """Join ranks that are equal up to the names of their groups."""
     classes: dict[Any, RankClass] = {}
-    for one in found:
+    for one in planned_ranks:
         key = (
             tuple((c.kind, c.dtype, c.bytes, c.group_size, c.phase, c.line) for c in (*one.setup, *one.collectives)),
             tuple((p.at, p.bytes) for p in one.curve),
             tuple((o.name, o.calls, o.flops, o.bytes) for o in one.operators),
         )
-        known = classes.get(key)
-        classes[key] = one if known is None else dataclasses.replace(known, ranks=(*known.ranks, *one.ranks))
+        same_class = classes.get(key)
+        classes[key] = (
+            one if same_class is None else dataclasses.replace(same_class, ranks=(*same_class.ranks, *one.ranks))
+        )
     return tuple(classes.values())
 
 

@@ -42,10 +42,10 @@ class ShardedLayers:
 
         return run
 
-    def _replace_styles(self, module: torch.nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _replace_styles(self, module: torch.nn.Module, styles: Mapping[str, Any]) -> dict[str, Any]:
         names = [name for name, _ in module.named_modules() if name]
         self.known.update(dict.fromkeys(names))
-        result = dict(given)
+        result = dict(styles)
         for pattern, style in self.styles.items():
             for name in (n for n in names if fnmatchcase(n, pattern)):
                 self.found.add(pattern)
@@ -59,5 +59,5 @@ class ShardedLayers:
         missing = [name for name in self.styles if name not in self.found]
         if not missing:
             return ""
-        known = ", ".join(list(self.known)[:12]) or "none: it calls no parallelize_module"
-        return f"it parallelizes no layer {missing[0]!r}; the layers of its parallelize_module are {known}"
+        layer_names = ", ".join(list(self.known)[:12]) or "none: it calls no parallelize_module"
+        return f"it parallelizes no layer {missing[0]!r}; the layers of its parallelize_module are {layer_names}"

@@ -50,19 +50,19 @@ class Hardware:
         return self.collective_seconds + latency * min(hops, 64) + size * share / bandwidth
 
 
-def hardware_from(given: Mapping[str, float] | None) -> Hardware:
-    """Return the constants with those of ``given`` replaced.
+def hardware_from(constants: Mapping[str, float] | None) -> Hardware:
+    """Return the constants with those of ``constants`` replaced.
 
     Raises:
         BadArgument: a name or value is none of the model's.
     """
-    known = [f.name for f in dataclasses.fields(Hardware)]
-    if unknown := sorted(set(given or {}) - set(known)):
-        raise BadArgument(f"The time model has no constant {unknown[0]!r}: it has {', '.join(sorted(known))}.")
-    for name, value in (given or {}).items():
+    names = [f.name for f in dataclasses.fields(Hardware)]
+    if unknown := sorted(set(constants or {}) - set(names)):
+        raise BadArgument(f"The time model has no constant {unknown[0]!r}: it has {', '.join(sorted(names))}.")
+    for name, value in (constants or {}).items():
         if not hasattr(value, "__float__") or not value > 0:
             raise BadArgument(f"The constant {name!r} of the time model must be a positive number, not {value!r}.")
-    return dataclasses.replace(Hardware(), **(given or {}))  # type: ignore[arg-type]
+    return dataclasses.replace(Hardware(), **(constants or {}))  # type: ignore[arg-type]
 
 
 class PlannedStream:

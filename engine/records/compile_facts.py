@@ -98,21 +98,27 @@ def _added_texts(new: tuple[str, ...], old: tuple[str, ...]) -> list[str]:
     """Return the texts that are new; if lines only moved, by their reasons."""
     added = list((Counter(new) - Counter(old)).elements())
     left = Counter(text.partition(": ")[2] for text in (Counter(old) - Counter(new)).elements())
-    found = []
+    texts_with_new_reasons = []
     for text in added:
         reason = text.partition(": ")[2]
         if left[reason] > 0:
             left[reason] -= 1
         else:
-            found.append(text)
-    return found or added
+            texts_with_new_reasons.append(text)
+    return texts_with_new_reasons or added
 
 
 def markdown_report(tests: Mapping[str, CompileFacts], baseline: Mapping[str, CompileFacts] | None) -> str:
     """Return a report for a pull request: regressions first, all tests folded."""
-    known = baseline or {}
-    worse = {t: found for t, f in tests.items() if baseline is not None and (found := regressions(f, known.get(t, f)))}
-    better = {t: found for t, f in tests.items() if t in known and (found := regressions(known[t], f))}
+    baseline_tests = baseline or {}
+    worse = {
+        t: changes
+        for t, f in tests.items()
+        if baseline is not None and (changes := regressions(f, baseline_tests.get(t, f)))
+    }
+    better = {
+        t: changes for t, f in tests.items() if t in baseline_tests and (changes := regressions(baseline_tests[t], f))
+    }
     lines = ["## Compile report", "", _headline(tests, worse, has_baseline=baseline is not None), ""]
     if worse:
         lines += ["### Regressions", "", *(f"- `{t}`: {_escape('; '.join(p))}" for t, p in worse.items()), ""]

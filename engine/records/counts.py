@@ -51,14 +51,14 @@ class Counts:
 
 def counts(session: Session) -> Counts:
     """Count over all compilations of a session; a recompiled function has one graph."""
-    found = groups(session)
+    root_groups = groups(session)
     return Counts(
-        graphs=sum(graph_count(g) for g in found),
-        breaks=sum(len(breaks_of(g.compilations)) for g in found),
-        recompiles=sum(len(recompiles_of(session, g)) for g in found),
+        graphs=sum(graph_count(g) for g in root_groups),
+        breaks=sum(len(breaks_of(g.compilations)) for g in root_groups),
+        recompiles=sum(len(recompiles_of(session, g)) for g in root_groups),
         kernels=sum(len(unique_kernels(c)) for c in session.compilations),
         aten_calls=sum(len(aten_calls_of(c)) for c in session.compilations),
-        errors=sum(len(errors_of(g.compilations)) for g in found),
+        errors=sum(len(errors_of(g.compilations)) for g in root_groups),
         compiles=len(session.compilations),
     )
 
@@ -118,11 +118,13 @@ def groups(session: Session) -> list[RootGroup]:
     of_root: dict[str, list[FrameRecord]] = {}
     for frame in session.frames:
         of_root.setdefault(_root(frame, frames).id, []).append(frame)
-    found = []
+    root_groups = []
     for id, members in of_root.items():
         ids = {f.id for f in members}
-        found.append(RootGroup(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids)))
-    return [g for g in found if g.compilations]
+        root_groups.append(
+            RootGroup(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids))
+        )
+    return [g for g in root_groups if g.compilations]
 
 
 def _root(frame: FrameRecord, frames: dict[str, FrameRecord]) -> FrameRecord:
@@ -140,12 +142,12 @@ def is_user_error(record: BreakRecord) -> bool:
 
 def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
     """Return the distinct graph breaks, each with the first compilation that has it."""
-    return [found for found in breaks_and_errors_of(compilations) if not is_user_error(found[1])]
+    return [pair for pair in breaks_and_errors_of(compilations) if not is_user_error(pair[1])]
 
 
 def errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
     """Return the places where the user's code raises, each with its first compilation."""
-    return [found for found in breaks_and_errors_of(compilations) if is_user_error(found[1])]
+    return [pair for pair in breaks_and_errors_of(compilations) if is_user_error(pair[1])]
 
 
 def breaks_and_errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
@@ -153,7 +155,7 @@ def breaks_and_errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tu
 
     An exception that passes through a callee and its caller is one error.
     """
-    found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
+    first_by_key: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
     raised: set[str] = set()
     for compilation in compilations:
         for record in compilation.trace.breaks if compilation.trace else ():
@@ -164,8 +166,8 @@ def breaks_and_errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tu
             line_or_context = (
                 (record.span.file, record.span.line, record.span.column) if record.span else record.context
             )
-            found.setdefault((record.kind, record.skips_frame, line_or_context), (compilation, record))
-    return list(found.values())
+            first_by_key.setdefault((record.kind, record.skips_frame, line_or_context), (compilation, record))
+    return list(first_by_key.values())
 
 
 def frames_resumed_after(frames: Iterable[FrameRecord], record: BreakRecord) -> set[str]:
@@ -188,12 +190,12 @@ def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]
     If an earlier session has the first one, also compilations caused by a guard failure of its entries.
     """
     seen: set[str] = set()
-    found = []
+    later_compilations = []
     for compilation in group.compilations:
         if compilation.frame in seen or causing_guard_failure(session, compilation.id) is not None:
-            found.append(compilation)
+            later_compilations.append(compilation)
         seen.add(compilation.frame)
-    return found
+    return later_compilations
 
 
 def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | None:

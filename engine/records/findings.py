@@ -91,8 +91,8 @@ def find_problems(session: Session) -> tuple[Finding, ...]:
 
     By severity, then by the seconds that a fix saves, then by the number of occurrences.
     """
-    found = dict.fromkeys(finding for rule in RULES for finding in rule(session))
-    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -f.seconds, -f.count)))
+    findings = dict.fromkeys(finding for rule in RULES for finding in rule(session))
+    return tuple(sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), -f.seconds, -f.count)))
 
 
 def span_text(session: Session, span: Span | None) -> str:
@@ -137,9 +137,9 @@ def _is_nothing_compiled(session: Session) -> bool:
 
 
 def _skipped(session: Session) -> Iterator[Finding]:
-    known = {_one_line(b.title) for c in session.compilations if c.trace for b in c.trace.breaks}
+    break_titles = {_one_line(b.title) for c in session.compilations if c.trace for b in c.trace.breaks}
     for record in session.skipped[1:] if _is_nothing_compiled(session) else session.skipped:
-        if _one_line(record.reason) in known:
+        if _one_line(record.reason) in break_titles:
             continue
         severity: Severity = "error" if "recompile limit" in record.reason else "warning"
         if record.drives_training:
@@ -221,15 +221,15 @@ def _runs_of_break(session: Session, frames: Iterable[FrameRecord], record: Brea
 
 def _recompiles(session: Session) -> Iterator[Finding]:
     names = {f.id: f for f in session.frames}
-    found: dict[tuple[str, str, str], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
+    compilations_by_failure: dict[tuple[str, str, str], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
     seen: set[str] = set()
     for compilation in session.compilations:
         failure = causing_guard_failure(session, compilation.id)
         if compilation.frame in seen or failure is not None:
             key = (failure.source, failure.kind) if failure else (compilation.cause, "")
-            found.setdefault((compilation.frame, *key), []).append((compilation, failure))
+            compilations_by_failure.setdefault((compilation.frame, *key), []).append((compilation, failure))
         seen.add(compilation.frame)
-    for (frame, _, _), compiled in found.items():
+    for (frame, _, _), compiled in compilations_by_failure.items():
         first, failure = compiled[0]
         name = names[frame].name if frame in names else f"frame {frame}"
         span = failure.span if failure else None
@@ -266,7 +266,7 @@ def useful_fixes(
     if enough and symbols and failure.kind == "equals":
         return enough
     changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in places)
-    others = list(dict.fromkeys(found for p in changed if (found := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
+    others = list(dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
     return tuple(_with_marks(f, others) for f in failure.fixes) if symbols and others else failure.fixes
 
 
@@ -400,7 +400,7 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 
 
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
-    found: dict[tuple[str, str, str], list[tuple[str, str, Span | None]]] = {}
+    nodes_by_reason: dict[tuple[str, str, str], list[tuple[str, str, Span | None]]] = {}
     for compilation in session.compilations:
         calls = [call for call in aten_calls_of(compilation) if not call.is_library]
         nodes = nodes_by_id(compilation, [call.node for call in calls])
@@ -409,8 +409,8 @@ def _missing_lowerings(session: Session) -> Iterator[Finding]:
             op = operator_name(call.op, node)
             custom = "" if call.op.startswith(_OPERATORS_OF_TORCH) else op
             node_line = (op, compilation.id, node.span if node else None)
-            found.setdefault((custom, call.reason, call.hint), []).append(node_line)
-    for (custom, reason, hint), node_lines in found.items():
+            nodes_by_reason.setdefault((custom, call.reason, call.hint), []).append(node_line)
+    for (custom, reason, hint), node_lines in nodes_by_reason.items():
         where, advice = ("its own code", _CUSTOM_ADVICE) if custom else ("in ATen", hint)
         _, compilation_id, span = node_lines[0]
         first, *others = dict.fromkeys(op for op, _, _ in node_lines)
@@ -448,19 +448,19 @@ def _values_not_finite(session: Session) -> Iterator[Finding]:
         if not values:
             continue
         nodes = nodes_by_id(compilation, values)
-        for id, found in values.items():
+        for id, statistics in values.items():
             node = nodes.get(id)
-            if node is None or not (found.nans or found.infinities):
+            if node is None or not (statistics.nans or statistics.infinities):
                 continue
             before = [values[i] for i in node.inputs if i in values]
             name = node.target.removeprefix("torch.ops.").split(".")[1] if "." in node.target else node.target
-            is_first = not any(v.nans or (v.infinities and not found.nans) for v in before)
-            if not is_first or (not found.nans and name in _INFINITE_ON_PURPOSE):
+            is_first = not any(v.nans or (v.infinities and not statistics.nans) for v in before)
+            if not is_first or (not statistics.nans and name in _INFINITE_ON_PURPOSE):
                 continue
-            what, count = ("NaN", found.nans) if found.nans else ("infinite", found.infinities)
+            what, count = ("NaN", statistics.nans) if statistics.nans else ("infinite", statistics.infinities)
             ranges = [_range_text(values[i]) for i in node.inputs if i in values and values[i].low is not None]
             yield Finding(
-                "values-not-finite", "error", f"{node.name} computes the first {what} values: {count:,} of {found.count:,}",
+                "values-not-finite", "error", f"{node.name} computes the first {what} values: {count:,} of {statistics.count:,}",
                 f"it is computed as {_one_line(node.text)}{', of ' if ranges else ''}{' and '.join(ranges[:3])}",
                 (Fix("Keep its inputs in the domain of the operator: clamp them, or change the formula"),), span=node.span,
                 view=f"graph|{compilation.id}|{_stage_of(compilation, id)}|node={node.name}", compilation=compilation.id, count=count,
@@ -523,13 +523,17 @@ _RANK_FIXES = {
 def _diverging_ranks(session: Session) -> Iterator[Finding]:
     if session.ranks is None:
         return
-    known = {c.id for c in session.compilations}
-    for found in session.ranks.divergences:
-        severity: Severity = "error" if found.aspect == "collective order" else "warning"
-        cause = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}" if found.here or found.there else ""
+    compilation_ids = {c.id for c in session.compilations}
+    for divergence in session.ranks.divergences:
+        severity: Severity = "error" if divergence.aspect == "collective order" else "warning"
+        cause = (
+            f"{divergence.here or 'nothing'} instead of {divergence.there or 'nothing'}"
+            if divergence.here or divergence.there
+            else ""
+        )
         yield Finding(
-            "rank-divergence", severity, divergence_title(found), _one_line(cause), _hint(_RANK_FIXES.get(found.aspect, "")), "",
-            found.span, "devices", found.compilation if found.compilation in known else "", len(found.ranks),
+            "rank-divergence", severity, divergence_title(divergence), _one_line(cause), _hint(_RANK_FIXES.get(divergence.aspect, "")), "",
+            divergence.span, "devices", divergence.compilation if divergence.compilation in compilation_ids else "", len(divergence.ranks),
         )  # fmt: skip
     if session.ranks.missing:
         yield Finding("missing-ranks", "warning", f"{format_ranks(session.ranks.missing).capitalize()} left no recording", f"{_count_text(len(session.ranks.missing), 'log')} missing", view="devices")  # fmt: skip

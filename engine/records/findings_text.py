@@ -18,22 +18,22 @@ MAX_FINDINGS = 30
 
 def findings_text(session: Session, *, limit: int = MAX_FINDINGS) -> str:
     """Return the ranked findings of a session: each with cause, line, fixes and expected gain."""
-    found = find_problems(session)
-    lines = [findings_headline(found)]
-    for number, finding in enumerate(found[:limit], 1):
+    findings = find_problems(session)
+    lines = [findings_headline(findings)]
+    for number, finding in enumerate(findings[:limit], 1):
         lines += _finding_lines(session, number, finding)
-    if len(found) > limit:
-        lines.append(f"... and {len(found) - limit:,} more findings")
+    if len(findings) > limit:
+        lines.append(f"... and {len(findings) - limit:,} more findings")
     return "\n".join(lines)
 
 
-def findings_headline(found: tuple[Finding, ...]) -> str:
+def findings_headline(findings: tuple[Finding, ...]) -> str:
     """Return the number of findings by severity as one sentence."""
-    if not found:
+    if not findings:
         return "No findings."
-    counts = [(sum(f.severity == severity for f in found), severity) for severity in SEVERITIES]
+    counts = [(sum(f.severity == severity for f in findings), severity) for severity in SEVERITIES]
     words = [f"{n:,} {s if s == 'advice' or n == 1 else s + 's'}" for n, s in counts if n]
-    return f"{len(found):,} {'finding' if len(found) == 1 else 'findings'}: {', '.join(words)}."
+    return f"{len(findings):,} {'finding' if len(findings) == 1 else 'findings'}: {', '.join(words)}."
 
 
 def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[str]:
@@ -66,11 +66,11 @@ def _one_line(text: str) -> str:
 
 def findings_json(session: Session) -> dict[str, Any]:
     """Return the findings as JSON values: a headline and a list, each with its location."""
-    found = find_problems(session)
+    findings = find_problems(session)
     return {
         "compiler": session.compiler,
-        "headline": findings_headline(found),
-        "findings": [{**f.to_dict(), "place": span_text(session, f.span)} for f in found],
+        "headline": findings_headline(findings),
+        "findings": [{**f.to_dict(), "place": span_text(session, f.span)} for f in findings],
         "notes": list(session.notes),
         **({"ranks": {**session.ranks.to_dict(), "arrivals": []}} if session.ranks is not None else {}),
     }

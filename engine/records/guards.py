@@ -34,8 +34,8 @@ def name_accessors(text: str, value: str, article: str = "") -> str:
     """Name items and attributes of a value without a name in words: ``item 0 of a value``."""
 
     def words(match: re.Match[str]) -> str:
-        found = re.findall(_ACCESSOR, match[2])
-        return "".join(f"{_accessor_words(a)} of " for a in reversed(found)) + (match[1] or article) + value
+        accessors = re.findall(_ACCESSOR, match[2])
+        return "".join(f"{_accessor_words(a)} of " for a in reversed(accessors)) + (match[1] or article) + value
 
     return re.sub(rf"((?:\w+ (?:\w+ )?of )*){re.escape(value)}((?:{_ACCESSOR})+)", words, text)
 

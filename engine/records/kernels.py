@@ -140,9 +140,9 @@ class TuningPoint(Record):
         names = ", ".join(f"{n} {v}" for n, v in self.values.items())
         if self.problem or self.seconds is not None:
             return f"{names}: {self.problem or f'{(self.seconds or 0.0) * 1e6:.1f} us'}"
-        found = self.resources or KernelResources()
-        occupancy = "" if found.occupancy is None else f", occupancy {found.occupancy:.0%}"
-        return f"{names}: {found.registers} registers, {found.spills} spills{occupancy}"
+        resources = self.resources or KernelResources()
+        occupancy = "" if resources.occupancy is None else f", occupancy {resources.occupancy:.0%}"
+        return f"{names}: {resources.registers} registers, {resources.spills} spills{occupancy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,24 +221,24 @@ class Session:
     def put_compilation(self, compilation: CompilationRecord) -> None:
         """Add a compilation, or replace the one with its id; the oldest lose their details."""
         with self._lock:
-            known = self._records["compilations"]
-            if compilation.id not in known:
+            compilations = self._records["compilations"]
+            if compilation.id not in compilations:
                 self._detailed_compilations.append(compilation.id)
-            known[compilation.id] = compilation
+            compilations[compilation.id] = compilation
             if len(self._detailed_compilations) > MAX_COMPILATIONS:
-                old = known[self._detailed_compilations.popleft()]
-                known[old.id] = CompilationRecord(old.id, old.frame, old.cause, compiler=old.compiler)
+                old = compilations[self._detailed_compilations.popleft()]
+                compilations[old.id] = CompilationRecord(old.id, old.frame, old.cause, compiler=old.compiler)
                 self._records["notes"][MAX_COMPILATIONS] = (
                     f"Only the newest {MAX_COMPILATIONS:,} compilations have details: "
-                    f"{len(known) - MAX_COMPILATIONS:,} older ones have none."
+                    f"{len(compilations) - MAX_COMPILATIONS:,} older ones have none."
                 )
         self._notify("compilations")
 
     def update_compilation(self, compilation: str, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
         """Replace a compilation by ``change`` of it, atomically."""
         with self._lock:
-            known = self._records["compilations"]
-            known[compilation] = change(known[compilation])
+            compilations = self._records["compilations"]
+            compilations[compilation] = change(compilations[compilation])
         self._notify("compilations")
 
     def compilation(self, id: str) -> CompilationRecord:
@@ -247,8 +247,8 @@ class Session:
         Raises:
             KeyError: there is none.
         """
-        found: CompilationRecord = self._records["compilations"][id]
-        return found
+        record: CompilationRecord = self._records["compilations"][id]
+        return record
 
     save_timeline = LazyMethod(
         "engine.records.timeline.save_timeline",

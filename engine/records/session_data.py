@@ -77,8 +77,8 @@ class CompilationRecord(Record):
     @property
     def cpu_program(self) -> CpuProgramRecord:
         """The program that computed the results on the CPU; empty if none did."""
-        found = self.lowering.cpu if self.lowering is not None else None
-        return found or CpuProgramRecord()
+        program = self.lowering.cpu if self.lowering is not None else None
+        return program or CpuProgramRecord()
 
     @property
     def cpu_kernels(self) -> tuple[KernelRecord, ...]:

@@ -127,10 +127,10 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
     yield f"compiled because: {compilation.cause}"
     if trace is None:
         return
-    for found in trace.breaks:
-        at = _format_span(session, found.span)
-        yield f"{'runs as Python' if found.skips_frame else 'break'}{f' at {at}' if at else ''}: {found.title}: {found.context}"
-        yield from (f"  {hint}" for hint in found.hints)
+    for graph_break in trace.breaks:
+        at = _format_span(session, graph_break.span)
+        yield f"{'runs as Python' if graph_break.skips_frame else 'break'}{f' at {at}' if at else ''}: {graph_break.title}: {graph_break.context}"
+        yield from (f"  {hint}" for hint in graph_break.hints)
     yield from (
         f"abandoned attempt at {_format_span(session, a.span) or 'an unknown line'}: {a.context}"
         for a in trace.discarded_attempts
@@ -139,9 +139,9 @@ def _trace(session: Session, compilation: CompilationRecord) -> Lines:
     yield from (symbol.constraint for symbol in trace.symbols)
     yield from _inlined(session, trace.inlined)
     for step in trace.steps:
-        made = ", ".join((*step.nodes, *step.side_effects, *([step.event] if step.event else [])))
+        products = ", ".join((*step.nodes, *step.side_effects, *([step.event] if step.event else [])))
         line = step.span.line if step.span else ""
-        yield f"{step.index + 1:>6} {'  ' * step.depth}{line:>5} {step.opname} {step.argument}{f'  -> {made}' if made else ''}"
+        yield f"{step.index + 1:>6} {'  ' * step.depth}{line:>5} {step.opname} {step.argument}{f'  -> {products}' if products else ''}"
 
 
 def _inlined(session: Session, calls: tuple[InlinedCall, ...]) -> Lines:
@@ -209,44 +209,44 @@ def node_values_text(values: NodeValuesRecord) -> str:
 
 
 def _autograd(session: Session) -> Lines:
-    for found in session.backwards:
-        yield f"capture {found.id}, {len(found.nodes)} nodes of autograd: {found.cause.sentence}"
-        yield from (f"  {detail}" for detail in found.cause.details)
+    for backward in session.backwards:
+        yield f"capture {backward.id}, {len(backward.nodes)} nodes of autograd: {backward.cause.sentence}"
+        yield from (f"  {detail}" for detail in backward.cause.details)
         yield from (
-            f"  {n.position:>4} {n.name}{f'  ({chr(44).join(n.hooks)})' if n.hooks else ''}" for n in found.nodes
+            f"  {n.position:>4} {n.name}{f'  ({chr(44).join(n.hooks)})' if n.hooks else ''}" for n in backward.nodes
         )
-        for graph in found.graphs:
+        for graph in backward.graphs:
             yield from (f"  {line}" for line in format_graph(graph))
     for call in session.backward_calls:
         yield f"backward {call.index + 1}: {call.outcome} {call.backward}{f', {call.reason}' if call.reason else ''}".rstrip()
 
 
 def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
-    for title, found in (("call", compilation.lowering), ("backward", compilation.backward_lowering)):
-        if found is None:
+    for title, lowering in (("call", compilation.lowering), ("backward", compilation.backward_lowering)):
+        if lowering is None:
             continue
-        yield f"{title}, for {found.target}: {found.error or f'{found.lowered} of {found.total} operations were lowered to loops'}"
-        for d in found.decisions:
+        yield f"{title}, for {lowering.target}: {lowering.error or f'{lowering.lowered} of {lowering.total} operations were lowered to loops'}"
+        for d in lowering.decisions:
             names = " + ".join(", ".join(n.rpartition(":")[2] for n in side) for side in (d.first, d.second) if side)
             yield f"  {'fused' if d.fused else 'not fused'} {names}: {d.reason}"
-        yield from (f"  {e.op} stays an ATen call: {e.reason}" for e in found.externs)
+        yield from (f"  {e.op} stays an ATen call: {e.reason}" for e in lowering.externs)
         yield from (
             f"  {c.chosen} for {', '.join(n.rpartition(':')[2] for n in c.nodes)}: {c.reason}"
-            for c in found.autotune_choices
+            for c in lowering.autotune_choices
         )
     if later := compilation.cpu_program.later_calls:
         yield later
 
 
 def _memory(_: Session, compilation: CompilationRecord) -> Lines:
-    for found in compilation.memory:
-        if not found.steps:
+    for memory in compilation.memory:
+        if not memory.steps:
             continue
-        peak = found.peak_step
-        yield f"{found.stage}: peak {found.peak_bytes:,} bytes at step {peak + 1} of {len(found.steps)}, {found.steps[peak].name}"
-        yield from (f"  {b.bytes:>14,} {b.kind:<12} {b.name}" for b in found.live_blocks(peak))
+        peak = memory.peak_step
+        yield f"{memory.stage}: peak {memory.peak_bytes:,} bytes at step {peak + 1} of {len(memory.steps)}, {memory.steps[peak].name}"
+        yield from (f"  {b.bytes:>14,} {b.kind:<12} {b.name}" for b in memory.live_blocks(peak))
         yield "  bytes live at each step:"
-        yield from (f"  {n:>6} {step.live_bytes:>14,} {step.name}" for n, step in enumerate(found.steps, 1))
+        yield from (f"  {n:>6} {step.live_bytes:>14,} {step.name}" for n, step in enumerate(memory.steps, 1))
 
 
 def _registers(used: KernelResources) -> str:
@@ -260,11 +260,13 @@ def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
         size = f"ran on this CPU, iterations {kernel.grid}" if kernel.language == "llvm" else f"grid {kernel.grid}"
         yield f"{kernel.id} {kernel.name}, {size}, computes {', '.join(n.rpartition(':')[2] for n in kernel.fused_nodes)}"
         yield from (f"    {line}" for line in kernel.text.splitlines())
-        for made in kernel.targets:
-            used = made.resources
-            lines = ", ".join(f"{listing.stage} {len(listing.text.splitlines())} lines" for listing in made.listings)
+        for compiled in kernel.targets:
+            used = compiled.resources
+            lines = ", ".join(
+                f"{listing.stage} {len(listing.text.splitlines())} lines" for listing in compiled.listings
+            )
             registers = _registers(used) if used is not None else ""
-            yield f"  {made.target}: {made.error or lines}{registers}"
+            yield f"  {compiled.target}: {compiled.error or lines}{registers}"
         if kernel.measured is not None:
             yield f"  measured on {kernel.measured.device}: {format_seconds(kernel.measured.seconds, 3)}"
         for group in session.launches:

@@ -115,9 +115,9 @@ def eager_strides(
     """
     if kwargs.get("memory_format") not in (None, torch.preserve_format):
         return None
-    given = [args[n] if n < len(args) else kwargs.get(name) for n, name in _operand_arguments(func)]
+    values = [args[n] if n < len(args) else kwargs.get(name) for n, name in _operand_arguments(func)]
     operands = [
-        (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in given if v is not None
+        (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in values if v is not None
     ]
     shape, strides = tuple(result.shape), result.stride()
     if func._opname in _COMPLEX_OP_RULES and args[0].is_complex():

@@ -100,12 +100,12 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         if make is not None:
             with mode:
                 return make(arguments_by_name(func, args, kwargs or {}))
-        found = dispatch(func, types, args, kwargs or {})
+        results = dispatch(func, types, args, kwargs or {})
         if correct is not None:
             with mode:
-                found = correct(arguments_by_name(func, args, kwargs or {}), found)
+                results = correct(arguments_by_name(func, args, kwargs or {}), results)
         if rule is None:
-            return found
+            return results
 
         def laid_out(result: Any) -> Any:
             if type(result) is not FakeTensor:
@@ -118,7 +118,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
                     return torch.as_strided(args[0], result.shape, strides, result.storage_offset())
                 return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
-        return tuple(map(laid_out, found)) if isinstance(found, tuple) else laid_out(found)
+        return tuple(map(laid_out, results)) if isinstance(results, tuple) else laid_out(results)
 
     mode._validate_cache_key = validate_views_too  # type: ignore[method-assign]
     mode.dispatch = dispatch_laid_out  # type: ignore[method-assign]

@@ -64,8 +64,8 @@ class _Reader:
         names = [p.name for p in placeholders]
         number, first = statements[0] if statements else (1, "")
         parameters = first.removeprefix("def graph(").removesuffix("):")
-        given = [n.strip() for n in parameters.split(",") if n.strip()]
-        if not first.startswith("def graph(") or given != names:
+        parameter_names = [n.strip() for n in parameters.split(",") if n.strip()]
+        if not first.startswith("def graph(") or parameter_names != names:
             raise self._error(number, f"the text must begin with: def graph({', '.join(names)}):")
         for node in placeholders:
             self._copy(node)
@@ -99,9 +99,9 @@ class _Reader:
         self._nodes[node.name].meta = dict(node.meta)
 
     def _read_statement(self, number: int, statement: str) -> None:
-        known = self._unchanged.get(statement)
-        if known is not None and all(n.name in self._nodes for n in known.all_input_nodes):
-            self._copy(known)
+        unchanged = self._unchanged.get(statement)
+        if unchanged is not None and all(n.name in self._nodes for n in unchanged.all_input_nodes):
+            self._copy(unchanged)
             return
         before = set(self._graph.nodes)
         try:
@@ -142,9 +142,9 @@ class _Reader:
             raise TypeError(
                 f"{name} is {value!r}, which is not a value of the graph: write the constant where it is used"
             )
-        known = self._known.get(name)
-        if known is not None and (known.op, known.target) == (value.node.op, value.node.target):
-            value.node.meta = {**known.meta, **value.node.meta}
+        earlier = self._known.get(name)
+        if earlier is not None and (earlier.op, earlier.target) == (value.node.op, value.node.target):
+            value.node.meta = {**earlier.meta, **value.node.meta}
         if name not in {n.name for n in self._graph.nodes} or value.node.name == name:
             value.node.name = name
         self._nodes[name] = value.node

@@ -170,9 +170,9 @@ class _AttentionPrinter:
         return " + ".join(parts)
 
     def _operand(self, role: str) -> AttentionOperand:
-        found = self.kernel.operand(role)
-        assert found is not None
-        return found
+        operand = self.kernel.operand(role)
+        assert operand is not None
+        return operand
 
     def _bounds_tests(self, *tests: tuple[str, int, int]) -> list[str]:
         """Return the bounds tests that are needed, from (index text, size, block size)."""

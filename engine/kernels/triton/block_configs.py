@@ -49,11 +49,11 @@ def candidate_blockings(kernel: LoopKernel) -> tuple[BlockConfig, ...]:
     """Return the default configuration, then at most ``MAX_CANDIDATES`` others."""
     usual = default_blocking(kernel)
     others = {c: None for c in _all_candidates(kernel, usual) if c != usual and fits(kernel, c)}
-    found: list[BlockConfig] = []
+    chosen: list[BlockConfig] = []
     for cut in sorted(others, key=lambda c: estimate_seconds(kernel, c)):
-        if sum((c.x_block, c.r_block) == (cut.x_block, cut.r_block) for c in found) < MAX_CANDIDATES_PER_BLOCK:
-            found.append(cut)
-    return (usual, *found[:MAX_CANDIDATES])
+        if sum((c.x_block, c.r_block) == (cut.x_block, cut.r_block) for c in chosen) < MAX_CANDIDATES_PER_BLOCK:
+            chosen.append(cut)
+    return (usual, *chosen[:MAX_CANDIDATES])
 
 
 def estimate_seconds(kernel: LoopKernel, block: BlockConfig) -> float:
@@ -176,5 +176,5 @@ def _stores_along_row(op: LoopIROp) -> bool:
 
 
 def _size_or_assumed(size: object) -> int:
-    known = static_size(size)
-    return ASSUMED_SIZE if known is None else known
+    static = static_size(size)
+    return ASSUMED_SIZE if static is None else static

@@ -116,9 +116,9 @@ def smaller_configurations(block: BlockConfig) -> tuple[KernelConfig, ...]:
     The text is the same; each block is half the one before. A persistent row remains whole (``looped_variant`` needs
     another text). Then only the number of warps decreases, and with it their shared scratch memory.
     """
-    found = [] if not block.is_looped else [_as_configuration(block, block)]
-    found += [_as_configuration(cut, block) for cut in _shrinking_blockings(block)]
-    return tuple(found)
+    configurations = [] if not block.is_looped else [_as_configuration(block, block)]
+    configurations += [_as_configuration(cut, block) for cut in _shrinking_blockings(block)]
+    return tuple(configurations)
 
 
 def looped_variant(block: BlockConfig) -> BlockConfig | None:
@@ -207,8 +207,8 @@ def row_divisors(kernel: LoopKernel) -> frozenset[int]:
     if kernel.r is None or any(op.mask is not None for op in kernel.ops):
         return frozenset()
     indices = [op.index for op in kernel.ops if op.index is not None]
-    found = {d for index in indices for atom in index.terms for d in _row_divisors(atom, kernel.x, kernel.r)}
-    return frozenset() if 0 in found else frozenset(found)
+    divisors = {d for index in indices for atom in index.terms for d in _row_divisors(atom, kernel.x, kernel.r)}
+    return frozenset() if 0 in divisors else frozenset(divisors)
 
 
 def _row_divisors(atom: Atom, x: LoopVar, r: LoopVar) -> Iterator[int]:
@@ -285,9 +285,9 @@ def is_block_multiple(size: Size, block: int) -> bool:
 
 def block_count(size: Size, block: int) -> Size:
     """Return the number of blocks that cover a size."""
-    known, whole = static_size(size), exact_quotient(size, block)
-    if known is not None:
-        return -(-known // block)
+    static, whole = static_size(size), exact_quotient(size, block)
+    if static is not None:
+        return -(-static // block)
     return whole if whole is not None else sympy.ceiling(size / block)
 
 

@@ -112,8 +112,8 @@ def _pointers_of(member: LoopKernel, printed: LoopKernel, own: Sequence[KernelAr
 
 
 def _signature(name: str, args: Sequence[KernelArg], more: tuple[str, ...] = ()) -> str:
-    given = [f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args]
-    return f"def {name}({', '.join([*more, *given])}):"
+    parameters = [f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args]
+    return f"def {name}({', '.join([*more, *parameters])}):"
 
 
 def _unique_ids(ids: Iterable[Iterable[str]]) -> tuple[str, ...]:
@@ -121,5 +121,5 @@ def _unique_ids(ids: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def _total(counts: Sequence[Size | None]) -> Size | None:
-    known = [count for count in counts if count is not None]
-    return as_size(sum(known)) if len(known) == len(counts) else None
+    present = [count for count in counts if count is not None]
+    return as_size(sum(present)) if len(present) == len(counts) else None

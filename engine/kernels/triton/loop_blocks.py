@@ -41,8 +41,8 @@ class LoopBlocks:
 
     def quotient_name(self, var: LoopVar, divisor: Size) -> str | None:
         """Return the name of a quotient that all rows of a program share; None for others."""
-        known = static_size(divisor)
-        return None if var != self.kernel.x or known is None else self.row_quotients.get(known)
+        static = static_size(divisor)
+        return None if var != self.kernel.x or static is None else self.row_quotients.get(static)
 
     def grid(self) -> tuple[Size, ...]:
         """Return the number of programs in each dimension."""
@@ -87,8 +87,8 @@ class LoopBlocks:
         """Return the size of a loop; a symbolic size is a parameter."""
         var = self.kernel.x if loop == X else self.kernel.r
         assert var is not None
-        if (known := static_size(var.size)) is not None:
-            return str(known)
+        if (static := static_size(var.size)) is not None:
+            return str(static)
         name = "width" if loop == R else "numel" if self.kernel.r is None else "height"
         return self.parameters.size_name(var.size, name)
 

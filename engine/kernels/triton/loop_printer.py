@@ -112,13 +112,13 @@ class LoopPrinter:
         elif op.name == "check":
             self._print_bounds_check(op)
         else:
-            made = self.expressions.make(op)
-            if self.is_inlined(op, made):
-                self.expressions.known[op.number] = made
+            expression = self.expressions.make(op)
+            if self.is_inlined(op, expression):
+                self.expressions.known[op.number] = expression
             else:
-                self.assign_value(op, made)
+                self.assign_value(op, expression)
 
-    def is_inlined(self, op: LoopIROp, made: Expression) -> bool:
+    def is_inlined(self, op: LoopIROp, expression: Expression) -> bool:
         """Return True if an expression stands in its only use instead of having a name."""
         if op.name == "constant":
             return True
@@ -127,9 +127,9 @@ class LoopPrinter:
         users = self.users.get(op.number, [])
         if op.name == "load":
             return len(users) == 1 and users[0].name == "to" and op.number not in self._index_and_mask_ops
-        if op.name == "index" and (len(made.text) <= 12 or len(users) == 1):
+        if op.name == "index" and (len(expression.text) <= 12 or len(users) == 1):
             return True
-        if len(users) != 1 or op.number in self._index_and_mask_ops or len(made.text) > MAX_INLINE_LENGTH:
+        if len(users) != 1 or op.number in self._index_and_mask_ops or len(expression.text) > MAX_INLINE_LENGTH:
             return False
         return not op.label and users[0].name not in ("reduce", "scan")
 
@@ -139,12 +139,12 @@ class LoopPrinter:
             op.mask.number for op in self.live_ops if op.mask is not None
         }
 
-    def assign_value(self, op: LoopIROp, made: Expression) -> None:
+    def assign_value(self, op: LoopIROp, expression: Expression) -> None:
         """Assign the value of an op to a new name."""
         name = self.value_names.get(op.number)
         if name is None:
             name = self.value_names[op.number] = self.parameters.unique_name(name_from_label(_value_label(op)))
-        self.add_line(f"{name} = {made.text}", made.ops)
+        self.add_line(f"{name} = {expression.text}", expression.ops)
         self.expressions.known[op.number] = Expression(name, True, ())
 
     def _print_bounds_check(self, op: LoopIROp) -> None:

@@ -103,13 +103,13 @@ class MatmulBlocks(LoopBlocks):
 
     def loops_of_index(self, index: IndexExpr) -> set[str]:
         """Return the loops along which an index varies; the matrix number is constant in a tile."""
-        known = {self.product.lhs_k: R, self.product.rhs_k: X, self.kernel.x: X, self.kernel.r: R}
-        return {known[v] for v in index.variables() if v in known}
+        loops = {self.product.lhs_k: R, self.product.rhs_k: X, self.kernel.x: X, self.kernel.r: R}
+        return {loops[v] for v in index.variables() if v in loops}
 
     def variable_name(self, var: LoopVar) -> str:
         """Return the name of a loop variable."""
-        known = {self.product.lhs_k: "inner", self.product.rhs_k: "inner_down", self.product.batch: "matrix"}
-        return known.get(var) or super().variable_name(var)
+        names = {self.product.lhs_k: "inner", self.product.rhs_k: "inner_down", self.product.batch: "matrix"}
+        return names.get(var) or super().variable_name(var)
 
 
 class MatmulPrinter(LoopPrinter):
@@ -132,19 +132,19 @@ class MatmulPrinter(LoopPrinter):
 
     def source(self) -> GeneratedKernel:
         """Print the kernel and return all data about it."""
-        tiling, made = self.product.config, super().source()
-        return replace(made, num_stages=tiling.num_stages, fallback_configs=self._smaller_configurations())
+        tiling, kernel = self.product.config, super().source()
+        return replace(kernel, num_stages=tiling.num_stages, fallback_configs=self._smaller_configurations())
 
     def _smaller_configurations(self) -> tuple[KernelConfig, ...]:
         """Return the same tiles with smaller inner blocks and fewer stages.
 
         They are for targets with little shared memory.
         """
-        tiling, found = self.product.config, []
+        tiling, configurations = self.product.config, []
         for inner, stages in ((tiling.block_k, 2), (tiling.block_k // 2, 2), (tiling.block_k // 2, 1), (16, 1)):
             if inner >= 16 and (inner, stages) != (tiling.block_k, tiling.num_stages):
-                found.append(KernelConfig((("INNER", inner),), tiling.num_warps, stages))
-        return tuple(found)
+                configurations.append(KernelConfig((("INNER", inner),), tiling.num_warps, stages))
+        return tuple(configurations)
 
     def print_body(self) -> None:
         """Print the loop over the inner dimension, and the epilogue."""
@@ -175,15 +175,17 @@ class MatmulPrinter(LoopPrinter):
         """Print the ops of one operand; elements beyond the inner dimension count as zero."""
         self.blocks.section = side
         self._print_inputs([root])
-        made = self.expressions.of(root)
+        expression = self.expressions.of(root)
         if root.loops != VARIES_WITH_XR:
             shape = self.blocks.shape_text(VARIES_WITH_XR)
-            made = Expression(f"tl.broadcast_to({made.text}, {shape})", True, made.ops)
+            expression = Expression(f"tl.broadcast_to({expression.text}, {shape})", True, expression.ops)
         if root.name == "load" or not self.blocks.masks_inner:
-            return made
+            return expression
         test = self.blocks.bounds_test(R if side == LEFT else X)
-        return Expression(f"tl.where({test}, {made.text}, 0.0).to({TRITON_DTYPES[root.dtype]})", True, made.ops)
+        return Expression(
+            f"tl.where({test}, {expression.text}, 0.0).to({TRITON_DTYPES[root.dtype]})", True, expression.ops
+        )
 
-    def is_inlined(self, op: LoopIROp, made: Expression) -> bool:
+    def is_inlined(self, op: LoopIROp, expression: Expression) -> bool:
         """Return True if an expression stands in its only use instead of having a name."""
-        return op is not self.dot and super().is_inlined(op, made)
+        return op is not self.dot and super().is_inlined(op, expression)

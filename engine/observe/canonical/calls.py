@@ -75,11 +75,11 @@ def canonical_call(call: Call, *, is_float: bool = False) -> tuple[str, tuple[tu
     rank = next((v.rank for _, v in named if v.rank is not None), None)
     if rank is not None and call.name in _NEW_DIMENSION:
         rank += 1
-    found = [(k, v.normal_form(k, rank, is_float)) for k, v in named]
-    if call.name in COMMUTATIVE and len(found) == 2:
-        values = sorted((v for _, v in found), key=repr)
-        found = [(k, v) for (k, _), v in zip(found, values, strict=True)]
-    return call.name, tuple(sorted(found, key=lambda pair: pair[0]))
+    arguments = [(k, v.normal_form(k, rank, is_float)) for k, v in named]
+    if call.name in COMMUTATIVE and len(arguments) == 2:
+        values = sorted((v for _, v in arguments), key=repr)
+        arguments = [(k, v) for (k, _), v in zip(arguments, values, strict=True)]
+    return call.name, tuple(sorted(arguments, key=lambda pair: pair[0]))
 
 
 def _is_implied(operator: str, parameter: str, value: ArgumentValue) -> bool:
@@ -110,8 +110,8 @@ def _without_full_bounds(index: ArgumentValue, shape: tuple[str, ...] | None) ->
     items = getattr(index, "items", (index,))
     if shape is None or len(items) > len(shape) or not all(hasattr(i, "step") for i in items):
         return index
-    found = tuple(_slice_of(i, size) for i, size in zip(items, shape, strict=False))
-    return ListValue(found) if hasattr(index, "items") else found[0]
+    slices = tuple(_slice_of(i, size) for i, size in zip(items, shape, strict=False))
+    return ListValue(slices) if hasattr(index, "items") else slices[0]
 
 
 def _slice_of(index: Any, size: str) -> SliceValue:
@@ -167,8 +167,8 @@ def _schemas(name: str, overload: str) -> tuple[Any, ...]:
     if packet is None:
         return ()
     names = [overload] if overload else [n for n in packet.overloads() if "out" not in n.split("_")]
-    found = [getattr(packet, n, None) for n in names]
-    return tuple(op._schema for op in found if op is not None)
+    overloads = [getattr(packet, n, None) for n in names]
+    return tuple(op._schema for op in overloads if op is not None)
 
 
 @functools.cache

@@ -32,9 +32,9 @@ def compare_graph_lists(
     for first, second in _pair_compilations(before, after, is_one_compiler):
         if first is None or second is None:
             continue  # the aspect "compilations" shows it
-        found = _compare(first, second, is_one_compiler)
-        is_reordered = is_reordered or any(d.is_reordered for d in found)
-        for difference in found:
+        differences = _compare(first, second, is_one_compiler)
+        is_reordered = is_reordered or any(d.is_reordered for d in differences)
+        for difference in differences:
             differing += [*difference.second, *difference.first]
             lines[0].extend(map(_node_text, difference.first))
             lines[1].extend(map(_node_text, difference.second))

@@ -91,8 +91,8 @@ def _inputs_with_other_sizes(
     """Return the inputs of both graphs that have one name and other fixed sizes."""
     mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
     theirs = {names.get(n.name, _input_name(n.name)): n for n in second.nodes if n.op == "placeholder"}
-    found = [(mine[k], n) for k, n in theirs.items() if k in mine and _static_shape(mine[k]) != _static_shape(n)]
-    return tuple(a for a, _ in found), tuple(b for _, b in found)
+    pairs = [(mine[k], n) for k, n in theirs.items() if k in mine and _static_shape(mine[k]) != _static_shape(n)]
+    return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
 
 
 def _static_shape(node: NodeRecord) -> tuple[str, ...] | None:
@@ -109,7 +109,7 @@ class _Normalizer:
     outputs: tuple[str, ...] = ()
 
     def run(self, graph: GraphRecord) -> CanonicalGraph:
-        found = []
+        operations = []
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._add(node, f"input {self.input_names.get(node.name, _input_name(node.name))}")
@@ -118,8 +118,8 @@ class _Normalizer:
             elif node.op == "get_attr":
                 self._add(node, f"attribute {node.target}")
             else:
-                found.append(self._operation(node))
-        return CanonicalGraph(tuple(found), self.outputs)
+                operations.append(self._operation(node))
+        return CanonicalGraph(tuple(operations), self.outputs)
 
     def _operation(self, node: NodeRecord) -> CanonicalNode:
         call = read_call(node.text, self.operands.get)
@@ -199,7 +199,7 @@ def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
     mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
     theirs = {n.name: n for n in second.nodes if n.op == "placeholder"}
     free = [name for name in mine if name not in {_input_name(n) for n in theirs}]
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for name, node in theirs.items():
         if _input_name(name) in mine:
             continue
@@ -208,8 +208,8 @@ def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
         equal = alike[scores.index(max(scores))] if alike else None
         if equal is not None:
             free.remove(equal)
-            found[name] = equal
-    return found
+            matches[name] = equal
+    return matches
 
 
 def _common_end(first: str, second: str) -> int:

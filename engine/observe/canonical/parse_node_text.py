@@ -71,8 +71,8 @@ class _CallReader(_Reader):
     """Reads a statement's right side as one call; a value alone is a constant."""
 
     def value(self, tree: ast.expr) -> ArgumentValue:
-        found: ArgumentValue = _ValueReader(self.node).visit(tree)
-        return found
+        value: ArgumentValue = _ValueReader(self.node).visit(tree)
+        return value
 
     def generic_visit(self, tree: Any) -> Call:
         return Call("constant", (ConstantValue(ast.unparse(tree)),))
@@ -132,8 +132,8 @@ class _OwnerFinder(_Reader):
         return None
 
     def generic_visit(self, tree: Any) -> ast.expr:
-        found: ast.expr = tree
-        return found
+        expression: ast.expr = tree
+        return expression
 
 
 class _ValueReader(_Reader):

@@ -29,14 +29,14 @@ def read_rank_session(path: Path, rank: int) -> RankContents:
         raise RecordError(f"{path.name} is not a saved session, or was cut off: {error}") from error
     if not as_list(as_object(data).get("frames")) and "version" not in as_object(data):
         raise RecordError(f"{path.name} is JSON, but not a saved session.")
-    found = RankContents(rank, path, as_text(as_object(data.get("versions")).get("torch")))
-    found.start = float(as_number(data.get("started_at")) or 0.0)
-    found.end = found.start + float(as_number(data.get("seconds")) or 0.0)
+    contents = RankContents(rank, path, as_text(as_object(data.get("versions")).get("torch")))
+    contents.start = float(as_number(data.get("started_at")) or 0.0)
+    contents.end = contents.start + float(as_number(data.get("seconds")) or 0.0)
     frames = {f.get("id"): _text(f, "name", "first_line") for f in _objects(data, "frames")}
     for compilation in _objects(data, "compilations"):
-        _add_compilation(found, compilation, frames.get(compilation.get("frame"), ""))
-    _add_calls(found, data)
-    return found
+        _add_compilation(contents, compilation, frames.get(compilation.get("frame"), ""))
+    _add_calls(contents, data)
+    return contents
 
 
 def _objects(data: Any, key: str) -> Iterator[Any]:
@@ -49,7 +49,7 @@ def _text(value: Any, *keys: str) -> str:
     return json.dumps([as_object(value).get(key) for key in keys])
 
 
-def _add_compilation(found: RankContents, data: Any, frame: str) -> None:
+def _add_compilation(contents: RankContents, data: Any, frame: str) -> None:
     compilation = as_text(data.get("id"))
     trace, guards = as_object(data.get("trace")), as_object(data.get("guards"))
     facts = [("compile ids", f"{frame} {data.get('cause')}"), ("tensor metadata", _text(data, "inputs"))]
@@ -67,16 +67,16 @@ def _add_compilation(found: RankContents, data: Any, frame: str) -> None:
         facts.append(("graphs", f"{graph.get('stage')} " + "\n".join(_text(n, *_NODE) for n in nodes)))
         if calls := collectives_of("\n".join(as_text(n.get("text")) for n in nodes).encode(errors="replace")):
             facts.append(("collective order", f"{graph.get('stage')} {calls}"))
-            found.collectives.setdefault((compilation, "forward"), calls)
+            contents.collectives.setdefault((compilation, "forward"), calls)
     for aspect, text in facts:
-        found.add(compilation, aspect, normalized_digest(text.encode(errors="replace"), aspect))
+        contents.add(compilation, aspect, normalized_digest(text.encode(errors="replace"), aspect))
 
 
-def _add_calls(found: RankContents, data: Any) -> None:
+def _add_calls(contents: RankContents, data: Any) -> None:
     """Add when each call was ready to run: before a hit, after a compilation."""
     counts: Counter[str] = Counter()
     for call in _objects(data, "calls"):
         entry, start = as_text(call.get("entry")), as_number(call.get("start"))
-        if entry and start and found.start:
+        if entry and start and contents.start:
             counts[entry] += 1
-            found.ready[entry, f"call {counts[entry]}"] = found.start + start
+            contents.ready[entry, f"call {counts[entry]}"] = contents.start + start

@@ -50,19 +50,19 @@ class GraphCollective:
 
 def recorded_mesh(compilations: Sequence[CompilationRecord]) -> MeshRecord | None:
     """Return the largest mesh of compiled graphs, those of DTensors first."""
-    found = [g.mesh for c in compilations for g in c.graphs if g.mesh is not None]
-    return max(found, key=lambda m: (bool(m.groups), len(m.ranks)), default=None)
+    meshes = [g.mesh for c in compilations for g in c.graphs if g.mesh is not None]
+    return max(meshes, key=lambda m: (bool(m.groups), len(m.ranks)), default=None)
 
 
 def recorded_collectives(compilations: Sequence[CompilationRecord]) -> list[GraphCollective]:
     """Return the collectives of all compiled graphs, in order."""
-    return [found for c in compilations for g in _final_graphs(c) for found in _collectives(c, g)]
+    return [collective for c in compilations for g in _final_graphs(c) for collective in _collectives(c, g)]
 
 
 def _final_graphs(compilation: CompilationRecord) -> list[GraphRecord]:
     """Return the ATen graphs that run; the traced graph if there are none."""
-    found = [g for g in compilation.graphs if g.stage in ("aten", "forward", "backward")]
-    return found or list(compilation.graphs[:1])
+    aten_graphs = [g for g in compilation.graphs if g.stage in ("aten", "forward", "backward")]
+    return aten_graphs or list(compilation.graphs[:1])
 
 
 def _collectives(compilation: CompilationRecord, graph: GraphRecord) -> Iterator[GraphCollective]:

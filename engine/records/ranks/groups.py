@@ -97,9 +97,9 @@ def format_ranks(ranks: tuple[int, ...]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} " + ", ".join("-".join(map(str, p)) for p in parts)
 
 
-def divergence_title(found: RankDivergence) -> str:
+def divergence_title(divergence: RankDivergence) -> str:
     """Return a divergence as one sentence without a final period."""
-    who = format_ranks(found.ranks)
-    verb = "differs" if len(found.ranks) == 1 else "differ"
-    others = format_ranks(found.others) if len(found.others) == 1 else f"{len(found.others):,} others"
-    return f"{who[:1].upper()}{who[1:]} {verb} from {others} from compile id {found.compilation} on: {found.aspect}"
+    who = format_ranks(divergence.ranks)
+    verb = "differs" if len(divergence.ranks) == 1 else "differ"
+    others = format_ranks(divergence.others) if len(divergence.others) == 1 else f"{len(divergence.others):,} others"
+    return f"{who[:1].upper()}{who[1:]} {verb} from {others} from compile id {divergence.compilation} on: {divergence.aspect}"

@@ -61,9 +61,9 @@ def _statement(node: NodeRecord) -> Iterator[str]:
         if node.name.startswith("L_"):  # Dynamo names an input twice
             yield f"{node.name.replace('L_', 'l_', 1)} = {node.name}"
         return
-    found = _IN_PLACE.fullmatch(node.text)
-    if found is not None and found[3] in _IN_PLACE_NAMES:
-        yield f"{found[1]} = operator.{_IN_PLACE_NAMES[found[3]]}({found[2]}, {found[4]})"
+    match = _IN_PLACE.fullmatch(node.text)
+    if match is not None and match[3] in _IN_PLACE_NAMES:
+        yield f"{match[1]} = operator.{_IN_PLACE_NAMES[match[3]]}({match[2]}, {match[4]})"
         return
     yield node.text
 
@@ -81,8 +81,8 @@ def input_statement(node: NodeRecord, symbols: Mapping[str, int], seed: int) -> 
         CannotWrite: its sizes, or its type, are not known.
     """
     if node.shape is None:
-        found = re.search(r"\((.+)\)", node.dtype)
-        return str(_evaluate_size(found[1] if found else node.text, symbols, node.name))
+        match = re.search(r"\((.+)\)", node.dtype)
+        return str(_evaluate_size(match[1] if match else node.text, symbols, node.name))
     shape = tuple(_evaluate_size(s, symbols, node.name) for s in node.shape)
     if node.stride is None:
         raise CannotWrite(f"the input {node.name} is no strided tensor")

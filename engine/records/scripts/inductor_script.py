@@ -83,10 +83,10 @@ results = ({"".join(f"{a}, " for a in written)})
 
 
 def _cpp_types(text: str) -> list[str]:
-    found = _PARAMETERS.search(text)
-    if found is None:
+    match = _PARAMETERS.search(text)
+    if match is None:
         raise CannotWrite("the parameters of the kernel could not be parsed")
-    return [" ".join(p.split()[:-1]) for p in found[1].split(",")]
+    return [" ".join(p.split()[:-1]) for p in match[1].split(",")]
 
 
 def _cpp_parameters(text: str) -> list[_Parameter]:
@@ -151,14 +151,19 @@ class _ArgumentStatements(ast.NodeVisitor):
         name, value = getattr(node.targets[0], "id", ""), node.value
         if not name or self._arguments:
             return
-        text, reads, called, given = ast.unparse(value), _names(value), _called_name(value), getattr(value, "args", [])
+        text, reads, called, arguments = (
+            ast.unparse(value),
+            _names(value),
+            _called_name(value),
+            getattr(value, "args", []),
+        )
         if called == "rand_strided":
-            text = self._buffer(*given, *(o.value for o in getattr(value, "keywords", ()) if o.arg == "dtype"))
+            text = self._buffer(*arguments, *(o.value for o in getattr(value, "keywords", ()) if o.arg == "dtype"))
         elif called in ("empty_strided_cpu", "empty_strided_cuda"):
-            text = self._buffer(*given)
+            text = self._buffer(*arguments)
         elif called == "reinterpret_tensor":
-            text = f"torch.as_strided({', '.join(map(ast.unparse, given))})"
-            self._views[name] = ast.unparse(given[0])
+            text = f"torch.as_strided({', '.join(map(ast.unparse, arguments))})"
+            self._views[name] = ast.unparse(arguments[0])
         elif hasattr(value, "id"):
             self._views[name] = text
         elif hasattr(value, "func") or hasattr(value, "slice"):
@@ -167,14 +172,14 @@ class _ArgumentStatements(ast.NodeVisitor):
 
     def visit_Expr(self, node: ast.Expr) -> None:
         """Note an asserted layout, or the kernel's call."""
-        called, given = _called_name(node.value), getattr(node.value, "args", [])
+        called, arguments = _called_name(node.value), getattr(node.value, "args", [])
         if called == "assert_size_stride":
-            name = ast.unparse(given[0])
+            name = ast.unparse(arguments[0])
             while self._made.get(name, ("", set()))[0] in self._made:  # a second name
                 name = self._made[name][0]
-            self._layouts[name] = given[1:3]
+            self._layouts[name] = arguments[1:3]
         elif called == self._kernel and not self._arguments:
-            self._arguments = given
+            self._arguments = arguments
 
     def write(self, module: ast.Module) -> tuple[list[str], list[str]]:
         """Return the arguments of the kernel's first call, and the statements that make them."""
@@ -200,8 +205,8 @@ class _ArgumentStatements(ast.NodeVisitor):
             name = self._views[name]
         layout = self._layouts.get(name)
         if self._made.get(name) == ("", set()) and dtype and layout is not None:
-            made = self._buffer(*layout, ast.parse(f"torch.{dtype}", mode="eval").body)
-            self._made[name] = made, {n for part in layout for n in _names(part)}
+            statement = self._buffer(*layout, ast.parse(f"torch.{dtype}", mode="eval").body)
+            self._made[name] = statement, {n for part in layout for n in _names(part)}
 
     def _needed_statements(self) -> Iterator[str]:
         """Yield the statements that the arguments need, in the program's order."""

@@ -54,9 +54,9 @@ def repro_script(session: Session, compilation: str) -> str:
 
 def _outcome_lines(record: CompilationRecord) -> Iterator[str]:
     """Yield the graph breaks, and the stage failures with their tracebacks."""
-    for found in record.trace.breaks if record.trace is not None else ():
-        location = f" at {found.span.file}:{found.span.line}" if found.span is not None else ""
-        yield f"break: {found.title}: {found.context}{location}"
+    for graph_break in record.trace.breaks if record.trace is not None else ():
+        location = f" at {graph_break.span.file}:{graph_break.span.line}" if graph_break.span is not None else ""
+        yield f"break: {graph_break.title}: {graph_break.context}{location}"
     for failure in record.failures:
         yield f"failure: {failure.sentence} ({failure.fallback})"
         yield failure.detail
@@ -86,20 +86,20 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _call_statements(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
-    made = [_input_statement(name, description) for name, description in inputs.items() if name.isidentifier()]
+    statements = [_input_statement(name, description) for name, description in inputs.items() if name.isidentifier()]
     if not frame.name.isidentifier():
-        return "\n".join([*made, f"# then call {frame.name} compiled with engine.compile"])
-    given = ", ".join(f"{name}={name}" for name in inputs if name.isidentifier())
-    return "\n".join([*made, f"engine.compile({frame.name})({given})"])
+        return "\n".join([*statements, f"# then call {frame.name} compiled with engine.compile"])
+    arguments = ", ".join(f"{name}={name}" for name in inputs if name.isidentifier())
+    return "\n".join([*statements, f"engine.compile({frame.name})({arguments})"])
 
 
 def _input_statement(name: str, description: str) -> str:
     """Return the statement that makes an input of ones, or ``...`` for one to fill in."""
-    found = _TENSOR.fullmatch(description)
-    if found is not None:
-        dtype = _DTYPES.get(found[1]) or _KINDS[found[1][0]] + found[1][1:]
-        device = f', device="{found[3].strip()}"' if found[3] else ""
-        return f"{name} = torch.ones(({found[2]}{',' * bool(found[2])}), dtype=torch.{dtype}{device})"
+    match = _TENSOR.fullmatch(description)
+    if match is not None:
+        dtype = _DTYPES.get(match[1]) or _KINDS[match[1][0]] + match[1][1:]
+        device = f', device="{match[3].strip()}"' if match[3] else ""
+        return f"{name} = torch.ones(({match[2]}{',' * bool(match[2])}), dtype=torch.{dtype}{device})"
     try:
         ast.literal_eval(description)
     except (ValueError, SyntaxError):

@@ -25,9 +25,9 @@ def save_timeline(session: Session, path: str | pathlib.Path) -> pathlib.Path:
     """
     path = pathlib.Path(path)
     is_speedscope = path.name.endswith(".speedscope.json")
-    made = speedscope_profile(session) if is_speedscope else perfetto_trace(session)
+    timeline = speedscope_profile(session) if is_speedscope else perfetto_trace(session)
     with replace_file(path) as stream:
-        stream.write(json.dumps(made).encode())
+        stream.write(json.dumps(timeline).encode())
     return path
 
 

@@ -26,15 +26,15 @@ def stage_spans(timings: tuple[Timing, ...]) -> list[StageSpan]:
     stages = {t.stage for t in timings}
     for timing in sorted(timings, key=lambda t: t.start):
         children.setdefault(timing.parent if timing.parent in stages else "", []).append(timing)
-    found: list[StageSpan] = []
+    spans: list[StageSpan] = []
 
     def add(parent: str, start: float, end: float, depth: int) -> None:
         for timing in children.pop(parent, ()):
             start = min(max(start, timing.start), end)
             last = min(start + timing.seconds, end)
-            found.append(StageSpan(timing.stage, start, last, depth))
+            spans.append(StageSpan(timing.stage, start, last, depth))
             add(timing.stage, start, last, depth + 1)
             start = last
 
     add("", 0.0, float("inf"), 0)
-    return found
+    return spans
