@@ -235,8 +235,8 @@ def _without_metadata(head: bytes) -> Iterator[LogRecord]:
 
 def _interleaved_record(head: bytes) -> tuple[re.Match[bytes] | None, dict[str, Any] | None]:
     """Return a record that starts within a line (two processes wrote to one file)."""
-    found = list(_LOG_PREFIX.finditer(head))
-    return (found[-1], parse_json(head[found[-1].end() :])) if len(found) > 1 else (None, None)
+    matches = list(_LOG_PREFIX.finditer(head))
+    return (matches[-1], parse_json(head[matches[-1].end() :])) if len(matches) > 1 else (None, None)
 
 
 def parse_json(text: bytes) -> dict[str, Any] | None:

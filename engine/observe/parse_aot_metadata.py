@@ -79,10 +79,10 @@ def _parse(text: str) -> _Call | None:
             return None
         kind, piece = match.lastgroup, match.group(match.lastgroup or 0)
         if kind == "call":
-            made = _Call(piece)
-            root = root or made
-            _append_value(stack, keys, made)
-            stack.append(made)
+            call = _Call(piece)
+            root = root or call
+            _append_value(stack, keys, call)
+            stack.append(call)
             keys.append("")
         elif kind == "name":
             keys[-1] = piece

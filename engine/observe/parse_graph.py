@@ -87,19 +87,19 @@ class _Statement(NamedTuple):
 @functools.lru_cache(maxsize=8192)
 def _statement(line: str) -> _Statement | None:
     """Return the assignment on a line; most lines are in the graphs of several stages."""
-    found = _STATEMENT.match(line)
-    if found is None:
+    match = _STATEMENT.match(line)
+    if match is None:
         return None
-    code = found["code"]
+    code = match["code"]
     if code.endswith("None"):
         code = _FREE_SUFFIX.sub("", code)
     callee = _CALLEE.match(code)
     target = callee[1] if callee else code
     op = "call_function" if callee and "." in target else "call"
-    return _Statement(found["name"], found["type"] or "", code, op, target, tuple(dict.fromkeys(_NAME.findall(code))))
+    return _Statement(match["name"], match["type"] or "", code, op, target, tuple(dict.fromkeys(_NAME.findall(code))))
 
 
-def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord]) -> Iterator[NodeRecord]:
+def _nodes(text: str, node_id: Callable[[str], str], node_by_name: dict[str, NodeRecord]) -> Iterator[NodeRecord]:
     lines = text.splitlines()
     body = _body_start(lines)
     for match in _INPUT.finditer(" ".join(lines[:body])):
@@ -114,30 +114,39 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
             continue
         elif mark == "r" and line.startswith("return", 8):
             code = _return_statement(lines[lines.index(line) :])
-            yield _node(node_id, "output", "output", "output", code, "", _inputs(code, known), None)
+            yield _node(node_id, "output", "output", "output", code, "", _inputs(code, node_by_name), None)
             return
         elif statement := _statement(line):
             name, code = statement.name, statement.code
-            if code in known and code == name.replace("l_", "L_", 1):
-                known[name] = known.pop(code)  # dynamo names each input twice; the second name is the one used
+            if code in node_by_name and code == name.replace("l_", "L_", 1):
+                node_by_name[name] = node_by_name.pop(
+                    code
+                )  # dynamo names each input twice; the second name is the one used
                 continue
             if "fx_pytree." in code:  # unpacks the arguments: no node
                 continue
-            inputs = tuple([known[n].id for n in statement.names if n in known])
+            inputs = tuple([node_by_name[n].id for n in statement.names if n in node_by_name])
             yield _node(node_id, name, statement.op, statement.target, f"{name} = {code}", statement.type, inputs, span)
         elif written := _IN_PLACE.match(line):
             code = f"({written['written']} {written['operator']}= {written['operand']})"
             target = f"operator.{_IN_PLACE_NAMES[written['operator']]}"
             name = written["name"]
             yield _node(
-                node_id, name, "call_function", target, f"{name} = {code}", written["type"] or "", _inputs(code, known), span
+                node_id, name, "call_function", target, f"{name} = {code}", written["type"] or "", _inputs(code, node_by_name), span
             )  # fmt: skip
         elif stored := _SET_ITEM.match(line):
             code, name = stored["code"], stored["name"]
-            yield _node(node_id, name, "call_function", "operator.setitem", code, "", _inputs(code, known), span)
-        elif (given := _BODY_INPUT.match(line)) and given["name"] not in ("pass", "return"):
+            yield _node(node_id, name, "call_function", "operator.setitem", code, "", _inputs(code, node_by_name), span)
+        elif (body_input := _BODY_INPUT.match(line)) and body_input["name"] not in ("pass", "return"):
             yield _node(
-                node_id, given["name"], "placeholder", given["name"], given["name"], given["type"] or "", (), None
+                node_id,
+                body_input["name"],
+                "placeholder",
+                body_input["name"],
+                body_input["name"],
+                body_input["type"] or "",
+                (),
+                None,
             )
 
 
@@ -160,9 +169,9 @@ def _return_statement(lines: list[str]) -> str:
     return f"{parts[0]}{' '.join(parts[1:end])})"
 
 
-def _inputs(code: str, known: dict[str, NodeRecord]) -> tuple[str, ...]:
-    found = dict.fromkeys(filter(known.__contains__, _NAME.findall(code)))
-    return tuple([known[name].id for name in found])
+def _inputs(code: str, node_by_name: dict[str, NodeRecord]) -> tuple[str, ...]:
+    names = dict.fromkeys(filter(node_by_name.__contains__, _NAME.findall(code)))
+    return tuple([node_by_name[name].id for name in names])
 
 
 def _node(

@@ -107,13 +107,15 @@ def _break_title(report: str) -> tuple[str, str]:
 
 
 def _sections(report: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
     marks = list(_SECTION.finditer(report))
     for mark, following in itertools.zip_longest(marks, marks[1:]):
         body = report[mark.end() : following.start() if following else None]
         body = body.split("\n For more details about this graph break")[0]
-        found.setdefault(mark["name"], []).append("\n".join(line.strip() for line in body.strip().splitlines()).strip())
-    return found
+        sections.setdefault(mark["name"], []).append(
+            "\n".join(line.strip() for line in body.strip().splitlines()).strip()
+        )
+    return sections
 
 
 def _kind_from_title(title: str) -> str:
@@ -239,10 +241,10 @@ def _sentence(code: str, origin: str, kind: str, expected: str, actual: str) -> 
 
 
 def _user_span(text: str, resolve: PathResolver) -> Span | None:
-    for place in reversed(list(_GUARD_COMMENT.finditer(text))):
-        file = resolve(place["file"])
+    for match in reversed(list(_GUARD_COMMENT.finditer(text))):
+        file = resolve(match["file"])
         if file is not None:
-            return Span(file, int(place["line"]))
+            return Span(file, int(match["line"]))
     return None
 
 

@@ -26,13 +26,13 @@ def parse_kernels(
     with ids that start with ``prefix``.
     """
     whole = payload or InMemoryPayload(text)
-    found: list[KernelRecord] = []
+    kernels: list[KernelRecord] = []
     end = 0
     for kernel in _kernel_texts(text):
         nodes = tuple(dict.fromkeys(prefix + name for name in _fused_node_names(text, end, kernel.head)))
-        found.append(
+        kernels.append(
             LazyKernel(
-                f"k{first + len(found)}",
+                f"k{first + len(kernels)}",
                 kernel.name,
                 PayloadSlice(whole, kernel.start, kernel.end),
                 KERNEL_LANGUAGES.get(kernel.maker, "cpp"),
@@ -40,7 +40,7 @@ def parse_kernels(
             )
         )
         end = kernel.end
-    return tuple(found)
+    return tuple(kernels)
 
 
 class _KernelText(NamedTuple):
@@ -90,8 +90,8 @@ def parse_lowering(
         for match in _EXTERN.finditer(elide_kernel_text(text))
     )
     earlier = before.payloads if isinstance(before, LazyLowering) else ()
-    known = before.externs if before is not None else ()
-    return LazyLowering((*known, *calls), (*earlier, payload or InMemoryPayload(text)), elide_kernel_text)
+    earlier_calls = before.externs if before is not None else ()
+    return LazyLowering((*earlier_calls, *calls), (*earlier, payload or InMemoryPayload(text)), elide_kernel_text)
 
 
 def elide_kernel_text(text: str) -> str:

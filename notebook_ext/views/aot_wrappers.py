@@ -79,22 +79,22 @@ def _wrappers_data(session: Session, record: CompilationRecord, aot: AotRecord) 
     }
 
 
-def _partition_data(found: PartitionRecord) -> dict[str, Any]:
+def _partition_data(partition: PartitionRecord) -> dict[str, Any]:
     """Return the values saved or recomputed for the backward, largest first, and byte sums."""
-    rows = sorted(found.values, key=lambda v: (v.action != "saved", -v.bytes))
-    unknown = f" and {one_line(text, 60)} B" if (text := found.unknown_saved_bytes) else ""
-    spared = max(0, found.bytes_without_recompute - found.saved_bytes)
+    rows = sorted(partition.values, key=lambda v: (v.action != "saved", -v.bytes))
+    unknown = f" and {one_line(text, 60)} B" if (text := partition.unknown_saved_bytes) else ""
+    spared = max(0, partition.bytes_without_recompute - partition.saved_bytes)
     return {
         "sums": [
-            ["saved", found.saved_bytes],
+            ["saved", partition.saved_bytes],
             ["spared by recompute", spared],
-            ["inputs saved for backward", found.saved_input_bytes],
+            ["inputs saved for backward", partition.saved_input_bytes],
         ],
-        "sizes": [format_bytes(found.saved_bytes), format_bytes(spared), format_bytes(found.saved_input_bytes)],
+        "sizes": [format_bytes(partition.saved_bytes), format_bytes(spared), format_bytes(partition.saved_input_bytes)],
         "text": (
-            f"{format_bytes(found.saved_bytes)}{unknown} of activations saved between forward and backward ({found.method}); "
-            f"{format_bytes(found.bytes_without_recompute)} without recompute. Inputs saved for backward: {format_bytes(found.saved_input_bytes)}."
-            + _peak_text(found)
+            f"{format_bytes(partition.saved_bytes)}{unknown} of activations saved between forward and backward ({partition.method}); "
+            f"{format_bytes(partition.bytes_without_recompute)} without recompute. Inputs saved for backward: {format_bytes(partition.saved_input_bytes)}."
+            + _peak_text(partition)
             + (f" These sums are without sizes that are {UNKNOWN_SIZE}." if unknown else "")
         ),
         "rows": [
@@ -119,7 +119,7 @@ def _backward_data(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] 
     graph = next((g for g in record.graphs if g.stage == "backward"), None)
     if aot.partition is None or graph is None:
         return None
-    given = [n for n in graph.nodes if n.op == "placeholder"]
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
     operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
     saved = {v.name for v in aot.partition.values if v.action == "saved"}
     gradients = [a.argument for w in aot.wrappers for a in w.actions if a.action.startswith("gets a gradient")]
@@ -131,16 +131,16 @@ def _backward_data(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] 
                 "type": tensor_type(n.dtype, n.shape) if n.dtype else "",
                 "facts": ["saved by the forward"] if n.name in saved else [],
             }
-            for n in given
+            for n in inputs
         ],
         "outputs": [{"name": f"gradient of {one_line(g, 30)}", "type": "", "facts": []} for g in gradients],
     }
 
 
-def _peak_text(found: PartitionRecord) -> str:
-    if not found.forward_peak_bytes and not found.backward_peak_bytes:
+def _peak_text(partition: PartitionRecord) -> str:
+    if not partition.forward_peak_bytes and not partition.backward_peak_bytes:
         return ""
-    return f" Peak memory before fusion: {format_bytes(found.forward_peak_bytes)} in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
+    return f" Peak memory before fusion: {format_bytes(partition.forward_peak_bytes)} in the forward, {format_bytes(partition.backward_peak_bytes)} in the backward."
 
 
 def _why_bare(record: CompilationRecord, aot: AotRecord) -> str:
@@ -176,21 +176,21 @@ def _output_rows(graph: GraphRecord | None) -> list[dict[str, str]]:
     """Return the names and types of a graph's outputs."""
     if graph is None:
         return []
-    known = {n.id: n for n in graph.nodes}
-    found = [known[i] for n in graph.nodes if n.op == "output" for i in n.inputs if i in known]
-    return [{"name": one_line(n.name, 40), "type": tensor_type(n.dtype, n.shape) if n.dtype else ""} for n in found]
+    node_by_id = {n.id: n for n in graph.nodes}
+    outputs = [node_by_id[i] for n in graph.nodes if n.op == "output" for i in n.inputs if i in node_by_id]
+    return [{"name": one_line(n.name, 40), "type": tensor_type(n.dtype, n.shape) if n.dtype else ""} for n in outputs]
 
 
 def _types_by_value(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
     graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
-    given = [
+    inputs_of_graphs = [
         [(n.name, tensor_type(n.dtype, n.shape) if n.dtype else "") for n in g.nodes if n.op == "placeholder"]
         for g in graphs
     ]
     numbered = {
-        f"input {i}": type for i, (_, type) in enumerate(given[0] if given else ())
+        f"input {i}": type for i, (_, type) in enumerate(inputs_of_graphs[0] if inputs_of_graphs else ())
     }  # torch's trace has no names.
-    return numbered | {name: type for nodes in given for name, type in nodes if type}
+    return numbered | {name: type for nodes in inputs_of_graphs for name, type in nodes if type}
 
 
 def _value_data(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:

@@ -49,10 +49,10 @@ _WHY_EMPTY = "No backward was captured: run it under engine.compiled_autograd().
 
 
 def _counts_text(session: Session) -> str:
-    found = Counter(c.outcome for c in session.backward_calls)
+    outcome_counts = Counter(c.outcome for c in session.backward_calls)
     words = {"captured": "captured", "hit": "cache hit", "eager": "run by autograd's engine"}
-    outcomes = ", ".join(f"{found[k]} {word}" for k, word in words.items() if found[k])
-    return f"{pluralize(sum(found.values()), 'backward')}: {outcomes}"
+    outcomes = ", ".join(f"{outcome_counts[k]} {word}" for k, word in words.items() if outcome_counts[k])
+    return f"{pluralize(sum(outcome_counts.values()), 'backward')}: {outcomes}"
 
 
 def _facts_text(record: BackwardRecord) -> str:
@@ -150,8 +150,8 @@ def _captured_rows(
 ) -> list[int]:
     """Return the rows of the captured graph that a node comes from, through the traced graph."""
     through = (node.id,) if graph.stage == "fx" else node.origins
-    found = dict.fromkeys(row_numbers[o] for t in through for o in origins.get(t, ()) if o in row_numbers)
-    return list(found)
+    rows = dict.fromkeys(row_numbers[o] for t in through for o in origins.get(t, ()) if o in row_numbers)
+    return list(rows)
 
 
 def _type_text(node: NodeRecord) -> str:

@@ -70,10 +70,10 @@ class CellEdit:
 def combine(edits: Iterable[CellEdit]) -> CellEdit | None:
     """Return one edit that makes all changes; None if two of them change the same place."""
     edits = tuple(edits)
-    found = sorted({r for e in edits for r in e.replacements})
-    if any(a.end > b.start or (a.start == b.start and a.end != a.start) for a, b in itertools.pairwise(found)):
+    replacements = sorted({r for e in edits for r in e.replacements})
+    if any(a.end > b.start or (a.start == b.start and a.end != a.start) for a, b in itertools.pairwise(replacements)):
         return None
-    return CellEdit(tuple(found), tuple(dict.fromkeys(o for e in edits for o in e.options)))
+    return CellEdit(tuple(replacements), tuple(dict.fromkeys(o for e in edits for o in e.options)))
 
 
 def is_valid(cell: CellText, edit: CellEdit) -> bool:
@@ -145,12 +145,12 @@ class CellTree:
 
     def statement_of(self, node: ast.AST) -> ast.stmt | None:
         """Return the statement that evaluates an expression exactly once; None if there is none."""
-        found: ast.AST | None = node
-        while found is not None and not isinstance(found, ast.stmt):
-            found = None if isinstance(found, _DELAYED_OR_REPEATED) else self.parents.get(found)
-        if found is None or isinstance(found, (ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        ancestor: ast.AST | None = node
+        while ancestor is not None and not isinstance(ancestor, ast.stmt):
+            ancestor = None if isinstance(ancestor, _DELAYED_OR_REPEATED) else self.parents.get(ancestor)
+        if ancestor is None or isinstance(ancestor, (ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return None
-        return found if self.starts_line(found) else None
+        return ancestor if self.starts_line(ancestor) else None
 
     def starts_line(self, node: ast.stmt) -> bool:
         """Return True if only blanks are before a statement, so that a line can be put above it."""
@@ -190,21 +190,21 @@ def argument_edit(
     """
     if name not in parameters:
         return None
-    found: list[Replacement] = []
+    replacements: list[Replacement] = []
     for span in calls:
-        made = _edit_call(tree, span, parameters.index(name), name, code)
-        if made is None:
+        call_replacements = _edit_call(tree, span, parameters.index(name), name, code)
+        if call_replacements is None:
             return None
-        found += made
-    if not found:
+        replacements += call_replacements
+    if not replacements:
         return None
     if (
         re.search(r"\bengine\.", code)
         and "engine" not in tree.names
         and not re.search(r"\bimport engine\b", tree.cell.body)
     ):
-        found.append(Replacement(0, 0, "import engine\n"))
-    return CellEdit(tuple(dict.fromkeys(found)))
+        replacements.append(Replacement(0, 0, "import engine\n"))
+    return CellEdit(tuple(dict.fromkeys(replacements)))
 
 
 def _edit_call(tree: CellTree, span: Span, position: int, name: str, code: str) -> list[Replacement] | None:
@@ -214,18 +214,18 @@ def _edit_call(tree: CellTree, span: Span, position: int, name: str, code: str) 
         call = calls[0]
     if call is None or any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    given = (
+    argument = (
         call.args[position]
         if position < len(call.args)
         else next((k.value for k in call.keywords if k.arg == name), None)
     )
-    if given is None:
+    if argument is None:
         return None
     assigned = re.fullmatch(rf"{re.escape(name)} = (.*)", code)
     if assigned is not None and "\n" not in code:
-        new = re.sub(rf"\b{re.escape(name)}\b", lambda _: _operand_text(tree, given), assigned.group(1))
-        return [Replacement(tree.start(given), tree.end(given), new)]
-    return _edit_before_call(tree, call, given, name, code)
+        new = re.sub(rf"\b{re.escape(name)}\b", lambda _: _operand_text(tree, argument), assigned.group(1))
+        return [Replacement(tree.start(argument), tree.end(argument), new)]
+    return _edit_before_call(tree, call, argument, name, code)
 
 
 def _operand_text(tree: CellTree, node: ast.expr) -> str:
@@ -234,22 +234,22 @@ def _operand_text(tree: CellTree, node: ast.expr) -> str:
 
 
 def _edit_before_call(
-    tree: CellTree, call: ast.Call, given: ast.expr, name: str, code: str
+    tree: CellTree, call: ast.Call, argument: ast.expr, name: str, code: str
 ) -> list[Replacement] | None:
     """Put statements about an argument above the call; give it a name first if it has none."""
     statement = tree.statement_of(call)
     if statement is None or re.match(r"\w+ = |with ", code):
         return None
     indent, start = tree.indent(statement), tree.line_start(statement)
-    held = tree.text(given)
+    held = tree.text(argument)
     first = ""
     moved: list[Replacement] = []
-    if not isinstance(given, (ast.Name, ast.Attribute)):
-        others = [a for a in (*call.args, *(k.value for k in call.keywords)) if a is not given]
+    if not isinstance(argument, (ast.Name, ast.Attribute)):
+        others = [a for a in (*call.args, *(k.value for k in call.keywords)) if a is not argument]
         if name in tree.top_level_names or not all(isinstance(o, _SIMPLE) for o in others) or "\n" in held:
             return None
         first, held = f"{indent}{name} = {held}\n", name
-        moved = [Replacement(tree.start(given), tree.end(given), name)]
+        moved = [Replacement(tree.start(argument), tree.end(argument), name)]
     lines = "".join(f"{indent}{line}\n" for line in re.sub(rf"\b{re.escape(name)}\b", held, code).split("\n"))
     return [Replacement(start, start, first + lines), *moved]
 
@@ -308,8 +308,8 @@ def _where_edits(tree: CellTree, span: Span | None) -> Iterator[tuple[CellEdit, 
         if isinstance(node, ast.IfExp):
             new = f"torch.where({', '.join(_tensor_text(tree, n) for n in (node.test, node.body, node.orelse))})"
             yield CellEdit((*kept, Replacement(tree.start(node), tree.end(node), new))), text
-        elif (made := _where_statement(tree, node)) is not None:
-            yield CellEdit((*kept, made)), text
+        elif (replacement := _where_statement(tree, node)) is not None:
+            yield CellEdit((*kept, replacement)), text
 
 
 def _is_item_call(node: ast.AST) -> bool:
@@ -341,16 +341,16 @@ def _item_assignments(tree: CellTree, node: ast.If | ast.IfExp) -> dict[str, ast
     """Return the assignments ``n = t.item()`` that a branch's condition is computed from."""
     assigned = _assignments_before(tree, node)
     waiting: list[ast.expr] = [node.test]
-    found: dict[str, ast.Assign] = {}
+    assignments: dict[str, ast.Assign] = {}
     while waiting:
         names = {n.id for n in ast.walk(waiting.pop()) if isinstance(n, ast.Name)}
         for n in [n for n in assigned if isinstance(n.targets[0], ast.Name) and n.targets[0].id in names]:
             assigned.remove(n)
             if _is_item_call(n.value):
-                found[tree.text(n.targets[0])] = n
+                assignments[tree.text(n.targets[0])] = n
             else:
                 waiting.append(n.value)
-    return found
+    return assignments
 
 
 def _without_item(tree: CellTree, call: ast.AST) -> Replacement:

@@ -31,7 +31,7 @@ def compilations(session: Session) -> dict[str, Any]:
 
 
 def _compilation_row(session: Session, compilation: CompilationRecord, frame: FrameRecord | None) -> dict[str, Any]:
-    found = compilation_counts(compilation)
+    totals = compilation_counts(compilation)
     kernels, calls = program_counts(session, (compilation,))
     whole = compile_seconds(compilation)
     return {
@@ -45,8 +45,8 @@ def _compilation_row(session: Session, compilation: CompilationRecord, frame: Fr
         "outcome": _outcome_text(compilation),
         "cause": one_line(compilation.cause, 200),
         "inputs": one_line(entry_signature(session, compilation), 100),
-        "graphs": found.graphs,
-        "breaks": found.breaks,
+        "graphs": totals.graphs,
+        "breaks": totals.breaks,
         "restarts": len(compilation.restart_reasons),
         "kernels": kernels,
         "externs": calls,
@@ -145,17 +145,17 @@ def _artifact_texts(session: Session) -> list[tuple[Callable[[], str], Callable[
 
 def _text_readers(record: CompilationRecord) -> list[tuple[Callable[[], str], Callable[[], str]]]:
     """Return functions for the name and the text of all texts of a compilation, graphs first."""
-    found: list[tuple[Callable[[], str], Callable[[], str]]] = []
+    readers: list[tuple[Callable[[], str], Callable[[], str]]] = []
     if record.compiler == "torch":
-        found += [(lambda g=g: one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
+        readers += [(lambda g=g: one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
     guards, lowering = record.guards, record.lowering
     if guards is not None and (record.compiler == "torch" or guards.check_text):
-        found.append((lambda: "Guard check", lambda: guards.check_text))
+        readers.append((lambda: "Guard check", lambda: guards.check_text))
     if lowering is not None:
-        found.append((lambda: "Wrapper program", lambda: lowering.wrapper_text))
+        readers.append((lambda: "Wrapper program", lambda: lowering.wrapper_text))
     kernels = {k.id: k for k in record.kernels}.values()
-    found += [(lambda k=k: f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
-    return found + [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]
+    readers += [(lambda k=k: f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
+    return readers + [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]
 
 
 def artifact_keys(session: Session) -> list[str]:

@@ -25,7 +25,11 @@ def devices(session: Session) -> dict[str, Any]:
 
     Then follow what a rank holds, collectives, problems, divergences, groups, aspects, and arrivals.
     """
-    found, mesh, calls = session.ranks, recorded_mesh(session.compilations), recorded_collectives(session.compilations)
+    rank_groups, mesh, calls = (
+        session.ranks,
+        recorded_mesh(session.compilations),
+        recorded_collectives(session.compilations),
+    )
     hidden = [c for c in calls if c.is_hidden]
     sections = [
         (
@@ -34,27 +38,27 @@ def devices(session: Session) -> dict[str, Any]:
         ),  # its graphs have no placements
         ("Hidden redistributions: DTensor inserts them, no line asks for them", _collective_rows(session, hidden)),
         ("Collectives that lines ask for", _collective_rows(session, [c for c in calls if not c.is_hidden])),
-        *(_difference_sections(session, found) if found else ()),
+        *(_difference_sections(session, rank_groups) if rank_groups else ()),
     ]
     shown = [{"title": title, "rows": _limit_rows(rows), "open": True} for title, rows in sections if rows]
-    said = [outcome(found)] if found else ["One process was recorded."] if mesh is None else []
+    said = [outcome(rank_groups)] if rank_groups else ["One process was recorded."] if mesh is None else []
     said += [f"{pluralize(len(calls), 'collective')} in the graphs, {len(hidden):,} hidden."] if calls else []
-    arrivals = map(_make_arrival_section(found), found.arrivals) if found else ()
-    return {"outcome": " ".join(said), "sections": [*_mesh_sections(mesh, found), *shown, *arrivals]}
+    arrivals = map(_make_arrival_section(rank_groups), rank_groups.arrivals) if rank_groups else ()
+    return {"outcome": " ".join(said), "sections": [*_mesh_sections(mesh, rank_groups), *shown, *arrivals]}
 
 
-def _mesh_sections(mesh: MeshRecord | None, found: RankGroups | None) -> list[dict[str, Any]]:
+def _mesh_sections(mesh: MeshRecord | None, rank_groups: RankGroups | None) -> list[dict[str, Any]]:
     """Return the section with the picture: ranks with the color of their group."""
-    if mesh is not None and (found is None or mesh.groups):
+    if mesh is not None and (rank_groups is None or mesh.groups):
         names, sizes, ranks = mesh.names, mesh.sizes, mesh.ranks
-    elif found is not None:
-        ranks = tuple(sorted((*found.ranks, *found.missing)))
+    elif rank_groups is not None:
+        ranks = tuple(sorted((*rank_groups.ranks, *rank_groups.missing)))
         names, sizes = ("world",), (len(ranks),)
     else:
         return []
-    groups = [g.ranks for g in found.groups] if found else [(mesh.rank,)] if mesh else []
+    groups = [g.ranks for g in rank_groups.groups] if rank_groups else [(mesh.rank,)] if mesh else []
     rows = [
-        _text_row(format_ranks(g).capitalize(), "recorded here" if found is None else "compiled the same" if len(g) > 1 else "differs" if i else "", color=class_color(i))
+        _text_row(format_ranks(g).capitalize(), "recorded here" if rank_groups is None else "compiled the same" if len(g) > 1 else "differs" if i else "", color=class_color(i))
         for i, g in enumerate(groups)
     ]  # fmt: skip
     left = len(ranks) - sum(map(len, groups))
@@ -126,22 +130,22 @@ def _cause_text(c: GraphCollective) -> str:
     )
 
 
-def _difference_sections(session: Session, found: RankGroups) -> list[tuple[str, list[dict[str, Any]]]]:
-    missing = (f"No recording of {format_ranks(found.missing)}",) if found.missing else ()
+def _difference_sections(session: Session, rank_groups: RankGroups) -> list[tuple[str, list[dict[str, Any]]]]:
+    missing = (f"No recording of {format_ranks(rank_groups.missing)}",) if rank_groups.missing else ()
     return [
-        ("Problems of the recordings", [_text_row("", sanitize(p).rstrip(".") + ".") for p in (*found.problems, *missing)]),
-        ("First divergences", [_divergence_row(session, d) for d in found.divergences]),
-        ("Groups of equal ranks", [_text_row(format_ranks(g.ranks), f"{pluralize(len(g.ranks), 'rank')}, read from {g.file}") for g in found.groups]),
-        ("Groups by what differs", [_text_row(a.aspect, " | ".join(map(format_ranks, a.groups)) if len(a.groups) > 1 else "equal") for a in found.aspects]),
+        ("Problems of the recordings", [_text_row("", sanitize(p).rstrip(".") + ".") for p in (*rank_groups.problems, *missing)]),
+        ("First divergences", [_divergence_row(session, d) for d in rank_groups.divergences]),
+        ("Groups of equal ranks", [_text_row(format_ranks(g.ranks), f"{pluralize(len(g.ranks), 'rank')}, read from {g.file}") for g in rank_groups.groups]),
+        ("Groups by what differs", [_text_row(a.aspect, " | ".join(map(format_ranks, a.groups)) if len(a.groups) > 1 else "equal") for a in rank_groups.aspects]),
     ]  # fmt: skip
 
 
-def outcome(found: RankGroups) -> str:
+def outcome(rank_groups: RankGroups) -> str:
     """Return in one sentence how many ranks are equal."""
-    count, equal = len(found.ranks), len(found.groups[0].ranks)
-    if len(found.groups) == 1:
+    count, equal = len(rank_groups.ranks), len(rank_groups.groups[0].ranks)
+    if len(rank_groups.groups) == 1:
         return f"All {pluralize(count, 'rank')} compiled the same."
-    return f"{pluralize(count, 'rank')} in {len(found.groups):,} groups: {equal:,} are equal, {count - equal:,} differ."
+    return f"{pluralize(count, 'rank')} in {len(rank_groups.groups):,} groups: {equal:,} are equal, {count - equal:,} differ."
 
 
 def _text_row(name: str, text: str, **more: Any) -> dict[str, Any]:
@@ -153,20 +157,30 @@ def _limit_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows if left <= 0 else [*rows[:MAX_ROWS], _text_row("", f"… and {left:,} more")]
 
 
-def _divergence_row(session: Session, found: RankDivergence) -> dict[str, Any]:
-    line = source_lines.line_name(session, found.span)
-    sides = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}; " if found.here or found.there else ""
-    code = sanitize(source_lines.source_line(session, found.span)).strip()
-    title = divergence_title(found) + (f" ({line})" if line else "")
-    return _text_row(title, f"{sides}in the whole run: {', '.join(found.aspects)}", code=code)
+def _divergence_row(session: Session, divergence: RankDivergence) -> dict[str, Any]:
+    line = source_lines.line_name(session, divergence.span)
+    sides = (
+        f"{divergence.here or 'nothing'} instead of {divergence.there or 'nothing'}; "
+        if divergence.here or divergence.there
+        else ""
+    )
+    code = sanitize(source_lines.source_line(session, divergence.span)).strip()
+    title = divergence_title(divergence) + (f" ({line})" if line else "")
+    return _text_row(title, f"{sides}in the whole run: {', '.join(divergence.aspects)}", code=code)
 
 
-def _make_arrival_section(found: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
+def _make_arrival_section(rank_groups: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
     """Return a function that makes the section of one program, with a bar for each rank."""
 
     def section(arrivals: RankArrivals) -> dict[str, Any]:
-        known = sorted((t, r) for t, r in zip(arrivals.arrivals, found.ranks, strict=True) if t is not None)
-        shown = known if len(known) <= MAX_BARS else [*known[: MAX_BARS // 2], *known[-MAX_BARS // 2 :]]
+        times_and_ranks = sorted(
+            (t, r) for t, r in zip(arrivals.arrivals, rank_groups.ranks, strict=True) if t is not None
+        )
+        shown = (
+            times_and_ranks
+            if len(times_and_ranks) <= MAX_BARS
+            else [*times_and_ranks[: MAX_BARS // 2], *times_and_ranks[-MAX_BARS // 2 :]]
+        )
         at = f" at {', '.join(arrivals.collectives)}" if arrivals.collectives else ""
         waited = format_seconds(arrivals.waited)
         title = f"Compile id {arrivals.compilation}, {arrivals.what}: rank {arrivals.last} came last, others waited up to {waited}{at}"
@@ -178,7 +192,7 @@ def _make_arrival_section(found: RankGroups) -> Callable[[RankArrivals], dict[st
             )
             for after, rank in sorted(shown, key=lambda s: s[1])
         ]
-        left = len(known) - len(shown)
+        left = len(times_and_ranks) - len(shown)
         return {
             "title": one_line(title, 300),
             "rows": [*rows, *([_text_row("", f"{left:,} ranks between these are not drawn.")] if left else [])],

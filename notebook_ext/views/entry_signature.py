@@ -31,7 +31,7 @@ class _Symbol:
     @property
     def is_stride(self) -> bool:
         """True if only strides have this symbol: they follow from sizes and layout."""
-        return bool(self.places) and all(".stride(" in place for place in self.places)
+        return bool(self.places) and all(".stride(" in source for source in self.places)
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -47,10 +47,10 @@ class _Symbol:
 
     def _is_implied(self, assumption: str) -> bool:
         """Return True if the value range implies a bound of this symbol: ``(-15) + s0 > 8``."""
-        found = _LINEAR.fullmatch(assumption.replace(self.name, "_"))
-        if found is None:
+        match = _LINEAR.fullmatch(assumption.replace(self.name, "_"))
+        if match is None:
             return False
-        least = int(found["limit"]) - int((found["added"] or "0").strip("()+ ")) + (found["sign"] == ">")
+        least = int(match["limit"]) - int((match["added"] or "0").strip("()+ ")) + (match["sign"] == ">")
         return self.low is not None and self.low >= least
 
 
@@ -62,9 +62,9 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     """
     inputs = _input_texts(session, compilation)
     symbols = sorted(_iterate_symbols(compilation), key=lambda s: s.is_stride)
-    by_place = {place: s for s in symbols for place in s.places}
+    by_place = {source: s for s in symbols for source in s.places}
     parts = [f"{sanitize(name)} {_symbolize_input(name, sanitize(text), by_place)}" for name, text in inputs.items()]
-    shown = {s.name for place, s in by_place.items() if _is_shown(place, inputs)}
+    shown = {s.name for source, s in by_place.items() if _is_shown(source, inputs)}
     unlisted = [_unlisted_symbol_text(s) for s in symbols if s.places and s.name not in shown]
     left = len(unlisted) - _MAX_UNLISTED
     parts += unlisted[:_MAX_UNLISTED] + ([f"{left} more symbols"] if left > 1 else unlisted[_MAX_UNLISTED:])
@@ -77,8 +77,8 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
 def _input_texts(session: Session, compilation: CompilationRecord) -> dict[str, str]:
     """Return the inputs of a compilation or of its first call, without ``self``."""
     calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
-    found = compilation.inputs or next(calls, None) or {}
-    return {name: text for name, text in found.items() if name != "self"}
+    inputs = compilation.inputs or next(calls, None) or {}
+    return {name: text for name, text in inputs.items() if name != "self"}
 
 
 def _iterate_symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
@@ -104,41 +104,41 @@ def _iterate_symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
 def _read_expression(source: str) -> str:
     """Return where a symbol is read: ``x.shape[0]``, whatever form the compiler gave it."""
     name = sanitize(source_name(source))
-    found = _DIMENSION.match(name)
-    return f"{found[1]}.shape[{found[2]}]" if found else name
+    match = _DIMENSION.match(name)
+    return f"{match[1]}.shape[{match[2]}]" if match else name
 
 
 def _parse_bounds(text: str) -> tuple[int | None, int | None]:
     """Return the bounds of a range as torch prints it: ``VR[2, int_oo]``."""
     low, _, high = text.removeprefix("VR").strip("[]()").partition(",")
-    found = [int(part) if _BOUND.fullmatch(part.strip()) else None for part in (low, high)]
-    return found[0], found[1]
+    bounds = [int(part) if _BOUND.fullmatch(part.strip()) else None for part in (low, high)]
+    return bounds[0], bounds[1]
 
 
 def _symbolize_input(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
     """Return the text of one input with symbols in the place of their values."""
     if own := by_place.get(name):
         return "any float" if own.is_float and not own.conditions else own.name
-    found = _TENSOR.match(text)
-    if not found or not found[2]:
+    match = _TENSOR.match(text)
+    if not match or not match[2]:
         return text
     sizes = [
-        by_place[place].name if (place := f"{name}.shape[{i}]") in by_place else size.strip()
-        for i, size in enumerate(found[2].split(","))
+        by_place[source].name if (source := f"{name}.shape[{i}]") in by_place else size.strip()
+        for i, size in enumerate(match[2].split(","))
     ]
-    return f"{found[1]}[{', '.join(sizes)}]"
+    return f"{match[1]}[{', '.join(sizes)}]"
 
 
 def _unlisted_symbol_text(symbol: _Symbol) -> str:
     """Return a symbol whose input is not listed: a number as an input, else its definition."""
-    place = symbol.places[0]
-    if not place.isidentifier() and place != STACK_VALUE:
-        return f"{symbol.name} = {place}"
-    return f"{place} {'any float' if symbol.is_float and not symbol.conditions else symbol.name}"
+    source = symbol.places[0]
+    if not source.isidentifier() and source != STACK_VALUE:
+        return f"{symbol.name} = {source}"
+    return f"{source} {'any float' if symbol.is_float and not symbol.conditions else symbol.name}"
 
 
-def _is_shown(place: str, inputs: dict[str, str]) -> bool:
+def _is_shown(source: str, inputs: dict[str, str]) -> bool:
     """Return True if a symbol's place is an input or a size of one."""
-    found = _DIMENSION.match(place)
-    name = found[1] if found else place
-    return name in inputs and (found is None or bool(_TENSOR.match(inputs[name])))
+    match = _DIMENSION.match(source)
+    name = match[1] if match else source
+    return name in inputs and (match is None or bool(_TENSOR.match(inputs[name])))

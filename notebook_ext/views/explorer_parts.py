@@ -135,10 +135,10 @@ def _find_session(
     """Return (name, session) for a number in ``others``; for "", the displayed session."""
     if not number:
         return name, session
-    found = list((others or {}).items())
-    if not number.isdecimal() or int(number) >= len(found):
+    named_sessions = list((others or {}).items())
+    if not number.isdecimal() or int(number) >= len(named_sessions):
         raise KeyError(number)
-    return found[int(number)]
+    return named_sessions[int(number)]
 
 
 _ENTRY_VIEWS: dict[str, Callable[..., dict[str, Any]]] = {

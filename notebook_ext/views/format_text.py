@@ -135,5 +135,5 @@ def _member_text(name: str, member: str) -> str:
 
 
 def _split_items(text: str) -> Sequence[str] | None:
-    found = _ARRAY.match(text.strip())
-    return [item.strip() for item in found.group(1).split(",")] if found else None
+    match = _ARRAY.match(text.strip())
+    return [item.strip() for item in match.group(1).split(",")] if match else None

@@ -173,12 +173,12 @@ def hypothetical_case(session: Session, explanation: CallExplanation, compilatio
     guard_records = record.guards.guards if record.guards else ()
     if record.id not in explanation.entries:
         return None
-    found = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
+    failure = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
     passing = GuardFailure(
         record.id, "", "", "", "", "", "Every guard passes.", results=explanation.results.get(record.id, ())
     )
-    case = _case_row(session, _hypothetical_call(record), found or passing, guard_records)
-    return case | {"call": HYPOTHETICAL_CALL, "title": "hypothetical call", "passes": found is None}
+    case = _case_row(session, _hypothetical_call(record), failure or passing, guard_records)
+    return case | {"call": HYPOTHETICAL_CALL, "title": "hypothetical call", "passes": failure is None}
 
 
 def names_entry(entry: str, record: CompilationRecord) -> bool:

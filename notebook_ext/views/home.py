@@ -111,18 +111,18 @@ class Finding:
 
 def home(session: Session) -> dict[str, Any]:
     """Return the outcome in one sentence, the main figures, and the ranked findings."""
-    found = findings(session)
+    ranked = findings(session)
     cell = cell_texts.get(session)
-    together = _combined_edit(session, found)
+    together = _combined_edit(session, ranked)
     tone = (
-        "bad" if any(f.urgency <= 1 for f in found) else "warn" if any(f.urgency < NO_ACTION for f in found) else "ok"
+        "bad" if any(f.urgency <= 1 for f in ranked) else "warn" if any(f.urgency < NO_ACTION for f in ranked) else "ok"
     )
     return {
-        "outcome": outcome(session, found),
-        "tone": tone if session.compilations or found else "warn",
+        "outcome": outcome(session, ranked),
+        "tone": tone if session.compilations or ranked else "warn",
         "figures": _figure_rows(session),
-        "findings": [_finding_row(session, f, cell) for f in found[:MAX_FINDINGS]],
-        "more": max(0, len(found) - MAX_FINDINGS),
+        "findings": [_finding_row(session, f, cell) for f in ranked[:MAX_FINDINGS]],
+        "more": max(0, len(ranked) - MAX_FINDINGS),
         "kernel_title": _kernel_title(session),
         "compiled": [_compiled_row(session, g) for g in groups(session)[:MAX_COMPILED]],
         "together": _edit_row(session, together, cell, "All edits of the cell together") if together else None,
@@ -131,24 +131,24 @@ def home(session: Session) -> dict[str, Any]:
 
 def findings(session: Session) -> list[Finding]:
     """Return the findings of a session: wrong results first, then by what the fix saves."""
-    found = [
+    unsorted = [
         *_exception_findings(session),
         *_break_findings(session),
         *_recompile_findings(session),
         *_other_problems(session),
         *_unfused_traffic(session),
     ]
-    return _without_repeated_edits(sorted(found, key=lambda f: (f.urgency, -f.saved)))
+    return _without_repeated_edits(sorted(unsorted, key=lambda f: (f.urgency, -f.saved)))
 
 
-def _without_repeated_edits(found: list[Finding]) -> list[Finding]:
+def _without_repeated_edits(ranked: list[Finding]) -> list[Finding]:
     """Return the findings; one whose edit an earlier finding has refers to that finding."""
     first: dict[CellEdit, int] = {}
-    for number, finding in enumerate(found, 1):
+    for number, finding in enumerate(ranked, 1):
         if finding.edit is not None and first.setdefault(finding.edit, number) != number:
             text = f"The edit of finding {first[finding.edit]} fixes this, too."
-            found[number - 1] = replace(finding, edit=None, edit_text="", fixes=((text, ""),))
-    return found
+            ranked[number - 1] = replace(finding, edit=None, edit_text="", fixes=((text, ""),))
+    return ranked
 
 
 def edited_cell(session: Session, wanted: str) -> CellText | None:
@@ -156,25 +156,25 @@ def edited_cell(session: Session, wanted: str) -> CellText | None:
     cell = cell_texts.get(session)
     if cell is None:
         return None
-    found = findings(session)
-    for edit in (*(f.edit for f in found), _combined_edit(session, found)):
+    ranked = findings(session)
+    for edit in (*(f.edit for f in ranked), _combined_edit(session, ranked)):
         if edit is not None and edit_id(cell, edit) == wanted:
             return edit.apply(cell)
     return None
 
 
-def _combined_edit(session: Session, found: Iterable[Finding]) -> CellEdit | None:
+def _combined_edit(session: Session, ranked: Iterable[Finding]) -> CellEdit | None:
     """Return all edits as one, without those that did not help; None if at most one is left."""
     cell = cell_texts.get(session)
     if cell is None:
         return None
     results = replayed_edits.get(session, {})
-    edits = {edit_id(cell, f.edit): f.edit for f in found if f.edit is not None}
+    edits = {edit_id(cell, f.edit): f.edit for f in ranked if f.edit is not None}
     useful = [e for id, e in edits.items() if id not in results or results[id].helps]
     return combine(useful) if len(useful) > 1 else None
 
 
-def outcome(session: Session, found: Iterable[Finding]) -> str:
+def outcome(session: Session, ranked: Iterable[Finding]) -> str:
     """Return one sentence: graphs, graph breaks, recompiles, and what went wrong."""
     if not any(has_graph(c) for c in session.compilations):
         return summary(session, timed=False).text.split("\n")[0].rstrip(".") + "."
@@ -194,10 +194,10 @@ def outcome(session: Session, found: Iterable[Finding]) -> str:
     )
     if number.errors:
         return f"{text}; then it raised an exception."
-    wrong = next((f.title for f in found if not f.urgency), "")
+    wrong = next((f.title for f in ranked if not f.urgency), "")
     if wrong:
         return f"{text}; {wrong}."
-    return text + (": nothing to do." if not said and all(f.urgency >= NO_ACTION for f in found) else ".")
+    return text + (": nothing to do." if not said and all(f.urgency >= NO_ACTION for f in ranked) else ".")
 
 
 # Figures.
@@ -287,14 +287,14 @@ def _break_findings(session: Session) -> Iterator[Finding]:
         for compilation, record in breaks_of(group.compilations):
             key = (record.kind, record.skips_frame, record.span) if record.span else id(record)
             places.setdefault(key, []).append((group, compilation, record))
-    for found in places.values():
-        group, compilation, record = found[0]
-        resumed = [c for g, in_it, r in found for c in _resumed_by(session, g, in_it, r)]
+    for same_breaks in places.values():
+        group, compilation, record = same_breaks[0]
+        resumed = [c for g, in_it, r in same_breaks for c in _resumed_by(session, g, in_it, r)]
         seconds = sum(map(compile_seconds, resumed))
         edit = _break_edit(session, record)
         name = "runs as Python" if record.skips_frame else "breaks the graph"
         owner, title = _stopped_function(session, group, record, compilation.frame), sanitize(record.title).rstrip(".")
-        saves = [pluralize(len(found), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
+        saves = [pluralize(len(same_breaks), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
         if seconds:
             saves.append(format_seconds(seconds))
         has_fix = bool(edit or record.hints)
@@ -306,7 +306,7 @@ def _break_findings(session: Session) -> Iterator[Finding]:
             sanitize(record.explanation).rstrip(".") + ".",
             urgency=3 if has_fix else NO_ACTION,
             sign="!" if has_fix else "i",
-            saved=len(found) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
+            saved=len(same_breaks) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
             saves=", ".join(saves) if has_fix else "",
             fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]),
             edit=edit[0] if edit else None,
@@ -323,7 +323,7 @@ def _resumed_by(
 
 
 def _finding_of_break_or_error(
-    session: Session, compilation: CompilationRecord, record: BreakRecord, title: str, cause: str, **given: Any
+    session: Session, compilation: CompilationRecord, record: BreakRecord, title: str, cause: str, **fields: Any
 ) -> Finding:
     number = _break_number(session, record)
     return Finding(
@@ -333,7 +333,7 @@ def _finding_of_break_or_error(
         pointed=textwrap.dedent(caret_lines(session, record.span)),
         line=f"linked|{compilation.id}|line={record.span.line}" if record.span else "",
         target=f"breaks|{compilation.id}|break={number}",
-        **given,
+        **fields,
     )
 
 
@@ -477,7 +477,7 @@ def _make_sentence(text: str) -> str:
 
 def _unfused_traffic(session: Session) -> Iterator[Finding]:
     """Yield the memory traffic between kernels that were not fused: a fact without a fix."""
-    found = [
+    unfused = [
         (d.bytes_moved, c, d)
         for c in session.compilations
         for lowering in (c.lowering, c.backward_lowering)
@@ -485,9 +485,9 @@ def _unfused_traffic(session: Session) -> Iterator[Finding]:
         for d in lowering.decisions
         if not d.fused and d.bytes_moved
     ]
-    total = sum(moved for moved, _, _ in found)
+    total = sum(moved for moved, _, _ in unfused)
     if total >= MIN_TRAFFIC:
-        moved, compilation, decision = max(found, key=lambda f: f[0])
+        moved, compilation, decision = max(unfused, key=lambda f: f[0])
         yield Finding(
             f"Kernels that were not fused pass {format_bytes(total)} through memory",
             f"The largest part is {format_bytes(moved)}: {sanitize(decision.reason)}",
@@ -513,8 +513,8 @@ def _parse_cell(session: Session) -> CellTree | None:
 
 def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] | None:
     tree = _parse_cell(session)
-    found = None if tree is None else break_edit(tree, record.kind, record.span)
-    return found if tree is not None and found is not None and is_valid(tree.cell, found[0]) else None
+    edit = None if tree is None else break_edit(tree, record.kind, record.span)
+    return edit if tree is not None and edit is not None and is_valid(tree.cell, edit[0]) else None
 
 
 def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
@@ -580,15 +580,15 @@ def _edit_row(session: Session, edit: CellEdit, cell: CellText | None, text: str
     if cell is None:
         return None
     after = edit.apply(cell)
-    found = replayed_edits.get(session, {}).get(edit_id(cell, edit))
+    result = replayed_edits.get(session, {}).get(edit_id(cell, edit))
     return {
         "id": edit_id(cell, edit),
         "text": text,
         "diff": [[sign, sanitize(line)] for sign, line in diff_rows(cell, after)],
         "source": after.source,
         "can_replay": session.compiler != "torch",
-        "result": found.text if found else "",
-        "helps": bool(found and found.helps),
+        "result": result.text if result else "",
+        "helps": bool(result and result.helps),
     }
 
 

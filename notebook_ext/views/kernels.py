@@ -100,7 +100,7 @@ def _later_calls(reasons: list[str]) -> str:
 
 
 def _lowerings_of(compilation: CompilationRecord) -> list[LoweringRecord]:
-    return [found for found in (compilation.lowering, compilation.backward_lowering) if found is not None]
+    return [lowering for lowering in (compilation.lowering, compilation.backward_lowering) if lowering is not None]
 
 
 def _fused_nodes(compilation: CompilationRecord) -> dict[str, NodeRecord]:
@@ -183,13 +183,13 @@ def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> li
 
 def _tuning_data(kernel: KernelRecord) -> dict[str, Any] | None:
     """Return the settings of a kernel that were tried by hand."""
-    found = kernel.tuning
-    if found is None:
+    tuning = kernel.tuning
+    if tuning is None:
         return None
     return {
-        "device": one_line(found.device, 60),
+        "device": one_line(tuning.device, 60),
         "controls": [
-            {"name": one_line(c.name, 40), "values": list(c.values), "default": c.default} for c in found.controls
+            {"name": one_line(c.name, 40), "values": list(c.values), "default": c.default} for c in tuning.controls
         ],
         "points": [
             {
@@ -200,9 +200,9 @@ def _tuning_data(kernel: KernelRecord) -> dict[str, Any] | None:
                 "occupancy": p.resources.occupancy if p.resources else None,
                 "problem": one_line(p.problem, 300),
             }
-            for p in found.points
+            for p in tuning.points
         ],
-        "chosen": _settings_data(found.chosen) if found.chosen else None,
+        "chosen": _settings_data(tuning.chosen) if tuning.chosen else None,
     }
 
 
@@ -215,17 +215,17 @@ def _measured_time(kernel: KernelRecord) -> dict[str, Any] | None:
 
     ``rate`` is in bytes per second; ``share`` is the part of the card's copy rate.
     """
-    found = kernel.measured
-    if found is None:
+    measured = kernel.measured
+    if measured is None:
         return None
-    rate = kernel.bytes_moved / found.seconds if kernel.bytes_moved else None
-    share = rate / found.copy_rate if rate and found.copy_rate else None
+    rate = kernel.bytes_moved / measured.seconds if kernel.bytes_moved else None
+    share = rate / measured.copy_rate if rate and measured.copy_rate else None
     return {
-        "device": one_line(found.device, 60),
-        "seconds": found.seconds,
+        "device": one_line(measured.device, 60),
+        "seconds": measured.seconds,
         "rate": rate,
         "share": share,
-        "copy": found.copy_rate,
+        "copy": measured.copy_rate,
     }
 
 

@@ -36,11 +36,11 @@ def mesh_image(sizes: Sequence[int], ranks: Sequence[int], classes: Mapping[int,
     cells = []
     for at, rank in enumerate(shown):
         x, y = at % columns * width, at // columns * height
-        known = classes.get(rank)
-        fill = f'fill="{class_color(known)}"' if known is not None else f'fill="none" stroke="{UNKNOWN}"'
+        class_number = classes.get(rank)
+        fill = f'fill="{class_color(class_number)}"' if class_number is not None else f'fill="none" stroke="{UNKNOWN}"'
         cells.append(f'<rect x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{height - 2}" {fill}/>')
         if has_numbers:
-            color = "#ffffff" if known is not None else UNKNOWN
+            color = "#ffffff" if class_number is not None else UNKNOWN
             cells.append(f'<text x="{x + width / 2:g}" y="{y + 15}" fill="{color}">{rank}</text>')
     total = columns * width, math.ceil(len(shown) / columns) * height
     return image_data(

@@ -44,8 +44,8 @@ def _lane_data(session: Session, frame: FrameRecord) -> dict[str, Any]:
     columns = _call_columns(session, entries, calls)
     varying = _varying_inputs(calls)
     for column in columns:
-        given = calls[column["first"] - 1].inputs or {}
-        column["varying"] = [f"{sanitize(n)} {sanitize(given[n])}" for n in varying if n in given]
+        inputs = calls[column["first"] - 1].inputs or {}
+        column["varying"] = [f"{sanitize(n)} {sanitize(inputs[n])}" for n in varying if n in inputs]
     _add_hidden_changes(columns, calls)
     return {
         "frame": frame.id,
@@ -69,13 +69,13 @@ def _lane_data(session: Session, frame: FrameRecord) -> dict[str, Any]:
 
 
 def _entry_data(session: Session, entry: CompilationRecord, columns: list[dict[str, Any]]) -> dict[str, Any]:
-    made = next((c["first"] for c in columns if c["outcome"] == "compiled" and c["entry"] == entry.id), 0)
+    compiling_call = next((c["first"] for c in columns if c["outcome"] == "compiled" and c["entry"] == entry.id), 0)
     return {
         "id": entry.id,
         "name": f"e{entry.id.rpartition('/')[2]}",
         "inputs": entry_signature(session, entry),
         "cause": one_line(entry.cause, 300),
-        "from": made,
+        "from": compiling_call,
         "seconds": compile_seconds(entry),
     }
 

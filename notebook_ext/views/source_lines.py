@@ -86,9 +86,9 @@ def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
     span = node.span
     if span is not None and node.stack == (span,) and not is_installed_file(span.file):  # The usual case.
         return NodeSpans(span) if span.file in files else NodeSpans(None)
-    known = files if isinstance(files, (set, frozenset)) else set(files)
-    spans = [s for s in node.stack if s.file in known]
-    if node.span is not None and node.span.file in known and (not spans or spans[-1] != node.span):
+    file_ids = files if isinstance(files, (set, frozenset)) else set(files)
+    spans = [s for s in node.stack if s.file in file_ids]
+    if node.span is not None and node.span.file in file_ids and (not spans or spans[-1] != node.span):
         spans.append(node.span)
     if not spans:
         return NodeSpans(None)
@@ -150,32 +150,32 @@ def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
     All compilations are numbered in their order, so that a number means one line in the whole session. A record
     that was replaced is numbered again.
     """
-    known = _ordinals_cache.setdefault(session, _SessionOrdinals())
+    cached = _ordinals_cache.setdefault(session, _SessionOrdinals())
     files = {f.id for f in session.files}
-    new = () if compilation.id in known.made else session.compilations
-    for record in (*(c for c in new if c.id not in known.made), compilation):
-        made = known.made.get(record.id)
-        if made is None or made[0] is not record or made[1] != len(files):
-            known.made[record.id] = (record, len(files), _make_ordinals(session, record, files, known.lines))
-    return known.made[compilation.id][2]
+    new = () if compilation.id in cached.made else session.compilations
+    for record in (*(c for c in new if c.id not in cached.made), compilation):
+        entry = cached.made.get(record.id)
+        if entry is None or entry[0] is not record or entry[1] != len(files):
+            cached.made[record.id] = (record, len(files), _make_ordinals(session, record, files, cached.lines))
+    return cached.made[compilation.id][2]
 
 
 def _make_ordinals(
     session: Session, compilation: CompilationRecord, files: set[str], lines: dict[FileLine, int]
 ) -> LineOrdinals:
-    found = LineOrdinals(of_session=lines)
+    numbered = LineOrdinals(of_session=lines)
     if (call := call_of(session, compilation)) is not None:
-        found.add(call)
+        numbered.add(call)
     library: list[Span] = []
     for graph in compilation.graphs:
         for node in graph.nodes_by_source:
             spans = node_spans(node, files)
             for span in (*spans.callers, *([spans.span] if spans.span else [])):
-                found.add(span)
+                numbered.add(span)
             library.extend(spans.library)
     for span in library:  # Numbered last: the first colors belong to the user's lines and modules.
-        found.add(span)
-    return found
+        numbered.add(span)
+    return numbered
 
 
 @functools.lru_cache(maxsize=64)
@@ -190,10 +190,10 @@ def source_line(session: Session, span: Span | None) -> str:
 
 def line_text(session: Session, file: str, line: int) -> str:
     """Return one line of a file without indentation; empty if unknown."""
-    for known in session.files:
-        if known.id == file:
-            lines = _split_lines(known.text)
-            index = line - known.first_line
+    for recorded in session.files:
+        if recorded.id == file:
+            lines = _split_lines(recorded.text)
+            index = line - recorded.first_line
             return lines[index].strip() if 0 <= index < len(lines) else ""
     return ""
 
@@ -217,9 +217,9 @@ def snippet(session: Session, span: Span | None) -> str:
 
 def file_name(session: Session, id: str) -> str:
     """Return the display name of a file: its given name, else the last part of its path."""
-    found = next((f.name for f in session.files if f.id == id), "") or display_name(id.replace("\\", "/"))
+    name = next((f.name for f in session.files if f.id == id), "") or display_name(id.replace("\\", "/"))
     # A call of a layer of torch is compiled as code of "<linear.py>".
-    return found[1:-1] if found.startswith("<") and found.endswith(".py>") else found
+    return name[1:-1] if name.startswith("<") and name.endswith(".py>") else name
 
 
 def frame_name(session: Session, frame: str, limit: int = 60) -> str:
@@ -227,13 +227,13 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
 
     A resume function also has the line of its graph break.
     """
-    found = next((f for f in session.frames if f.id == frame), None)
-    if found is None:
+    record = next((f for f in session.frames if f.id == frame), None)
+    if record is None:
         return one_line(frame, limit)
-    after = found.resumes_after
-    names_line = " (from line " in found.name or " after line " in found.name
+    after = record.resumes_after
+    names_line = " (from line " in record.name or " after line " in record.name
     rest = f" after line {after.line}" if after is not None and not names_line else ""
-    return one_line(found.name, limit - len(rest)) + rest
+    return one_line(record.name, limit - len(rest)) + rest
 
 
 def line_name(session: Session, span: Span | None) -> str:

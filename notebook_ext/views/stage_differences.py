@@ -21,23 +21,23 @@ LISTING_TITLES = {"asm": "Assembly", "ptx": "PTX", "sass": "SASS", "amdgcn": "AM
 def stage_differences(before: CompilationRecord | None, after: CompilationRecord | None) -> list[dict[str, Any]]:
     """Return the stages that differ, in the order of the pipeline: title and diff."""
     old, new = ({} if c is None else _texts_by_title(c) for c in (before, after))
-    found = []
+    differences = []
     for title in dict.fromkeys((*old, *new)):
         rows = diff_lines(old.get(title, ""), new.get(title, ""))
         if rows:
             shown = [(sign, one_line(text, 300)) for sign, text in rows[:MAX_ROWS]]
-            found.append({"title": title, "rows": shown, "cut": len(rows) - len(shown)})
-    return found
+            differences.append({"title": title, "rows": shown, "cut": len(rows) - len(shown)})
+    return differences
 
 
 def session_differences(before: Session, after: Session) -> list[dict[str, Any]]:
     """Return the stages that differ of each compilation of two runs of a cell."""
-    found = []
+    differences = []
     for old, new in itertools.zip_longest(before.compilations, after.compilations):
         session, one = (after, new) if new is not None else (before, old)
         name = f"{frame_name(session, one.frame)} entry {one.id.rpartition('/')[2]}"
-        found += [row | {"title": f"{name}: {row['title']}"} for row in stage_differences(old, new)]
-    return found
+        differences += [row | {"title": f"{name}: {row['title']}"} for row in stage_differences(old, new)]
+    return differences
 
 
 def _texts_by_title(compilation: CompilationRecord) -> dict[str, str]:

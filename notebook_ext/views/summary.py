@@ -114,12 +114,15 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     items: list[SummaryItem] = []
     if session.compiler == "torch":
         items.append(SummaryItem("stock torch.compile · "))
-    found = groups(session)
-    for i, group in enumerate(found[:MAX_GROUPS]):
+    root_groups = groups(session)
+    for i, group in enumerate(root_groups[:MAX_GROUPS]):
         items.extend([SummaryItem(" · ")] if i else [])
         items.extend(_group_items(session, group))
-    if len(found) > MAX_GROUPS:
-        items += [SummaryItem(" · and "), SummaryItem(f"{len(found) - MAX_GROUPS:,} more", "compilations", "link")]
+    if len(root_groups) > MAX_GROUPS:
+        items += [
+            SummaryItem(" · and "),
+            SummaryItem(f"{len(root_groups) - MAX_GROUPS:,} more", "compilations", "link"),
+        ]
     items.extend(_cpu_items(session))
     items.extend(_kernel_items(session))
     items.extend(_backward_items(session))
@@ -216,11 +219,11 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
         return
     yield SummaryItem(", ")
     yield SummaryItem(pluralize(len(recompiles), "recompile"), f"recompiles|{recompiles[0].frame}", "link")
-    found = [r for c in recompiles if (r := causing_guard_failure(session, c.id)) is not None]
-    if not found:
+    rejections = [r for c in recompiles if (r := causing_guard_failure(session, c.id)) is not None]
+    if not rejections:
         return
     # Prefer values that the user can change to values that a break left on the stack.
-    rejection = min(found, key=lambda r: is_stack_value(r.source))
+    rejection = min(rejections, key=lambda r: is_stack_value(r.source))
     where = _line_prefix(session, rejection.span)
     more = ", …" if len(recompiles) > 1 else ""
     yield SummaryItem(" (")
@@ -381,8 +384,12 @@ def _line_prefix(session: Session, span: Span | None) -> str:
 
 def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the first lines, and the number of omitted ones."""
-    found = tuple(lines)
-    return found if len(found) <= MAX_HINTS else (*found[:MAX_HINTS], f"… and {len(found) - MAX_HINTS} more.")
+    all_lines = tuple(lines)
+    return (
+        all_lines
+        if len(all_lines) <= MAX_HINTS
+        else (*all_lines[:MAX_HINTS], f"… and {len(all_lines) - MAX_HINTS} more.")
+    )
 
 
 def _hint_texts(session: Session) -> Iterator[str]:

@@ -164,12 +164,16 @@ class _StepColumns:
         A node that is missing was removed as unused.
         """
         graph = next((g for g in self.record.graphs if g.stage == "fx"), None)
-        known: dict[str, NodeRecord] = {n.name: n for n in graph.nodes} if graph else {}
+        node_by_name: dict[str, NodeRecord] = {n.name: n for n in graph.nodes} if graph else {}
         files = {f.id for f in self.session.files}
-        made = dict.fromkeys(name for s in steps for name in s.nodes)
+        new_names = dict.fromkeys(name for s in steps for name in s.nodes)
         values = node_values(self.record, graph) if graph else {}
         of_name = {n.name: values[i] for i, n in enumerate(graph.nodes) if i in values} if graph else {}
-        return {sanitize(n): [*self._node_row(known[n], files), of_name.get(n)] for n in made if n in known}
+        return {
+            sanitize(n): [*self._node_row(node_by_name[n], files), of_name.get(n)]
+            for n in new_names
+            if n in node_by_name
+        }
 
     def _node_row(self, node: NodeRecord, files: set[str]) -> list[Any]:
         ordinal = self.ordinals.of(source_lines.node_spans(node, files).span)
@@ -178,8 +182,8 @@ class _StepColumns:
 
     def _stop_reason(self) -> str:
         """Return why the trace ended before the function did, else ""."""
-        found = self.record.trace.breaks if self.record.trace else ()
-        return one_line(found[0].title, 120) if found else ""
+        breaks = self.record.trace.breaks if self.record.trace else ()
+        return one_line(breaks[0].title, 120) if breaks else ""
 
 
 def _stack_states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
@@ -188,22 +192,22 @@ def _stack_states(steps: tuple[StepRecord, ...]) -> list[StepRecord | None]:
     This is the latest step of the frame that executes next, or None if that frame is about to start.
     """
     latest: dict[int, StepRecord] = {}
-    found: list[StepRecord | None] = []
+    states: list[StepRecord | None] = []
     for step, after in zip(steps, (*steps[1:], steps[-1]), strict=True):
         if step.event != "break":  # The instruction did not run: its operands are still on the stack.
             latest[step.frame] = step
-        found.append(latest.get(after.frame))
-    return found
+        states.append(latest.get(after.frame))
+    return states
 
 
 def _caller_steps(steps: tuple[StepRecord, ...]) -> list[int]:
     """Return for each step the step that entered the next executing frame; -1 for the root."""
     latest: dict[int, int] = {}
-    found: list[int] = []
+    callers: list[int] = []
     for i, (step, after) in enumerate(zip(steps, (*steps[1:], steps[-1]), strict=True)):
         latest[step.depth] = i
-        found.append(latest.get(after.depth - 1, -1))
-    return found
+        callers.append(latest.get(after.depth - 1, -1))
+    return callers
 
 
 def _last_inner_steps(steps: tuple[StepRecord, ...]) -> list[int]:

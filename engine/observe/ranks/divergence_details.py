@@ -22,18 +22,18 @@ Facts = Iterator[tuple[str, Span | None]]
 """Facts of one aspect in order, each with its line."""
 
 
-def with_divergence_details(found: RankDivergence, mine: Session, others: Session) -> RankDivergence:
+def with_divergence_details(divergence: RankDivergence, mine: Session, others: Session) -> RankDivergence:
     """Return a divergence with its line and what each of the two sessions has."""
-    own, other = _compilation(mine, found.compilation), _compilation(others, found.compilation)
+    own, other = _compilation(mine, divergence.compilation), _compilation(others, divergence.compilation)
     frame = _frame_span(mine, own) or _frame_span(others, other)
     if own is None or other is None:
         there = own or other
         text = f"compiled: {there.cause}" if there is not None else ""
         texts = (text, "not compiled") if own is not None else ("not compiled", text)
-        span = _recompile_span(mine if own is not None else others, found.compilation)
-        return replace(found, here=texts[0], there=texts[1], span=span or frame)
-    here, there_, span = _difference(found.aspect, _without_group_names(own), _without_group_names(other))
-    return replace(found, here=here, there=there_, span=span or frame)
+        span = _recompile_span(mine if own is not None else others, divergence.compilation)
+        return replace(divergence, here=texts[0], there=texts[1], span=span or frame)
+    here, there_, span = _difference(divergence.aspect, _without_group_names(own), _without_group_names(other))
+    return replace(divergence, here=here, there=there_, span=span or frame)
 
 
 def _without_group_names(compilation: CompilationRecord) -> CompilationRecord:
@@ -87,8 +87,8 @@ def _difference(aspect: str, mine: CompilationRecord, others: CompilationRecord)
 
 def user_span(spans: tuple[Span | None, ...]) -> Span | None:
     """Return the innermost line that is not of an installed package."""
-    known = [s for s in spans if s is not None]
-    return next((s for s in reversed(known) if not is_installed_file(s.file)), known[0] if known else None)
+    recorded = [s for s in spans if s is not None]
+    return next((s for s in reversed(recorded) if not is_installed_file(s.file)), recorded[0] if recorded else None)
 
 
 def _collectives(compilation: CompilationRecord) -> Facts:

@@ -46,10 +46,10 @@ def _ranks(group: Sequence[RankContents]) -> tuple[int, ...]:
 
 def _group_equal_ranks(contents: Sequence[RankContents], aspect: str) -> list[list[RankContents]]:
     """Return groups of equals: by size, then whole logs first, then by the lowest rank."""
-    found: dict[str, list[RankContents]] = {}
+    ranks_by_digest: dict[str, list[RankContents]] = {}
     for rank in contents:
-        found.setdefault(rank.digest(aspect), []).append(rank)
-    return sorted(found.values(), key=lambda g: (-len(g), bool(g[0].unfinished or g[0].damage), g[0].rank))
+        ranks_by_digest.setdefault(rank.digest(aspect), []).append(rank)
+    return sorted(ranks_by_digest.values(), key=lambda g: (-len(g), bool(g[0].unfinished or g[0].damage), g[0].rank))
 
 
 def _divergence(group: Sequence[RankContents], largest: Sequence[RankContents]) -> RankDivergence | None:
@@ -98,18 +98,18 @@ def _first_difference(mine: RankContents, theirs: RankContents) -> tuple[str, st
 
 def _arrivals(contents: Sequence[RankContents], largest: RankContents) -> list[RankArrivals]:
     """Return the arrivals at each program of the largest group for which two ranks have times."""
-    found = []
+    arrivals = []
     for key in largest.ready:
         times = [c.ready.get(key) for c in contents]
-        known = [(t, c.rank) for t, c in zip(times, contents, strict=True) if t is not None]
-        if len(known) < 2:
+        times_and_ranks = [(t, c.rank) for t, c in zip(times, contents, strict=True) if t is not None]
+        if len(times_and_ranks) < 2:
             continue
-        first, (latest, last) = min(known)[0], max(known)
+        first, (latest, last) = min(times_and_ranks)[0], max(times_and_ranks)
         after = tuple(None if t is None else round(t - first, 6) for t in times)
         calls = largest.collectives.get((key[0], key[1] if key[1] == "backward" else "forward"), ())
-        found.append(RankArrivals(*key, calls, last, round(latest - first, 6), after))
-    longest = {id(a) for a in sorted(found, key=lambda a: (not a.collectives, -a.waited))[:MAX_ARRIVALS]}
-    return [a for a in found if id(a) in longest]
+        arrivals.append(RankArrivals(*key, calls, last, round(latest - first, 6), after))
+    longest = {id(a) for a in sorted(arrivals, key=lambda a: (not a.collectives, -a.waited))[:MAX_ARRIVALS]}
+    return [a for a in arrivals if id(a) in longest]
 
 
 def _problems(contents: Sequence[RankContents], largest: Sequence[RankContents]) -> Iterable[str]:

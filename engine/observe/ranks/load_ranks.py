@@ -120,8 +120,8 @@ def _with_ranks(files: Iterable[Path]) -> Iterable[tuple[Path, int | None]]:
 def _read(files: Iterable[Path], seen: Callable[[int], None]) -> tuple[list[RankContents], list[str]]:
     """Return the readable recordings by rank and time, and sentences about the others."""
     reader = RankLogReader(seen)
-    known: dict[str, RankContents] = {}
-    found, problems = [], []
+    first_by_digest: dict[str, RankContents] = {}
+    ranked, problems = [], []
     unranked = []
     for file, rank in _with_ranks(files):
         if rank is None:
@@ -135,11 +135,11 @@ def _read(files: Iterable[Path], seen: Callable[[int], None]) -> tuple[list[Rank
         if not contents.end:
             problems.append(f"{file.name[:80]} holds no record: the log of rank {rank} is empty or no log")
             continue
-        contents.share(known.setdefault(contents.digest(), contents))
-        found.append(contents)
+        contents.share(first_by_digest.setdefault(contents.digest(), contents))
+        ranked.append(contents)
     if unranked:
         problems.append(f"Logs that name no rank are not compared: {len(unranked):,}, such as {unranked[0].name[:80]}")
-    return sorted(found, key=lambda c: (c.rank, c.start)), problems
+    return sorted(ranked, key=lambda c: (c.rank, c.start)), problems
 
 
 def _newest_run(contents: list[RankContents]) -> tuple[list[RankContents], list[RankContents]]:

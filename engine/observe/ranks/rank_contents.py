@@ -85,9 +85,9 @@ def normalized_digest(text: bytes, aspect: str) -> str:
 
 def collectives_of(graph: bytes) -> tuple[str, ...]:
     """Return a graph's collectives in order, with constants: ``all_reduce('sum', '0')``."""
-    found = ((m[1], m[2]) for m in _COLLECTIVE.finditer(graph))
+    calls = ((m[1], m[2]) for m in _COLLECTIVE.finditer(graph))
     return tuple(
         f"{name.decode()}({', '.join(c.decode(errors='replace') for c in _CONSTANT.findall(arguments))})"
-        for name, arguments in found
+        for name, arguments in calls
         if name.decode() not in _WAITS
     )

@@ -49,8 +49,8 @@ def rank_of(path: Path) -> int | None:
 
     A process that logs before it joins its group has no rank in the name of its file.
     """
-    if (found := RANK_IN_NAME.search(path.name)) is not None:
-        return int(found[1])
+    if (match := RANK_IN_NAME.search(path.name)) is not None:
+        return int(match[1])
     with path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _END_BYTES))
         ranks = _RANK_IN_LOG.findall(stream.read())
@@ -69,7 +69,7 @@ class RankLogReader:
 
     def read(self, path: Path, rank: int) -> RankContents:
         """Return the contents of one log."""
-        found, damage = RankContents(rank, path), LogDamage()
+        contents, damage = RankContents(rank, path), LogDamage()
         self._strings = {}
         self._lines.start_log(rank)
         stream, is_whole = open_decompressed(path)
@@ -79,38 +79,38 @@ class RankLogReader:
         lines = self._lines
         for line in read_log_records(BlockReader(file), damage, self._seen, _SKIPPED, self._intact, lines.parse):
             last = line
-            found.start = found.start or line.seconds
+            contents.start = contents.start or line.seconds
             if not line.metadata:
                 continue
             if "str" in line.metadata:
                 self._add_string(line.metadata["str"])
             elif (event := lines.event(line.metadata)) is not None:
-                self._add(found, event, line)
-        found.end = last.seconds if last is not None else 0.0
-        found.damage = (*damage.messages(), *(() if is_whole else ("its compressed data is cut or damaged",)))
-        return found
+                self._add(contents, event, line)
+        contents.end = last.seconds if last is not None else 0.0
+        contents.damage = (*damage.messages(), *(() if is_whole else ("its compressed data is cut or damaged",)))
+        return contents
 
     def _add_string(self, value: Any) -> None:
         values = as_list(value)
         if len(values) == 2 and (number := as_int(values[1])) is not None:
             self._strings[number] = as_text(values[0])
 
-    def _add(self, found: RankContents, event: TraceEvent, line: LogRecord) -> None:
+    def _add(self, contents: RankContents, event: TraceEvent, line: LogRecord) -> None:
         name, compilation = event.name, event.compilation
         if name == "torch_version":
-            found.version = _version(line.payload)
+            contents.version = _version(line.payload)
         if not compilation:
             return
         if name == "dynamo_start":
-            found.add(compilation, "compile ids", self._frame(event))
-            found.unfinished = compilation
+            contents.add(compilation, "compile ids", self._frame(event))
+            contents.unfinished = compilation
         elif name in ("compilation_metrics", "bwd_compilation_metrics"):
-            found.ready[compilation, _PHASES.get(name, "forward")] = line.seconds
-            found.unfinished = "" if found.unfinished == compilation else found.unfinished
+            contents.ready[compilation, _PHASES.get(name, "forward")] = line.seconds
+            contents.unfinished = "" if contents.unfinished == compilation else contents.unfinished
         else:
-            self._add_facts(found, event, line)
+            self._add_facts(contents, event, line)
 
-    def _add_facts(self, found: RankContents, event: TraceEvent, line: LogRecord) -> None:
+    def _add_facts(self, contents: RankContents, event: TraceEvent, line: LogRecord) -> None:
         """Add what a line says by itself: its facts are read once for all ranks."""
         facts = self._lines.facts(line.metadata, line.length)
         if facts is None:
@@ -118,10 +118,10 @@ class RankLogReader:
             if event.digest or not line.length:
                 self._lines.add_facts(line.metadata, line.length, facts)
         if facts.aspects:
-            found.compilations.setdefault(event.compilation, []).extend(facts.aspects)
+            contents.compilations.setdefault(event.compilation, []).extend(facts.aspects)
         if facts.collectives:
             phase = _PHASES.get(event.name, "forward")
-            found.collectives.setdefault((event.compilation, phase), facts.collectives)
+            contents.collectives.setdefault((event.compilation, phase), facts.collectives)
 
     def _facts_of_event(self, event: TraceEvent, line: LogRecord) -> ParsedLineFacts:
         name = event.name

@@ -29,28 +29,28 @@ MAX_LINES = 40
 """Maximum number of displayed lines of one change."""
 
 
-def comparison_text(found: SessionComparison, first: str, second: str) -> str:
+def comparison_text(comparison: SessionComparison, first: str, second: str) -> str:
     """Return the comparison as lines.
 
     Changes are marked with - and + as in a patch. An unchanged function has one line.
     """
-    lines = [headline(found, first, second)]
-    for frame in found.frames:
+    lines = [headline(comparison, first, second)]
+    for frame in comparison.frames:
         lines += _frame_lines(frame, first, second)
     return "\n".join(lines)
 
 
-def headline(found: SessionComparison, first: str, second: str) -> str:
+def headline(comparison: SessionComparison, first: str, second: str) -> str:
     """Return one sentence: how many functions differ, and in which counts."""
     a, b = one_line(first, 40), one_line(second, 40)
-    changed = [f for f in found.frames if not f.is_same]
+    changed = [f for f in comparison.frames if not f.is_same]
     if not changed:
-        return f"{a} and {b}: no difference in {pluralize(len(found.frames), 'function')}, ignoring times."
+        return f"{a} and {b}: no difference in {pluralize(len(comparison.frames), 'function')}, ignoring times."
     totals = ", ".join(
-        f"{c.aspect} {c.first} → {c.second}" for c in found.totals if c.first != c.second and c.aspect != "graphs"
+        f"{c.aspect} {c.first} → {c.second}" for c in comparison.totals if c.first != c.second and c.aspect != "graphs"
     )
     return (
-        f"{a} → {b}: {len(changed)} of {pluralize(len(found.frames), 'function')} {'differs' if len(changed) == 1 else 'differ'}"
+        f"{a} → {b}: {len(changed)} of {pluralize(len(comparison.frames), 'function')} {'differs' if len(changed) == 1 else 'differ'}"
         + (f"; {totals}" if totals else "")
         + "."
     )
@@ -90,13 +90,13 @@ def _diff_lines(change: AspectComparison) -> Iterator[tuple[str, str]]:
         yield " ", f"… and {len(both) - MAX_LINES} more lines"
 
 
-def comparison_html(found: SessionComparison, first: str, second: str) -> str:
+def comparison_html(comparison: SessionComparison, first: str, second: str) -> str:
     """Return the comparison as HTML without scripts; all text is escaped."""
-    rows = "".join(_frame_html(f, first, second) for f in found.frames)
-    head = html.escape(headline(found, first, second))
+    rows = "".join(_frame_html(f, first, second) for f in comparison.frames)
+    head = html.escape(headline(comparison, first, second))
     totals = "".join(
         f'<tr><td style="{CELL}">{html.escape(c.aspect)}</td><td style="{CELL}">{html.escape(c.first)}</td><td style="{CELL}">{html.escape(c.second)}</td></tr>'
-        for c in found.totals
+        for c in comparison.totals
     )
     names = "".join(f'<th style="{CELL}">{html.escape(one_line(n, 40))}</th>' for n in ("", first, second))
     return f'<div style="{STYLE}"><b>{head}</b><table style="border-collapse:collapse;margin:6px 0"><tr>{names}</tr>{totals}</table>{rows}</div>'
@@ -115,10 +115,10 @@ def comparison(first: Session, second: Session, names: tuple[str, str]) -> dict[
 
     ``only`` names the session if the other one does not have the function.
     """
-    found = compare_sessions(first, second)
+    compared = compare_sessions(first, second)
     return {
-        "headline": headline(found, *names),
-        "whole": [_change_row(c) for c in found.totals],
+        "headline": headline(compared, *names),
+        "whole": [_change_row(c) for c in compared.totals],
         "frames": [
             {
                 "name": source_lines.frame_name(
@@ -132,7 +132,7 @@ def comparison(first: Session, second: Session, names: tuple[str, str]) -> dict[
                 "changes": [_change_row(c) for c in f.aspects],
                 "kernels": [{k: one_line(str(v), 200) for k, v in p.to_dict().items()} for p in f.kernels[:MAX_LINES]],
             }
-            for f in found.frames
+            for f in compared.frames
         ],
     }
 
@@ -191,9 +191,9 @@ def _compilation_facts(session: Session, record: CompilationRecord) -> Iterator[
 
 def _program_facts(program: CompilationRecord) -> Iterator[tuple[str, str]]:
     """Yield counts of kernels and ATen calls, and bytes moved, of one target's program."""
-    found = compilation_counts(program)
-    yield "Kernels", str(found.kernels)
-    yield "ATen calls", str(found.aten_calls) if program.lowering else ""
+    totals = compilation_counts(program)
+    yield "Kernels", str(totals.kernels)
+    yield "ATen calls", str(totals.aten_calls) if program.lowering else ""
     moved = [k.bytes_moved for k in program.kernels]
     yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
 
@@ -205,15 +205,15 @@ def _kernel_text(kernel: KernelRecord, target: str) -> str:
     parts += [f"{format_bytes(kernel.bytes_moved)} moved"] if kernel.bytes_moved is not None else []
     if target == CPU:
         return ", ".join(parts)
-    found = next((t for t in kernel.targets if t.target == target), None)
-    if found is None or found.resources is None:
-        return ", ".join([*parts, one_line(found.error, 200) if found and found.error else "not compiled"])
-    resources = found.resources
+    compiled = next((t for t in kernel.targets if t.target == target), None)
+    if compiled is None or compiled.resources is None:
+        return ", ".join([*parts, one_line(compiled.error, 200) if compiled and compiled.error else "not compiled"])
+    resources = compiled.resources
     parts += [
         f"{resources.registers} registers",
         f"{resources.spills} spills",
         f"{format_bytes(resources.shared_bytes)} shared",
     ]
     parts += [f"occupancy {resources.occupancy:.0%}"] if resources.occupancy is not None else []
-    parts += [f"{x.stage} {x.instructions}" for x in found.listings if x.instructions]
+    parts += [f"{x.stage} {x.instructions}" for x in compiled.listings if x.instructions]
     return ", ".join(parts)

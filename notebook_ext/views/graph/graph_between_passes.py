@@ -49,22 +49,22 @@ def intermediate_graphs(record: CompilationRecord) -> list[IntermediateGraph]:
 
     These are the graph before the first of consecutive passes, and the graph after each pass.
     """
-    found = []
+    graphs = []
     for graph in record.graphs:
         passes = passes_of(record, graph)
         for number, step in enumerate(passes, 1):
             if not is_replayable(step):
                 continue
             if number == 1 or not is_replayable(passes[number - 2]):
-                found.append(
+                graphs.append(
                     IntermediateGraph(
                         f"{graph.stage}@{number - 1}", one_line(f"{graph.stage} before {step.name}", 60), number - 1
                     )
                 )
-            found.append(
+            graphs.append(
                 IntermediateGraph(f"{graph.stage}@{number}", one_line(f"{graph.stage} after {step.name}", 60), number)
             )
-    return found
+    return graphs
 
 
 def intermediate_graph(record: CompilationRecord, stage: str) -> GraphRecord | None:
@@ -112,10 +112,10 @@ def lines_after_passes(passes: tuple[PassRecord, ...], count: int) -> tuple[str,
 
 def apply_edits(lines: Sequence[str], edits: Sequence[EditRecord]) -> tuple[str, ...]:
     """Return the lines after applying edits from the top down."""
-    found = list(lines)
+    edited = list(lines)
     for edit in edits:
-        found[edit.line : edit.line + edit.removed_count] = edit.added_lines
-    return tuple(found)
+        edited[edit.line : edit.line + edit.removed_count] = edit.added_lines
+    return tuple(edited)
 
 
 def _nodes_by_text(record: CompilationRecord) -> dict[str, NodeRecord]:
@@ -159,10 +159,10 @@ def _split_line(line: str, number: int) -> tuple[str, str, str]:
         return "placeholder", line, ""
     if line.startswith("return "):
         return "output", "output", line.removeprefix("return ")
-    found = _STATEMENT.fullmatch(line)
-    if found is None:
+    match = _STATEMENT.fullmatch(line)
+    if match is None:
         return "call_function", f"statement_{number + 1}", line
-    return ("get_attr" if re.fullmatch(r"self\.\w+", found[2]) else "call_function"), found[1], found[2]
+    return ("get_attr" if re.fullmatch(r"self\.\w+", match[2]) else "call_function"), match[1], match[2]
 
 
 def _with_origins(
@@ -177,9 +177,9 @@ def _with_origins(
         gone = origins[edit.line : edit.line + edit.removed_count]
         names = {i.rpartition(":")[2]: i for group in gone for i in group}
         everything = tuple(dict.fromkeys(i for group in gone for i in group))
-        made = [
+        new_origins = [
             (names[n.name],) if n.name in names else everything
             for n in nodes[edit.line : edit.line + len(edit.added_lines)]
         ]
-        origins[edit.line : edit.line + edit.removed_count] = made
-    return tuple(replace(n, origins=found) for n, found in zip(nodes, origins, strict=True))
+        origins[edit.line : edit.line + edit.removed_count] = new_origins
+    return tuple(replace(n, origins=node_origins) for n, node_origins in zip(nodes, origins, strict=True))

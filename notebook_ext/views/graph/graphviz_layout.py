@@ -61,7 +61,9 @@ def no_layout(problem: str) -> dict[str, Any]:
 def find_graphviz() -> str | None:
     """Return the layout program from PATH or from the folder of this Python."""
     beside = str(pathlib.Path(sys.executable).parent)
-    return next((found for name in PROGRAMS if (found := shutil.which(name) or shutil.which(name, path=beside))), None)
+    return next(
+        (program for name in PROGRAMS if (program := shutil.which(name) or shutil.which(name, path=beside))), None
+    )
 
 
 def dot_source(record: GraphRecord) -> str:

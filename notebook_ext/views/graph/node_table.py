@@ -94,8 +94,8 @@ def _node_depths(order: tuple[NodeRecord, ...], nodes: dict[str, NodeRecord]) ->
 
 
 def _preferred_column(node: NodeRecord, columns: dict[str, float]) -> float:
-    found = [columns[i] for i in node.inputs if i in columns]
-    return sum(found) / len(found) if found else float(MAX_PER_RANK)
+    input_columns = [columns[i] for i in node.inputs if i in columns]
+    return sum(input_columns) / len(input_columns) if input_columns else float(MAX_PER_RANK)
 
 
 def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]:
@@ -155,9 +155,9 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
 
 def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
     """Return the graph of a stage or between two passes; the first graph if there is none."""
-    found = next((g for g in record.graphs if g.stage == stage), None)
-    between = intermediate_graph(record, stage) if found is None else None
-    return found or between or (record.graphs[0] if record.graphs else None)
+    graph = next((g for g in record.graphs if g.stage == stage), None)
+    between = intermediate_graph(record, stage) if graph is None else None
+    return graph or between or (record.graphs[0] if record.graphs else None)
 
 
 def _pass_data(graph: GraphRecord, number: int, record: PassRecord) -> dict[str, Any]:
@@ -198,10 +198,10 @@ def _origin_rows(record: CompilationRecord, chosen: GraphRecord) -> tuple[GraphR
         return None, []
     same = {(n.op, n.name): i for i, n in enumerate(before.nodes) if n.op in (*INPUT_OPS, "output")}
     origins = [{index[o] for o in n.origins if o in index} for n in chosen.nodes]
-    for node, found in zip(chosen.nodes, origins, strict=True):
-        if not found and (node.op, node.name) in same:
-            found.add(same[node.op, node.name])  # Inputs and outputs have the same names in all graphs.
-    return before, [sorted(found) for found in origins]
+    for node, node_origins in zip(chosen.nodes, origins, strict=True):
+        if not node_origins and (node.op, node.name) in same:
+            node_origins.add(same[node.op, node.name])  # Inputs and outputs have the same names in all graphs.
+    return before, [sorted(node_origins) for node_origins in origins]
 
 
 def _edge_rows(boxes: list[NodeBox], index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
@@ -262,11 +262,11 @@ def node_values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dic
 
     A node of an earlier graph has those of the last ATen node that comes from it.
     """
-    known = {v.node: v for passage in record.call_values for v in passage.nodes}
-    if not known:
+    recorded = {v.node: v for passage in record.call_values for v in passage.nodes}
+    if not recorded:
         return {}
-    later = {origin: known[n.id] for g in record.graphs for n in g.nodes if n.id in known for origin in n.origins}
-    found = {number: known.get(n.id) or later.get(n.id) for number, n in enumerate(chosen.nodes)}
+    later = {origin: recorded[n.id] for g in record.graphs for n in g.nodes if n.id in recorded for origin in n.origins}
+    values = {number: recorded.get(n.id) or later.get(n.id) for number, n in enumerate(chosen.nodes)}
     return {
         number: {
             "text": node_values_text(v).partition(": ")[2],
@@ -276,7 +276,7 @@ def node_values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dic
             "high": v.high,
             "heat_map": list(v.heat_map),
         }
-        for number, v in found.items()
+        for number, v in values.items()
         if v is not None
     }
 

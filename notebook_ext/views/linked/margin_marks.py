@@ -48,10 +48,10 @@ _found: WeakTable[Session, tuple[tuple[int, ...], Marks, int]] = WeakTable()
 def line_marks(session: Session) -> tuple[Marks, int]:
     """Return the marks by file and line, and the bytes that all kernels move."""
     version = (len(session.calls), len(session.files), *map(id, session.compilations))
-    known = _found.get(session)
-    if known is None or known[0] != version:
-        known = _found[session] = (version, *_line_marks(session))
-    return known[1], known[2]
+    cached = _found.get(session)
+    if cached is None or cached[0] != version:
+        cached = _found[session] = (version, *_line_marks(session))
+    return cached[1], cached[2]
 
 
 def margin(session: Session) -> list[dict[str, Any]]:
@@ -73,11 +73,11 @@ def _mark_rows(session: Session, file: SourceFile, marks: Marks, total: int) -> 
         for file_line, number in source_lines.ordinals(session, c).numbers.items()
     }
     lines = file.text.splitlines()
-    found = []
+    rows = []
     for (id, line), mark in sorted(marks.items()):
         index = line - file.first_line
         if id == file.id and 0 <= index < len(lines):
-            found.append(
+            rows.append(
                 {
                     "line": line,
                     "code": lines[index].strip(),
@@ -89,7 +89,7 @@ def _mark_rows(session: Session, file: SourceFile, marks: Marks, total: int) -> 
                     "target": mark.target,
                 }
             )
-    return found
+    return rows
 
 
 def _line_marks(session: Session) -> tuple[Marks, int]:
@@ -102,8 +102,8 @@ def _line_marks(session: Session) -> tuple[Marks, int]:
 
 
 def _mark_stops(group: RootGroup, marks: Marks) -> None:
-    for found, name in ((breaks_of(group.compilations), "breaks"), (errors_of(group.compilations), "errors")):
-        for compilation, record in found:
+    for stops, name in ((breaks_of(group.compilations), "breaks"), (errors_of(group.compilations), "errors")):
+        for compilation, record in stops:
             if record.span:
                 mark = marks.setdefault((record.span.file, record.span.line), LineMark())
                 getattr(mark, name).append(one_line(record.title, 120).rstrip("."))

@@ -120,13 +120,13 @@ class LinkedPanes:
 
     def _operations_of_modules(self) -> dict[str, str]:
         """Return the operations of each module whose code is in a library, by the id of its place."""
-        found: dict[str, list[str]] = {}
+        operations: dict[str, list[str]] = {}
         for graph in self.compilation.graphs[:1]:
             for node in graph.nodes:
                 span = source_lines.node_spans(node, self.files).span
                 if span is not None and not span.line:
-                    found.setdefault(span.file, []).append(node.target.rpartition(".")[2])
-        return {file: one_line(", ".join(dict.fromkeys(names)), 80) for file, names in found.items()}
+                    operations.setdefault(span.file, []).append(node.target.rpartition(".")[2])
+        return {file: one_line(", ".join(dict.fromkeys(names)), 80) for file, names in operations.items()}
 
     def _add_bytecode(self) -> None:
         pane = self._open_pane("bytecode", "Bytecode", "source", "bytecode")
@@ -196,9 +196,9 @@ class LinkedPanes:
             pane.note = one_line(aot.note, 300).rstrip(".")
 
     def _node_row(self, node: NodeRecord, number: int, fate: str) -> PaneRow:
-        found = source_lines.node_spans(node, self.files)
-        up = tuple(self.row_of_node[o] for o in node.origins if o in self.row_of_node) or self._source_row(found.span)
-        calls = (self.call, *found.callers, *found.library) if found.span else ()
+        spans = source_lines.node_spans(node, self.files)
+        up = tuple(self.row_of_node[o] for o in node.origins if o in self.row_of_node) or self._source_row(spans.span)
+        calls = (self.call, *spans.callers, *spans.library) if spans.span else ()
         callers = tuple(dict.fromkeys(row for span in calls for row in self._source_row(span) if row not in up))
         label = (
             ""
@@ -209,7 +209,7 @@ class LinkedPanes:
             )
         )
         return PaneRow(
-            node_text(node), str(number), up, callers, one_line(label), "", fate, self._column_range(found.span)
+            node_text(node), str(number), up, callers, one_line(label), "", fate, self._column_range(spans.span)
         )
 
     def _fallback_texts(self) -> dict[str, str]:
@@ -308,8 +308,8 @@ class LinkedPanes:
         self.rows_of_line[pane.id, kernel.id] = {int(r.number): row for row, r in shown if not r.is_head}
 
     def _cpu_stages(self) -> list[tuple[str, str, str]]:
-        found = (t.resources.cpu for k in self.kernels for t in k.targets if t.resources is not None)
-        title = "AArch64" if "AArch64" in next(found, "") else "x86-64"
+        cpu_names = (t.resources.cpu for k in self.kernels for t in k.targets if t.resources is not None)
+        title = "AArch64" if "AArch64" in next(cpu_names, "") else "x86-64"
         return [("llopt", "Optimized IR", "llvm"), ("asm", title, "assembly")]
 
     def _listing_stages(self) -> list[tuple[str, str, str]]:
@@ -322,7 +322,7 @@ class LinkedPanes:
 
     def _add_listing(self, stage: str, title: str, language: str) -> None:
         pane = self._open_pane(stage, title, "ptx" if stage == "sass" else "triton", language)
-        found, coverage = 0, [0, 0, 0]
+        listing_count, coverage = 0, [0, 0, 0]
         for kernel in self.kernels:
             target = next((t for t in kernel.targets if t.target == self.target), None)
             listing = next((x for x in target.listings if x.stage == stage), None) if target else None
@@ -331,18 +331,18 @@ class LinkedPanes:
                 pane.empty = pane.empty or why
                 self._add_kernel_rows(pane, kernel, [PaneRow(why, is_head=True)] if len(self.kernels) > 1 else [])
                 continue
-            found += 1
+            listing_count += 1
             for i, count in enumerate((listing.instructions, listing.linked, listing.labelled)):
                 coverage[i] += count
             self._add_kernel_rows(pane, kernel, self._listing_rows(listing, kernel.id))
         if not self.kernels:
             pane.empty = self._why_no_kernels()
-        if not found:
+        if not listing_count:
             pane.rows.clear()
             pane.segments.clear()
         else:
             pane.empty = ""
-            missing = len(self.kernels) - found
+            missing = len(self.kernels) - listing_count
             pane.note = coverage_text(
                 coverage[0], coverage[1], coverage[2], "an LLVM IR" if stage in ("llopt", "asm") else "a Triton"
             ) + (f", {pluralize(missing, 'kernel')} pending" if missing else "")
@@ -360,8 +360,8 @@ class LinkedPanes:
             if link is None:
                 yield PaneRow(text, str(number))
                 continue
-            found = (ptx.get(link.ptx_line), triton.get(link.triton_line))
-            up = tuple(row for row in found if row is not None)
+            origin_rows = (ptx.get(link.ptx_line), triton.get(link.triton_line))
+            up = tuple(row for row in origin_rows if row is not None)
             yield PaneRow(
                 text, str(number), up, (), sanitize(link.label), " › ".join(one_line(x) for x in link.library)
             )

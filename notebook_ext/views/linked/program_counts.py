@@ -38,6 +38,6 @@ def _cpu_counts(compilation: CompilationRecord) -> tuple[int, int]:
 
 def _aten_count(compilation: CompilationRecord, lowering: LoweringRecord | None, *, is_backward: bool) -> int:
     """Count the operators of a graph that ATen ran, also those that kernels for a GPU fuse."""
-    known = (k for k in compilation.kernels if k.id.startswith("b") == is_backward)
-    fused = {node for k in known for node in (*k.fused_nodes, *(n for x in k.launches for n in x.nodes))}
+    kernels = (k for k in compilation.kernels if k.id.startswith("b") == is_backward)
+    fused = {node for k in kernels for node in (*k.fused_nodes, *(n for x in k.launches for n in x.nodes))}
     return len(aten_calls_of(replace(compilation, lowering=lowering, backward_lowering=None))) + len(fused)

@@ -45,10 +45,10 @@ def linked_with_long_texts(
     """
     record = session.compilation(compilation)
     target = target or default_target(session, record)
-    found = LinkedPanes(session, for_target(record, target), target)
-    small = {p.id: _row_texts(p) for p in found.panes if _is_small(p)}
-    long = {p.id: _row_texts(p) for p in found.panes if p.id not in small}
-    return _panes_data(session, found, targets_of(record)) | {"texts": small}, long
+    panes = LinkedPanes(session, for_target(record, target), target)
+    small = {p.id: _row_texts(p) for p in panes.panes if _is_small(p)}
+    long = {p.id: _row_texts(p) for p in panes.panes if p.id not in small}
+    return _panes_data(session, panes, targets_of(record)) | {"texts": small}, long
 
 
 def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
@@ -57,17 +57,17 @@ def pane_text(session: Session, compilation: str, target: str, pane: str) -> lis
     Raises:
         KeyError: there is no such compilation.
     """
-    found = LinkedPanes(session, for_target(session.compilation(compilation), target), target)
-    return next((_row_texts(p) for p in found.panes if p.id == pane), [])
+    panes = LinkedPanes(session, for_target(session.compilation(compilation), target), target)
+    return next((_row_texts(p) for p in panes.panes if p.id == pane), [])
 
 
 def targets_of(record: CompilationRecord) -> list[str]:
     """Return the targets of this compilation's kernels, in that order; the CPU last."""
-    found = list(dict.fromkeys(t.target for k in record.kernels for t in k.targets))
+    targets = list(dict.fromkeys(t.target for k in record.kernels for t in k.targets))
     if not record.cpu_kernels:
-        return found
+        return targets
     pending = [record.lowering.target] if record.lowering is not None and record.kernels else []
-    return [*(found or pending), CPU]
+    return [*(targets or pending), CPU]
 
 
 def for_target(record: CompilationRecord, target: str) -> CompilationRecord:
@@ -81,9 +81,9 @@ def for_target(record: CompilationRecord, target: str) -> CompilationRecord:
 
 def default_target(session: Session, record: CompilationRecord) -> str:
     """Return the target to show first: the requested one, else the first that was compiled."""
-    known = targets_of(record)
+    targets = targets_of(record)
     wanted = (record.lowering.target if record.lowering else "") or session.target
-    return wanted if wanted in known or not known else known[0]
+    return wanted if wanted in targets or not targets else targets[0]
 
 
 def _row_texts(pane: Pane) -> list[str]:
@@ -94,16 +94,16 @@ def _is_small(pane: Pane) -> bool:
     return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
 
 
-def _panes_data(session: Session, found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
-    rows = [row for pane in found.panes for row in pane.rows]
+def _panes_data(session: Session, panes: LinkedPanes, targets: list[str]) -> dict[str, Any]:
+    rows = [row for pane in panes.panes for row in pane.rows]
     strings = {"": 0}
-    record = found.compilation
+    record = panes.compilation
     return {
         "compilation": record.id,
-        "target": sanitize(found.target),
-        "targets": [sanitize(t) for t in targets] or [sanitize(found.target)],
-        "kernels": [_kernel_data(k, found.target) for k in found.kernels],
-        "panes": [_pane_data(p) for p in found.panes],
+        "target": sanitize(panes.target),
+        "targets": [sanitize(t) for t in targets] or [sanitize(panes.target)],
+        "kernels": [_kernel_data(k, panes.target) for k in panes.kernels],
+        "panes": [_pane_data(p) for p in panes.panes],
         "up": [_origin_rows(row) for row in rows],
         "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
         "labels": [strings.setdefault(row.label, len(strings)) for row in rows],
@@ -111,12 +111,12 @@ def _panes_data(session: Session, found: LinkedPanes, targets: list[str]) -> dic
         "fates": _sparse_column(rows, "outcome", strings),
         "marks": {str(i): list(row.mark) for i, row in enumerate(rows) if row.mark},
         "ordinals": {
-            str(row): found.ordinals.numbers[file_line]
-            for file_line, row in found.row_of_place.items()
-            if file_line in found.ordinals.numbers
+            str(row): panes.ordinals.numbers[file_line]
+            for file_line, row in panes.row_of_place.items()
+            if file_line in panes.ordinals.numbers
         },
-        "breaks": _break_titles(found),
-        "costs": _costs_by_row(session, found),
+        "breaks": _break_titles(panes),
+        "costs": _costs_by_row(session, panes),
         "strings": list(strings),
     }
 
@@ -169,9 +169,9 @@ def _kernel_data(kernel: Any, target: str) -> dict[str, Any]:
     }
 
 
-def _break_titles(found: LinkedPanes) -> dict[str, str]:
-    trace = found.compilation.trace
-    rows = found.row_of_place
+def _break_titles(panes: LinkedPanes) -> dict[str, str]:
+    trace = panes.compilation.trace
+    rows = panes.row_of_place
     return {
         str(rows[b.span.file, b.span.line]): ("" if is_user_error(b) else "Graph break here: ") + one_line(b.title)
         for b in (trace.breaks if trace else ())
@@ -179,11 +179,11 @@ def _break_titles(found: LinkedPanes) -> dict[str, str]:
     }
 
 
-def _costs_by_row(session: Session, found: LinkedPanes) -> dict[str, list[Any]]:
+def _costs_by_row(session: Session, panes: LinkedPanes) -> dict[str, list[Any]]:
     """Return by source row its recompiles, its share of the kernels' bytes, and both in words."""
     marks, total = line_marks(session)
     return {
         str(row): [mark.recompiles, mark.bytes / total if total else 0, mark.text(total)]
-        for file_line, row in found.row_of_place.items()
+        for file_line, row in panes.row_of_place.items()
         if (mark := marks.get(file_line)) and (mark.recompiles or mark.kernels)
     }

@@ -44,14 +44,14 @@ DEVICE_PEAKS = {
 
 def device_peak(target: str) -> dict[str, Any] | None:
     """Return the roofline of the card listed for a target; None for an unknown target."""
-    found = DEVICE_PEAKS.get(target)
-    if found is None:
+    peak = DEVICE_PEAKS.get(target)
+    if peak is None:
         return None
     return {
-        "card": found.card,
-        "bandwidth": found.bandwidth,
-        "flops": found.flops,
-        "ridge": found.flops / found.bandwidth,
+        "card": peak.card,
+        "bandwidth": peak.bandwidth,
+        "flops": peak.flops,
+        "ridge": peak.flops / peak.bandwidth,
     }
 
 

@@ -77,12 +77,12 @@ def nesting_depth(timing: Timing, all_of_it: tuple[Timing, ...]) -> int:
 
 def exclusive_seconds(compilation: CompilationRecord) -> dict[str, float]:
     """Return seconds by stage without nested stages, so that they add up to the total."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for timing in compilation.timings:
-        found[timing.stage] = found.get(timing.stage, 0.0) + timing.seconds
+        seconds[timing.stage] = seconds.get(timing.stage, 0.0) + timing.seconds
         if timing.parent:
-            found[timing.parent] = found.get(timing.parent, 0.0) - timing.seconds
-    return {stage: max(0.0, value) for stage, value in found.items()}
+            seconds[timing.parent] = seconds.get(timing.parent, 0.0) - timing.seconds
+    return {stage: max(0.0, value) for stage, value in seconds.items()}
 
 
 def _total_rows(session: Session) -> list[dict[str, Any]]:

@@ -246,13 +246,13 @@ def _kernel_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
             ", ".join(r["nodes"][:10]) + (" …" if len(r["nodes"]) > 10 else ""),
             r["grid"],
             r["bytes"],
-            "" if made.get("registers") is None else str(made["registers"]),
-            "" if made.get("spills") is None else str(made["spills"]),
+            "" if compiled.get("registers") is None else str(compiled["registers"]),
+            "" if compiled.get("spills") is None else str(compiled["spills"]),
             r["check"],
         ]
         for r in kernels(session)["rows"]
         if not r["is_cpu"]
-        for made in (next(reversed(r["targets"].values()), none),)
+        for compiled in (next(reversed(r["targets"].values()), none),)
     ]
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
@@ -269,8 +269,8 @@ def _cpu_kernel_sections(rows: list[dict[str, Any]], *, is_portable: bool) -> It
     """
     cells = []
     for row in rows:
-        made, measured = row["targets"].get("cpu", {}), row["measured"]
-        counts = [made.get("spills"), made.get("instructions", {}).get("asm")]
+        compiled, measured = row["targets"].get("cpu", {}), row["measured"]
+        counts = [compiled.get("spills"), compiled.get("instructions", {}).get("asm")]
         cells.append(
             [
                 row["compilation"],
@@ -278,7 +278,7 @@ def _cpu_kernel_sections(rows: list[dict[str, Any]], *, is_portable: bool) -> It
                 ", ".join(row["nodes"][:10]) + (" …" if len(row["nodes"]) > 10 else ""),
                 row["grid"].strip("()"),
                 row["bytes"],
-                made.get("vector", ""),
+                compiled.get("vector", ""),
                 *("" if count is None else f"{count:,}" for count in counts),
                 format_seconds(measured["seconds"]) if measured else "",
                 row["check"],
