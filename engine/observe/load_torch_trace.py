@@ -51,8 +51,8 @@ def load_torch_trace(
     session = Session(subject="torch")
     total = sum(file.stat().st_size for file in files)
     load = _TraceLoader(session, total, progress, has_several_files=len(files) > 1)
-    for number, file in enumerate(files):
-        load.load_file(file, number)
+    for file in files:
+        load.load_file(file)
     if not load.damage.records:
         name = Path(path).name
         raise NotATrace(
@@ -100,10 +100,12 @@ class _InternTable:
 
 @dataclass
 class _TraceProcess:
-    """Session builder and string table of one process."""
+    """Session builder and string table of one process; the name of its log and its start."""
 
     builder: SessionBuilder
     strings: _InternTable
+    rank: str
+    log: str
 
 
 class _TraceLoader:
@@ -118,12 +120,12 @@ class _TraceLoader:
         self._has_several_files = has_several_files
         self._read = 0
         self._progress = progress
-        self._processes: dict[tuple[int, int], _TraceProcess] = {}
+        self._processes: dict[tuple[Path, int], _TraceProcess] = {}
         self._unrecognized: Counter[str] = Counter()
         self._failed: set[str] = set()
         self._notes: list[str] = []
 
-    def load_file(self, path: Path, number: int) -> None:
+    def load_file(self, path: Path) -> None:
         """Read one file of the trace."""
         rank = _RANK.search(path.name)
         stream, whole = open_decompressed(path)
@@ -135,15 +137,15 @@ class _TraceLoader:
             file = TraceFile(stream)
         for line in read_log_records(BlockReader(file), self.damage, self._on_read, _SKIPPED):
             if line.metadata:
-                self._add_record(line, file, number, rank[1] if rank else "")
+                self._add_record(line, file, path, rank[1] if rank else "")
 
     def _on_read(self, count: int) -> None:
         self._read += count
         if self._progress is not None:
             self._progress(min(self._read, self._total), self._total)
 
-    def _add_record(self, line: LogRecord, file: TraceFile, number: int, rank: str) -> None:
-        process = self._process(number, line, rank)
+    def _add_record(self, line: LogRecord, file: TraceFile, path: Path, rank: str) -> None:
+        process = self._process(path, line, rank)
         if "str" in line.metadata:
             text = process.strings.add(line.metadata["str"])
             if not process.builder.sources.torch_dir and (match := _LIBRARY.match(text)):
@@ -160,8 +162,8 @@ class _TraceLoader:
             # The record may be malicious or from a newer torch; the other records must still load.
             self._record_failure(event.name, error)
 
-    def _process(self, number: int, line: LogRecord, rank: str) -> _TraceProcess:
-        key = (number, line.process_id)
+    def _process(self, path: Path, line: LogRecord, rank: str) -> _TraceProcess:
+        key = (path, line.process_id)
         if key not in self._processes:
             recorded_rank = line.metadata.get("rank")
             rank = rank if as_int(recorded_rank) is None else str(recorded_rank)
@@ -182,7 +184,9 @@ class _TraceLoader:
             fold = SessionBuilder(
                 self.session, library="", names=strings, read_file=_empty_source, prefix=prefix, suffix=suffix
             )
-            self._processes[key] = _TraceProcess(fold, strings)
+            date, time = (part.decode() for part in line.stamp)
+            log = f"process {line.process_id} ({path.name[:80]}, from {date[:2]}-{date[2:]} {time[:8]})"
+            self._processes[key] = _TraceProcess(fold, strings, rank, log)
         return self._processes[key]
 
     def _record_failure(self, name: str, error: Exception) -> None:
@@ -208,6 +212,13 @@ class _TraceLoader:
     def _add_notes(self, name: str) -> None:
         for sentence in (*self._notes, *(f"{name}: {s}." for s in self.damage.messages())):
             self.session.add_note(sentence)
+        logs = [p.log for p in self._processes.values()]
+        if len(logs) > 1 and not any(p.rank for p in self._processes.values()):
+            more = f" and {len(logs) - 8:,} more" if len(logs) > 8 else ""
+            self.session.add_note(
+                f"{name} has logs of {len(logs):,} processes without a rank, shown together: {', '.join(logs[:8])}{more}."
+                " Functions of the first have no suffix. If they are several runs, pass one log to see one run."
+            )
         missing = sum(len(p.strings.missing) for p in self._processes.values())
         if missing:
             self.session.add_note(f'{name}: {missing:,} file names are not defined in this trace and are shown as "?".')

@@ -150,6 +150,21 @@ def test_folder_of_ranks(tmp_path: Path, log: bytes) -> None:
     assert all(r.entry in entries for call in session.calls for r in call.guard_failures)
 
 
+def test_two_runs_in_one_folder_are_named(tmp_path: Path, log: bytes) -> None:
+    """Logs of several processes without a rank are told apart by process, file and start."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    later = re.sub(rb"(?m)^(V\d{4} )\S+ \d+ ", rb"\g<1>23:59:58.000000 77777 ", log)
+    (folder / "first.log").write_bytes(log)
+    (folder / "second.log").write_bytes(later)
+    (note,) = engine.load_torch_trace(folder).notes
+    assert "2 processes without a rank" in note
+    assert re.search(
+        r"process \d+ \(first\.log, from \d\d-\d\d .*\), process 77777 \(second\.log, from .* 23:59:58\)", note
+    )
+    assert load(tmp_path, log).notes == ()
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
