@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.observe.json_values import as_list
 from engine.observe.parse_graph import SHORT_DTYPES
@@ -15,7 +15,7 @@ from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord, separate_entries
 from engine.records.trace import BreakRecord
 
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_FRAME = re.compile(r'^ {2,3}File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 _TITLE = re.compile(r"Graph Break Reason: (?P<text>.*?)(?=\n  Explanation:|\nUser code traceback:|\Z)", re.DOTALL)
 _SECTION = re.compile(r"^  (?P<name>Explanation|Hint|Developer debug context): ?", re.MULTILINE)
 _COMMENT = re.compile(r"\s+# (?P<comment>.*)$")
@@ -30,6 +30,7 @@ _REQUIRES_GRAD = re.compile(r"tensor '(?P<name>.+)' requires_grad mismatch\. exp
 _IDENTITY = re.compile(r"^___check_(?P<check>type|obj)_id\((?P<source>.+), \d+\)(?:, type=<class '(?P<type>[^']+)'>)?")
 _EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
 _OPTIMIZER_OPTION = re.compile(r"\.param_groups\[\d+\]\['(\w+)'\]$")
+_ATTRIBUTE = re.compile(r"\w+(?:\.\w+)+")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
 _SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
@@ -83,6 +84,22 @@ def parse_break(text: str) -> BreakRecord:
         span=stack[-1] if stack else None,
         stack=stack,
     )
+
+
+UNSUPPORTED_ERROR = "torch._dynamo.exc.Unsupported: "
+"""Start of the error of a graph break after which a frame has no graph."""
+
+
+def fullgraph_report(error: str) -> str:
+    """Return an error that ``fullgraph=True`` raised in the form of a graph-break report."""
+    report, _, code = error.rpartition(UNSUPPORTED_ERROR)[2].partition("\nfrom user code:\n")
+    return f"Graph Break Reason: {report}\n\nUser code traceback:\n{code}"
+
+
+def as_fullgraph_error(found: BreakRecord) -> BreakRecord:
+    """Return a graph break that torch raised to the caller, with the other way out."""
+    hint = "Remove fullgraph=True: this line then runs as Python between two graphs"
+    return replace(found, title=f"{found.title}, an error with fullgraph=True", hints=(*found.hints, hint))
 
 
 def _without_listing(text: str) -> str:
@@ -174,12 +191,14 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
             ),
         )
     if kind == "equal" and _NUMBER.fullmatch(expected):
-        return (
-            Fix(
-                f"Pass {name} as a tensor: its value is then data, not part of the code",
-                f"{name} = torch.tensor({name})",
-            ),
+        verb = "Store" if _ATTRIBUTE.fullmatch(name) else "Pass"
+        tensor = Fix(
+            f"{verb} {name} as a tensor: its value is then data, not part of the code", f"{name} = torch.tensor({name})"
         )
+        symbol = Fix(
+            "Make numbers in attributes of modules symbols", "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
+        )
+        return (tensor, symbol) if verb == "Store" and expected.isdigit() else (tensor,)
     if kind == "identity":
         return (Fix(f"Create {name} once, outside the compiled function, and pass the same object to each call."),)
     if kind == "equal":

@@ -31,7 +31,14 @@ from engine.observe.frame_registry import CallStack, FrameRegistry
 from engine.observe.json_values import as_int, as_list, as_number, as_object, as_text
 from engine.observe.lazy_records import LazyArtifact, LazyGraph, LazyGuards
 from engine.observe.parse_aot_metadata import parse_aot_metadata
-from engine.observe.parse_messages import PathResolver, parse_break, parse_recompile_reasons
+from engine.observe.parse_messages import (
+    UNSUPPORTED_ERROR,
+    PathResolver,
+    as_fullgraph_error,
+    fullgraph_report,
+    parse_break,
+    parse_recompile_reasons,
+)
 from engine.observe.parse_output_code import parse_kernels, parse_lowering, with_fused_nodes
 from engine.observe.source_files import SourceFiles, strip_notebook_frames
 from engine.observe.symbol_history import SymbolHistory
@@ -52,8 +59,6 @@ _CODE_NOT_TRACED = frozenset(("Unsupported", "SkipFrame", "RecompileLimitExceede
 """Errors by which Dynamo leaves a frame to Python: no failure of torch."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
-_BREAK_ERROR = "torch._dynamo.exc.Unsupported: "
-"""Start of the error of a graph break after which a frame runs as Python."""
 _ERROR_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Failed|Interrupt|Warning|Exit)\w*: .*$", re.MULTILINE
 )
@@ -104,6 +109,8 @@ class SessionBuilder:
         self._frames = FrameRegistry(session, self.sources, suffix)
         self._symbols = SymbolHistory(self._stack_of)
         self._guard_failures: dict[str, tuple[GuardFailure, ...]] = {}
+        self._fullgraph_errors: set[str] = set()
+        """Compilations whose graph break torch raised to the caller."""
         self._pending_callers: dict[str, Span | None] = {}
         """Call site of each compilation in progress."""
         self._inputs = CompilationInputs(session)
@@ -311,9 +318,9 @@ class SessionBuilder:
 
     # Graph breaks, recompiles, symbols, failures.
 
-    def _on_break(self, event: TraceEvent) -> None:
-        text = event.text
-        graph_break = parse_break(text)
+    def _on_break(self, event: TraceEvent, fullgraph_error: str = "") -> None:
+        text = fullgraph_error or event.text
+        graph_break = as_fullgraph_error(parse_break(text)) if fullgraph_error else parse_break(text)
         graph_break = replace(graph_break, stack=strip_notebook_frames(graph_break.stack))
         users = [s for s in graph_break.stack if self.sources.is_user_file(s.file)]
         if users and users[-1] != graph_break.stack[-1] and graph_break.kind == _EXPLICIT_BREAK_KIND:
@@ -363,8 +370,11 @@ class SessionBuilder:
         text = event.text or json.dumps(event.metadata)
         error_lines = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
         record = self._get_compilation(event.compilation)
-        if error_lines[-1].startswith(_BREAK_ERROR) and record.trace is not None and record.trace.breaks:
-            return  # the graph break is recorded; the frame has no resume function
+        if error_lines[-1].startswith(UNSUPPORTED_ERROR):
+            if record.trace is None or not record.trace.breaks:  # only fullgraph=True omits the record of a break
+                self._fullgraph_errors.add(event.compilation)
+                self._on_break(event, fullgraph_report(text))
+            return
         failure = StageFailure(
             FAILURE_EVENTS[event.name],
             f"{event.name}: {error_lines[-1].strip()[:500]}",
@@ -451,6 +461,9 @@ class SessionBuilder:
 
         The reason is a graph break without a resume function, the recompile limit, or a failure of torch.
         """
+        if event.compilation in self._fullgraph_errors:
+            self._pending_callers.pop(event.compilation, None)
+            return
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
         record = self._get_compilation(event.compilation)
         is_traced = event.kind == "compilation_metrics"

@@ -209,7 +209,7 @@ def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | 
 def nearest_guard_failure(failures: Sequence[GuardFailure]) -> GuardFailure:
     """Return the failure of the entry that fits a call best.
 
-    It is one of a size, else one with the fewest failed guards, else one with the most passed guards, else the newest
+    Without verdicts, as in logs, it is the first, which torch names for the newest entry. Else one of a size, else one with the fewest failed guards, else one with the most passed guards, else the newest
     whose value differs. What another entry rejects may not have changed at all since the entry that the call would have
     hit. Sizes are checked after types and objects.
     """
@@ -218,6 +218,8 @@ def nearest_guard_failure(failures: Sequence[GuardFailure]) -> GuardFailure:
         failed = sum(r.verdict in _FAILED for r in failure.results)
         return failure.kind not in _SIZE_KINDS, failed, failed - len(failure.results)
 
+    if not any(f.results for f in failures):
+        return failures[0]
     nearest = min(reversed(failures), key=distance)
     equal = (f for f in failures if f.kind == nearest.kind == "equals")
     return next((f for f in equal if distance(f) == distance(nearest)), nearest)

@@ -214,7 +214,12 @@ def _break_gain(runs: int, *, skips_frame: bool) -> str:
 
 
 def _runs_of_break(session: Session, frames: Iterable[FrameRecord], record: BreakRecord) -> int:
-    """Count the calls of resume functions that begin after a graph break."""
+    """Count the calls of resume functions that begin after a graph break.
+
+    0 for stock torch.compile: it records the calls that compile only.
+    """
+    if session.compiler == "torch":
+        return 0
     after = frames_resumed_after(frames, record)
     return sum(c.frame in after for c in session.calls)
 

@@ -467,3 +467,22 @@ def test_the_root_logger_gets_no_trace(caplog: pytest.LogCaptureFixture) -> None
     assert session.compilations
     assert not [r for r in caplog.records if r.name == "torch.__trace"]
     assert (log.level, log.propagate) == before
+
+
+def test_what_fullgraph_raises_is_a_break_with_its_line() -> None:
+    """A graph break that torch raises is no internal error, and nothing runs as Python."""
+
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x
+
+    torch.compiler.reset()
+    with observe_torch() as session, pytest.raises(RuntimeError, match="Data-dependent"):
+        torch.compile(branches, fullgraph=True, backend="eager")(torch.ones(2))
+    (compilation,) = session.compilations
+    assert compilation.trace is not None
+    (found,) = compilation.trace.breaks
+    assert found.title.endswith("an error with fullgraph=True")
+    assert found.span is not None
+    assert (Path(found.span.file), found.span.line) == (HERE, branches.__code__.co_firstlineno + 1)
+    assert any("Remove fullgraph=True" in hint for hint in found.hints)
+    assert (compilation.failures, session.skipped, session.calls) == ((), (), ())

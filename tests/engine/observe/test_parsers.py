@@ -358,3 +358,14 @@ def test_findings_of_a_log_parse_no_graph(monkeypatch: pytest.MonkeyPatch) -> No
     assert lowering.externs
     assert [f for f in find_problems(session) if f.kind == "aten-fallback"] == []
     assert graph.find_nodes(["post:0/0:mm"]) == []
+
+
+def test_a_number_in_an_attribute_is_stored_as_a_tensor() -> None:
+    """A counter on a module is not passed: it is stored as a tensor, or made a symbol."""
+    (counter,) = parse_recompile_reasons(
+        "0/1: self.seen == 1  # self.seen += 1  # model.py:30 in forward", lambda _: None
+    )
+    assert [f.text.partition(":")[0] for f in counter.fixes] == [
+        "Store self.seen as a tensor",
+        "Make numbers in attributes of modules symbols",
+    ]

@@ -212,6 +212,13 @@ def test_a_call_fits_the_entry_best_whose_sizes_alone_differ() -> None:
     assert nearest_guard_failure((grown, absent)) is grown
 
 
+def test_a_log_blames_the_newest_entry() -> None:
+    """Logs have one failed guard of each entry, of the newest entry first, as torch names it."""
+    newest = GuardFailure("0/1", "", "self.seen", "equal", "1", "", "")
+    oldest = GuardFailure("0/0", "", "L['x']", "tensor size", "4 in dimension 0", "6", "")
+    assert nearest_guard_failure((newest, oldest)) is newest
+
+
 def test_an_entry_that_passes_more_guards_fits_better() -> None:
     """A flag that was switched back is not blamed: an entry for its present value exists."""
     passed = tuple(GuardResult(str(n), "pass") for n in range(3))
