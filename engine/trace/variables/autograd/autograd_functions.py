@@ -122,7 +122,7 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
         if len(tx.inputs.input_tensors) != num_tensors:
             return _trace_bodies_to_graphs(tx, cls, inputs)
     except UserException as error:
-        raise Unsupported("autograd-function", f"{cls.__name__} raises while it is traced") from error
+        raise Unsupported("autograd-function", f"{cls.__name__} raises {error} while it is traced") from error
     late = (
         find_mutable_capture(_wrapped_functions(cls.backward))
         if any(_needs_input_grad(inputs)) and torch.is_grad_enabled()

@@ -586,3 +586,34 @@ def test_the_message_of_an_exception_is_recorded_with_its_values() -> None:
         engine.compile(check, backend="eager", dynamic=True)(X, "x", 4)
     (record,) = session.compilations[0].trace.breaks if session.compilations[0].trace else ()
     assert "x has 3 rows, not  4" in record.context
+
+
+class RejectsRows(torch.autograd.Function):
+    """Raises an error for more than two rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        """Twice the argument."""
+        if x.shape[0] > 2:
+            raise ValueError("too many rows")
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        """Twice the gradient."""
+        return gradient * 2
+
+
+def test_reason_names_the_error_of_an_autograd_function() -> None:
+    """The break where an autograd.Function raises says which error it raises."""
+
+    def run(x: torch.Tensor) -> str:
+        try:
+            return str(RejectsRows.apply(x))
+        except ValueError as error:
+            return str(error)
+
+    with engine.record() as session:
+        assert engine.compile(run, backend="eager")(torch.ones(3, requires_grad=True)) == "too many rows"
+    contexts = [b.context for c in session.compilations if c.trace for b in c.trace.breaks]
+    assert contexts[0] == "RejectsRows raises ValueError('too many rows') while it is traced"
