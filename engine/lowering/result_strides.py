@@ -1,4 +1,4 @@
-"""Strides of lowered results."""
+"""Sizes and strides that lowered results must have, read from their fake tensors."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def round_decimals(low: LoweringContext, a: LoweredTensor, *, decimals: int = 0)
         if decimals == 0:
             return b.call("round", v)
         there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
-        return b.call(back, b.call("round", b.call(there, v, b.constant(scale, v.dtype))), b.constant(scale, v.dtype))
+        return b.call(back, b.call("round", b.call(there, v, scale)), scale)
 
     return elementwise(low, (a,), compute)
 
@@ -117,7 +117,7 @@ def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
         if v.dtype == torch.bool:
             return b.constant(False, torch.bool)
         if v.dtype.is_floating_point:
-            v = b.call("copysign", b.constant(1.0, v.dtype), v)
+            v = b.call("copysign", 1.0, v)
         return v < 0
 
     return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(math_dtype, torch.bool))
@@ -132,9 +132,8 @@ def gcd(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> Lowered
 def lcm(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         divisor = b.call("common_divisor", x, y)
-        none = b.constant(0, x.dtype)
-        is_none = divisor.equals(none)
-        quotient = b.call("truncdiv", x, b.where(is_none, b.constant(1, x.dtype), divisor))
-        return b.where(is_none, none, b.call("abs", quotient * y))
+        is_zero = divisor.equals(0)
+        quotient = b.call("truncdiv", x, b.where(is_zero, 1, divisor))
+        return b.where(is_zero, 0, b.call("abs", quotient * y))
 
     return elementwise(low, (a, other), compute)

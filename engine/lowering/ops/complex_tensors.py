@@ -206,12 +206,11 @@ def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
     length, size = b.call("hypot", real, across) * half_, b.call("abs", real) * half_
     long = b.call("sqrt", length + size)
     short = b.call("abs", across) * half_ / long
-    zero = b.constant(0.0, real.dtype)
-    short = b.where(long.equals(zero), zero, short)
-    is_left = real < zero
+    short = b.where(long.equals(0.0), 0.0, short)
+    is_left = real < 0.0
     first, second = b.where(is_left, short, long), b.call("copysign", b.where(is_left, long, short), across)
     endless = b.call("abs", across).equals(math.inf)
-    return b.where(endless, b.constant(math.inf, real.dtype), first), b.where(endless, across, second)
+    return b.where(endless, math.inf, first), b.where(endless, across, second)
 
 
 @register_complex_lowering(aten.sqrt.default)

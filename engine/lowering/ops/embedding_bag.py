@@ -44,7 +44,7 @@ def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | Non
 
 def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:
     left_out = _is_padding(b, index, padding)
-    return value if left_out is None else b.where(left_out, b.constant(0, value.dtype), value)
+    return value if left_out is None else b.where(left_out, 0, value)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def embedding_bag(
         value = sums.load(b, i)
         if mode == SUM:
             return value
-        size = b.call("maximum", counts.load(b, i[:1]), b.constant(1, torch.int64))
+        size = b.call("maximum", counts.load(b, i[:1]), 1)
         return value / b.cast(size, math_dtype)
 
     def owner(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -171,7 +171,7 @@ def embedding_bag_dense_backward(
             value = value * b.cast(per_sample.load(b, i[:1]), math_dtype)
         if mode == MEAN:
             size = size_of_each.load(b, (bag,))
-            value = value / b.cast(b.call("maximum", size, b.constant(1, size.dtype)), math_dtype)
+            value = value / b.cast(b.call("maximum", size, 1), math_dtype)
         return (b.indirect_index(index, table.shape[0], wraps=False), i[1]), _zero_if_padding(b, index, padding, value)
 
     return scatter_into(low, table, (indices.shape[0], grad.shape[1]), write, is_added=True)

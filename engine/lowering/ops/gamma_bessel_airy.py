@@ -31,16 +31,16 @@ def _bessel_k(order: int, *, is_scaled: bool) -> Callable[[LoopBuilder, LoopIROp
     """Build a modified Bessel function K; ``is_scaled``: times ``exp(x)``."""
 
     def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-        is_near = x < BESSEL_SERIES_LIMIT
-        small, large = b.where(is_near, x, 1.0), b.where(is_near, 1.0, x)
-        logarithm = b.call("log", small * 0.5) + EULER_GAMMA
-        near = b.call("bessel_k_near", small, b.call(f"i{order}", small), logarithm, float(order))
-        far = b.call("bessel_k_far", large, float(order))
+        uses_series = x < BESSEL_SERIES_LIMIT
+        series_x, integral_x = b.where(uses_series, x, 1.0), b.where(uses_series, 1.0, x)
+        logarithm = b.call("log", series_x * 0.5) + EULER_GAMMA
+        series = b.call("bessel_k_near", series_x, b.call(f"i{order}", series_x), logarithm, float(order))
+        integral = b.call("bessel_k_far", integral_x, float(order))
         if is_scaled:
-            near = near * b.call("exp", small)
+            series = series * b.call("exp", series_x)
         else:
-            far = far * b.call("exp", -large)
-        value = b.where(is_near, near, b.where(x.equals(math.inf), 0.0, far))
+            integral = integral * b.call("exp", -integral_x)
+        value = b.where(uses_series, series, b.where(x.equals(math.inf), 0.0, integral))
         value = b.where(x.equals(0.0), math.inf, value)
         return b.where(x < 0.0, math.nan, value)
 
@@ -72,8 +72,8 @@ def _elementwise_in_float64(
             LoweringFallback.DOUBLE_PRECISION, "it has no lowering for float64: its series would need a wider dtype"
         )
 
-    def narrowed(b: LoopBuilder, *given: LoopIROp) -> LoopIROp:
-        return b.cast(compute(b, *(b.cast(x, F64) for x in given)), given[0].dtype)
+    def narrowed(b: LoopBuilder, *operands: LoopIROp) -> LoopIROp:
+        return b.cast(compute(b, *(b.cast(x, F64) for x in operands)), operands[0].dtype)
 
     return elementwise(low, args, narrowed, INT_TO_FLOAT)
 
@@ -89,27 +89,27 @@ def _incomplete_gamma(*, is_upper: bool) -> Callable[[LoopBuilder, LoopIROp, Loo
     """Build the regularized incomplete gamma function: lower, or upper if ``is_upper``."""
 
     def compute(b: LoopBuilder, a: LoopIROp, x: LoopIROp) -> LoopIROp:
-        is_common = (a > 0.0) & (a < ASYMPTOTIC_LIMIT)
-        is_common = is_common & ((x > 0.0) & (x < math.inf))
-        own, at = b.where(is_common, a, 1.0), b.where(is_common, x, 1.0)
-        power = own * b.call("log", at) - at - b.call("lgamma", own)
-        weight = b.call("exp", power)
-        is_low = at < own + 1.0
-        lower = weight * b.call("lower_gamma", own, b.where(is_low, at, 1.0))
-        beyond = b.where(is_low, own + 1.0, at)
-        upper = weight * b.call("upper_gamma", own, beyond)
-        value = b.where(is_low, 1.0 - lower, upper) if is_upper else b.where(is_low, lower, 1.0 - upper)
+        is_regular = (a > 0.0) & (a < ASYMPTOTIC_LIMIT)
+        is_regular = is_regular & ((x > 0.0) & (x < math.inf))
+        regular_a, regular_x = b.where(is_regular, a, 1.0), b.where(is_regular, x, 1.0)
+        log_weight = regular_a * b.call("log", regular_x) - regular_x - b.call("lgamma", regular_a)
+        weight = b.call("exp", log_weight)
+        uses_series = regular_x < regular_a + 1.0
+        lower = weight * b.call("lower_gamma", regular_a, b.where(uses_series, regular_x, 1.0))
+        fraction_x = b.where(uses_series, regular_a + 1.0, regular_x)
+        upper = weight * b.call("upper_gamma", regular_a, fraction_x)
+        value = b.where(uses_series, 1.0 - lower, upper) if is_upper else b.where(uses_series, lower, 1.0 - upper)
         nan = b.constant(math.nan, F64)
-        is_many = a >= ASYMPTOTIC_LIMIT
-        value = b.where(is_many, _incomplete_gamma_asymptotic(b, a, x, is_upper=is_upper), value)
+        is_asymptotic = a >= ASYMPTOTIC_LIMIT
+        value = b.where(is_asymptotic, _incomplete_gamma_asymptotic(b, a, x, is_upper=is_upper), value)
         at_zero, at_infinity = (1.0, 0.0) if is_upper else (0.0, 1.0)
         value = b.where(x.equals(0.0), at_zero, value)
         value = b.where(a.equals(0.0), b.where(x.equals(0.0), nan, at_infinity), value)
         value = b.where(x.equals(math.inf), at_infinity, value)
         value = b.where(a.equals(math.inf), b.where(x.equals(math.inf), nan, at_zero), value)
         is_outside = (a < 0.0) | (x < 0.0)
-        is_odd = a.is_nan() | x.is_nan()
-        return b.where(is_outside | is_odd, nan, value)
+        has_nan = a.is_nan() | x.is_nan()
+        return b.where(is_outside | has_nan, nan, value)
 
     return compute
 
@@ -160,36 +160,38 @@ def _airy_asymptotic_coefficients() -> tuple[tuple[float, ...], tuple[float, ...
 
     Abramowitz and Stegun, 10.4.58.
     """
-    found = [1.0]
+    coefficients = [1.0]
     for k in range(1, 12):
-        found.append(found[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
-    even = [(-1) ** k * c for k, c in enumerate(found[0::2])]
-    odd = [(-1) ** k * c for k, c in enumerate(found[1::2])]
+        coefficients.append(coefficients[-1] * (6 * k - 5) * (6 * k - 3) * (6 * k - 1) / (216 * k * (2 * k - 1)))
+    even = [(-1) ** k * c for k, c in enumerate(coefficients[0::2])]
+    odd = [(-1) ** k * c for k, c in enumerate(coefficients[1::2])]
     return tuple(reversed(even)), tuple(reversed(odd))
 
 
 def _airy(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
+    """Compute Ai: its series near 0, a Bessel function above, an asymptotic expansion below."""
+
     def zeta_of(size: LoopIROp) -> LoopIROp:
         return size * b.call("sqrt", size) * (2.0 / 3.0)
 
-    is_high = x > AIRY_NEAR
-    is_low = x < AIRY_FAR
-    middle = b.where(is_high | is_low, 0.0, x)
-    near = b.call("airy_near", middle, AIRY_AT_ZERO, AIRY_SLOPE_AT_ZERO)
-    high = b.where(is_high, x, AIRY_NEAR)
-    zeta = zeta_of(high)
+    is_above = x > AIRY_NEAR
+    is_below = x < AIRY_FAR
+    near_x = b.where(is_above | is_below, 0.0, x)
+    near = b.call("airy_near", near_x, AIRY_AT_ZERO, AIRY_SLOPE_AT_ZERO)
+    above_x = b.where(is_above, x, AIRY_NEAR)
+    zeta = zeta_of(above_x)
     bessel = b.call("bessel_k_far", zeta, 1.0 / 3.0) * b.call("exp", -zeta)
-    above = b.call("sqrt", high * (1.0 / 3.0)) * bessel * (1.0 / math.pi)
-    deep = b.where(is_low, -x, -AIRY_FAR)
-    zeta = zeta_of(deep)
+    above = b.call("sqrt", above_x * (1.0 / 3.0)) * bessel * (1.0 / math.pi)
+    below_x = b.where(is_below, -x, -AIRY_FAR)
+    zeta = zeta_of(below_x)
     inverse = 1.0 / zeta
     square = inverse * inverse
     even, odd = _airy_asymptotic_coefficients()
-    turn = zeta - (math.pi / 4.0)
-    waves = b.call("cos", turn) * polynomial(b, square, even)
-    waves = waves + b.call("sin", turn) * polynomial(b, square, odd) * inverse
-    below = waves / b.call("sqrt", b.call("sqrt", deep) * math.pi)
-    value = b.where(is_high, above, b.where(is_low, below, near))
+    phase = zeta - (math.pi / 4.0)
+    oscillation = b.call("cos", phase) * polynomial(b, square, even)
+    oscillation = oscillation + b.call("sin", phase) * polynomial(b, square, odd) * inverse
+    below = oscillation / b.call("sqrt", b.call("sqrt", below_x) * math.pi)
+    value = b.where(is_above, above, b.where(is_below, below, near))
     return b.where(b.call("abs", x).equals(math.inf), math.nan, value)
 
 

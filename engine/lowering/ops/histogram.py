@@ -1,4 +1,4 @@
-"""Lowering of histc."""
+"""Lower ``histc``: each element adds one to the bin that it falls in."""
 
 from __future__ import annotations
 
@@ -41,21 +41,16 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
         if min != 0:
             return b.constant(min - 1.0, math_dtype), b.constant(max + 1.0, math_dtype)
         low_end, high_end = b.cast(least.load(b, ()), math_dtype), b.cast(most.load(b, ()), math_dtype)
-        is_flat, one = low_end.equals(high_end), b.constant(1.0, math_dtype)
-        return (
-            b.where(is_flat, low_end - one, low_end),
-            b.where(is_flat, high_end + one, high_end),
-        )
+        is_flat = low_end.equals(high_end)
+        return b.where(is_flat, low_end - 1.0, low_end), b.where(is_flat, high_end + 1.0, high_end)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         value, (start, end) = b.cast(a.load(b, i), math_dtype), bounds(b)
         share = (value - start) * float(bins)
         position = b.cast(share / (end - start), torch.int64)
-        position = b.call("minimum", position, b.constant(bins - 1, torch.int64))
+        position = b.call("minimum", position, bins - 1)
         inside = (value >= start) & (value <= end)
-        outside = b.constant(bins, torch.int64)
-        return (b.indirect_index(b.where(inside, position, outside), bins, wraps=False, is_checked=False),), b.constant(
-            1, compute_dtype(a.dtype)
-        )
+        bin_index = b.indirect_index(b.where(inside, position, bins), bins, wraps=False, is_checked=False)
+        return (bin_index,), b.constant(1, a.dtype)
 
     return scatter_into(low, zeros, a.shape, write, is_added=True)

@@ -47,7 +47,7 @@ def _hermite(slope: float, step: float) -> Any:
         is_high = degree > highest
         first = _affine(b, x, slope, 0.0)
         value = b.call("hermite", first, b.constant(step, x.dtype), b.call("minimum", degree, highest), dtype=x.dtype)
-        return b.where(is_high, b.constant(math.nan, x.dtype), value)
+        return b.where(is_high, math.nan, value)
 
     return compute
 

@@ -67,7 +67,7 @@ class PoolWindow:
         end = b.size(self.input_size + self.padding if with_padding else self.input_size, math_dtype)
         end = b.call("minimum", b.index_value(begin + self.kernel_size), end)
         start = b.index_value(begin)
-        return end - (start if with_padding else b.call("maximum", start, b.constant(0, math_dtype)))
+        return end - (start if with_padding else b.call("maximum", start, 0))
 
 
 def _expand_to_rank(values: Any, count: int) -> list[int]:

@@ -375,11 +375,7 @@ def _variance(
     def divided(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if known is not None:
             return total.load(b, i) / max(known - correction, 0.0)
-        return total.load(b, i) / b.call(
-            "maximum",
-            b.size(count, math_dtype) - correction,
-            b.constant(0.0, math_dtype),
-        )
+        return total.load(b, i) / b.call("maximum", b.size(count, math_dtype) - correction, 0.0)
 
     variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
     mean_shape = _reduced_shape(a, dims, keepdim)
@@ -522,11 +518,7 @@ def min_or_max(
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = top.load(b, i)
-        return b.where(
-            nan.load(b, i).differs(0),
-            b.constant(math.nan, a.dtype),
-            value,
-        )
+        return b.where(nan.load(b, i).differs(0), math.nan, value)
 
     return low.pointwise(top.shape, a.dtype, body, name=name)
 

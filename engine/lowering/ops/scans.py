@@ -1,4 +1,4 @@
-"""Lowerings of cumulative operators."""
+"""Lower cumsum, cumprod, cummax, cummin and logcumsumexp to scans of the loop IR."""
 
 from __future__ import annotations
 

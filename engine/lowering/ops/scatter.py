@@ -265,7 +265,7 @@ def embedding_dense_backward(
         value = b.cast(grad.load(b, i), math_dtype)
         if padding >= 0:
             is_padding = token.equals(padding)
-            value = b.where(is_padding, b.constant(0.0, math_dtype), value)
+            value = b.where(is_padding, 0.0, value)
         return (b.indirect_index(token, table.shape[0], wraps=False), i[-1]), value
 
     return scatter_into(low, table, grad.shape, write, is_added=True)

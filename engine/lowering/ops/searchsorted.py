@@ -63,16 +63,15 @@ def binary_search(
             return b.cast(rows.load(b, (*lead, where)), math_dtype)
 
         start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
-        one, two = b.constant(1, torch.int64), b.constant(2, torch.int64)
         for _ in range(count.bit_length()):
-            middle = b.call("truncdiv", start + end, two)
+            middle = b.call("truncdiv", start + end, 2)
             is_open = start < end
             found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
             # Not the opposite comparison: NaN belongs behind all numbers.
             is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
             onward = is_open & b.call("not", is_far)
             start, end = (
-                b.where(onward, middle + one, start),
+                b.where(onward, middle + 1, start),
                 b.where(is_open & is_far, middle, end),
             )
         return b.cast(start, dtype)

@@ -66,7 +66,7 @@ def softmax(
         if not is_safe:
             return value
         empty = top.load(b, row(i)).equals(-math.inf)
-        return b.where(empty, b.constant(0.0, math_dtype), value)
+        return b.where(empty, 0.0, value)
 
     return low.pointwise(a.shape, result, body)
 
