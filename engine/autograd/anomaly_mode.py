@@ -1,4 +1,4 @@
-"""Anomaly mode in captured backwards.
+"""Support ``torch.autograd.detect_anomaly`` in captured backwards.
 
 The outputs of each node are checked for NaN. Errors name the node and the line of its forward.
 """

@@ -238,9 +238,9 @@ class CaptureRecorder:
             )
         return self._placeholder_tensors(self._add_step(kind, kind, hook, tuple(values), coming=values), len(values))
 
-    def tensor_hook(self, hook_or_index: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
+    def tensor_hook(self, node_index: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
         kind = "retain_grad" if is_builtin else "tensor_pre_hook"
-        hook = hook_or_index if is_builtin else CapturedValue("hooks", hook_or_index)
+        hook = node_index if is_builtin else CapturedValue("hooks", node_index)
         result = list(values)
         step = self._add_step(kind, kind, hook, values[position], coming=values, position=position)
         result[position] = self._placeholder_tensor(CapturedValue(step))
