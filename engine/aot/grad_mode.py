@@ -1,4 +1,4 @@
-"""Grad mode along a traced graph."""
+"""Find in which grad mode the nodes of a traced graph run, and if it needs autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In-place changes of sizes and strides."""
+"""Find inputs whose sizes or strides a traced graph changes in place; their old layout."""
 
 from __future__ import annotations
 

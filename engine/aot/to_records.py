@@ -1,4 +1,4 @@
-"""Records of the AOT stage."""
+"""Convert graphs and the calling convention of the AOT stage to records of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Version counters of inputs."""
+"""Count a graph's writes per input: what eager would add to the inputs' versions."""
 
 from __future__ import annotations
 

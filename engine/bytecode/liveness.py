@@ -1,4 +1,4 @@
-"""Live local variables and reachable instructions."""
+"""Find live local variables and reachable instructions, for resume functions."""
 
 from __future__ import annotations
 

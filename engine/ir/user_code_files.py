@@ -1,4 +1,4 @@
-"""Classify source files; return display names.
+"""Separate the user's source files from library files, and name files for display.
 
 A notebook cell is called "cell 3", any other file by its base name.
 """

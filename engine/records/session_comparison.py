@@ -1,4 +1,4 @@
-"""Records of the comparison of two sessions."""
+"""Records of two compared sessions: aspects, frames and kernels that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grad mode, autograd's engine, views, versions and autocast."""
+"""Torch's private names for grad mode, the autograd engine, views, versions and autocast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch's capture of backwards in its C++ engine."""
+"""Torch's private names for the capture of backwards in its C++ engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA devices, streams and memory."""
+"""Torch's private names for CUDA devices, streams and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dispatch keys, the dispatcher's thread-local state and dispatch modes."""
+"""Torch's private names for dispatch keys, the dispatcher's state and dispatch modes."""
 
 from __future__ import annotations
 

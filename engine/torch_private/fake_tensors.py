@@ -1,4 +1,4 @@
-"""Fake tensors, and the modes that make them."""
+"""Torch's private names for fake tensors and the modes that make them."""
 
 from __future__ import annotations
 

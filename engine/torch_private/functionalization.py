@@ -1,4 +1,4 @@
-"""Functional tensors, to which mutations are rewritten."""
+"""Torch's private names for functional tensors, which record mutations."""
 
 from __future__ import annotations
 

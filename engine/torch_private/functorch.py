@@ -1,4 +1,4 @@
-"""Transforms of ``torch.func`` and their wrapped tensors."""
+"""Torch's private names for ``torch.func`` transforms and their wrapped tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracing to fx graphs with ``make_fx``, and its proxies."""
+"""Torch's private names for tracing fx graphs with ``make_fx``, and for its proxies."""
 
 from __future__ import annotations
 

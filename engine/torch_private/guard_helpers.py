@@ -1,4 +1,4 @@
-"""Torch's C helpers that check guards."""
+"""Torch's private C helpers that check guards."""
 
 from __future__ import annotations
 

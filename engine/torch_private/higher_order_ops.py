@@ -1,4 +1,4 @@
-"""Operators of torch that take functions."""
+"""Torch's private operators that take functions: ``cond``, ``scan``, ``map`` and others."""
 
 from __future__ import annotations
 

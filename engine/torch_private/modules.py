@@ -1,4 +1,4 @@
-"""Modules: hooks and methods that torch's own code calls."""
+"""Torch's private names of ``nn.Module``: hooks and methods that its own code calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators and their registries."""
+"""Torch's private names for operators, their overloads and registries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nested containers of tensors, in Python."""
+"""Torch's private pytree functions: nested containers of tensors, in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Symbols: ShapeEnv, its constraints and queries."""
+"""Torch's private names for symbolic shapes: ShapeEnv, its constraints and queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch's functions, printers and ranges on top of sympy."""
+"""Torch's private functions, printers and value ranges on top of sympy."""
 
 from __future__ import annotations
 

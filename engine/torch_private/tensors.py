@@ -1,4 +1,4 @@
-"""Tensors and their storages."""
+"""Torch's private names for tensors and their storages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch.compile``, observed or called: Dynamo, Inductor and their logs."""
+"""Torch's private names of ``torch.compile``: Dynamo, Inductor and their logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``__torch_function__``: its modes, and disabling it."""
+"""Torch's private names for ``__torch_function__``: its modes, and disabling it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes and symbols as Python source."""
+"""Write symbolic sizes and their symbols as Python source for the AOT runtime wrappers."""
 
 from __future__ import annotations
 

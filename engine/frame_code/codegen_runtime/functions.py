@@ -1,4 +1,4 @@
-"""Build functions that traced code created."""
+"""Build functions that traced code defined, with defaults, closure and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builtin functions and methods as variables."""
+"""Variables of functions and methods that are implemented in C."""
 
 from __future__ import annotations
 

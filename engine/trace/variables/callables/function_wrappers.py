@@ -1,4 +1,4 @@
-"""Base class of functions that traced code makes from other functions."""
+"""Base class of variables of functions that wrap another one, such as ``vmap(f)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables for exceptions and tracebacks."""
+"""Variables of exceptions and tracebacks, and rules for ``sys.exc_info`` and the like."""
 
 from __future__ import annotations
 

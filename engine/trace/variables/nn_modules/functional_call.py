@@ -1,4 +1,4 @@
-"""torch.func.functional_call."""
+"""Trace ``torch.func.functional_call``: the module runs with tensors put in its place."""
 
 from __future__ import annotations
 

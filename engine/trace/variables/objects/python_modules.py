@@ -1,4 +1,4 @@
-"""Python modules as variables."""
+"""Variables of Python modules: reads of their attributes, guarded against replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``super(cls, obj)`` object."""
+"""Variable of ``super()``: attribute lookup after a class in the MRO of an instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loggers of the logging module."""
+"""Variables of ``logging.Logger``: messages are replayed after the graph, or dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignment to tensor.data and Tensor.set_."""
+"""Trace assignments to ``tensor.data`` and calls of ``Tensor.set_``."""
 
 from __future__ import annotations
 
