@@ -71,7 +71,8 @@ def _recompiles(session: Session) -> Iterator[str]:
         for compilation in recompiles_of(session, group):
             failure = causing_guard_failure(session, compilation.id)
             line = span_text(session, failure.span) if failure else ""
-            yield f"{line or names.get(compilation.frame, group.root.name)}: {compilation.cause}"
+            reason = failure.sentence if failure and failure.sentence else compilation.cause
+            yield f"{line or names.get(compilation.frame, group.root.name)}: {reason.rstrip('.')}"
 
 
 def regressions(facts: CompileFacts, baseline: CompileFacts) -> tuple[str, ...]:

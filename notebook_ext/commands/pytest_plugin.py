@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class CompileReportPlugin:
         self.baseline = None if self.is_update else _load_baseline(self.baseline_path)
         self.tests: dict[str, CompileFacts] = {}
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Record the test; fail it if it exceeds the baseline."""
         with _recorded() as sessions:
@@ -102,8 +103,25 @@ class CompileReportPlugin:
 @contextlib.contextmanager
 def _recorded() -> Iterator[tuple[Session, Session]]:
     """Record this engine and stock torch.compile."""
-    with engine.record() as ours, engine.observe_torch() as stock:
+    with _without_captured_trace(), engine.record() as ours, engine.observe_torch() as stock:
         yield ours, stock
+
+
+@contextlib.contextmanager
+def _without_captured_trace() -> Iterator[None]:
+    """Keep torch's trace out of the log that pytest prints for a failed test.
+
+    pytest 9.1 captures loggers that do not propagate too.
+    """
+    log = logging.getLogger("torch.__trace")
+    captured = [h for h in log.handlers if type(h).__module__ == "_pytest.logging"]
+    for handler in captured:
+        log.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in captured:
+            log.addHandler(handler)
 
 
 def _load_baseline(path: Path) -> dict[str, CompileFacts] | None:

@@ -81,6 +81,25 @@ def test_a_test_that_exceeds_the_baseline_fails(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_recompile_is_named_once_without_torchs_trace(tmp_path: pathlib.Path) -> None:
+    """A new recompile has one cause; records of torch's trace are no output of the test."""
+    once = """
+import torch
+def test_model():
+    compiled = torch.compile(lambda x: x + 1, backend="eager")
+    compiled(torch.ones(3))
+"""
+    (tmp_path / "test_it.py").write_text(once)
+    assert run_pytest(tmp_path, "--compile-update").returncode == 0
+    more = "".join(f"    compiled(torch.ones({arguments}))\n" for arguments in ("4", "5, dtype=torch.float64"))
+    (tmp_path / "test_it.py").write_text(once + more)
+    ran = run_pytest(tmp_path, "--compile-report")
+    assert ran.returncode == 1, ran.output
+    assert ran.output.count("is Double; the compiled code expects Float\n") == 2  # in the failure and in the summary
+    assert "torch.__trace" not in ran.output
+
+
+@pytest.mark.thorough
 def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
     """Without a baseline nothing fails; a broken baseline is a usage error."""
     (tmp_path / "test_it.py").write_text(AFTER)
