@@ -70,16 +70,16 @@ def _exp_text(lanes: int) -> str:
 
 
 def _odd_function_end(lanes: int, limit: float) -> list[str]:
-    """Return the end of an odd function: ``%near`` below a limit, else ``%far`` with x's sign.
+    """Return the end of an odd function: ``%near`` below a limit, else ``%far``; x's sign.
 
-    NaN is near.
+    NaN is near. The sign matters for -0.0 too.
     """
     kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
     return [
-        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x)",
         f"  %is_near = fcmp ult {kind} %size, {_float(lanes, limit)}",
-        f"  %made = select {mask} %is_near, {kind} %near, {kind} %signed",
-        f"  ret {kind} %made",
+        f"  %made = select {mask} %is_near, {kind} %near, {kind} %far",
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %made, {kind} %x)",
+        f"  ret {kind} %signed",
         "}",
         f"declare {kind} @llvm.fabs.{suffix}({kind})",
         f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
@@ -155,9 +155,11 @@ def _expm1_text(lanes: int) -> str:
         f"  %far = fsub {kind} %grown, {_float(lanes, 1.0)}",
         f"  %is_near = fcmp olt {kind} %size, {_float(lanes, 0.5)}",
         f"  %made = select {mask} %is_near, {kind} %near, {kind} %far",
-        f"  ret {kind} %made",
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %made, {kind} %x)",
+        f"  ret {kind} %signed",
         "}",
         f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
     ]
     return "\n".join(lines) + "\n"
 
@@ -171,6 +173,9 @@ def _log_text(name: str, lanes: int) -> str:
         f"call {kind} @llvm.fma.{suffix}",
     )
     given, scaled, start, rest = _log1p_arguments(lanes) if name == "log1p" else _log_arguments(lanes)
+    copysign, signed = f"{kind} @llvm.copysign.{suffix}", [f"  ret {kind} %result"]
+    if name == "log1p":  # -0.0 stays so
+        signed = [f"  %signed = call {copysign}({kind} %result, {kind} %x)", f"  ret {kind} %signed"]
     lines = [
         f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline {{",
         *start,
@@ -199,12 +204,13 @@ def _log_text(name: str, lanes: int) -> str:
         f"  %is_finite = fcmp olt {kind} {given}, {f(math.inf)}",
         f"  %is_usual = and {mask} %is_positive, %is_finite",
         f"  %result = select {mask} %is_usual, {kind} %made, {kind} %limit",
-        f"  ret {kind} %result",
+        *signed,
         "}",
         f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
     ]
     if name == "log1p":
         lines.append(f"declare {whole} @llvm.smin.{type_suffix('i32', lanes)}({whole}, {whole})")
+        lines.append(f"declare {copysign}({kind}, {kind})")
     return "\n".join(lines) + "\n"
 
 
@@ -286,7 +292,9 @@ def _sine_text(name: str, lanes: int) -> str:
         f"  %square = fmul {kind} %rest, %rest",
         *_horner(kind, "%square", _SINE, lanes, "p"),
         f"  %cube = fmul {kind} %square, %rest",
-        f"  %made = {fma}({kind} %cube, {kind} %p{len(_SINE) - 1}, {kind} %rest)",
+        f"  %sine = {fma}({kind} %cube, {kind} %p{len(_SINE) - 1}, {kind} %rest)",
+        f"  %is_zero = fcmp oeq {kind} %rest, {f(0.0)}",
+        f"  %made = select {mask} %is_zero, {kind} %rest, {kind} %sine",
         f"  %bits = bitcast {kind} %moved to {whole}",
         f"  %sign = shl {whole} %bits, {i(31)}",
         f"  %made.bits = bitcast {kind} %made to {whole}",

@@ -5,10 +5,11 @@ SLEEF (Shibata and Petrogalli, 2020) is part of libtorch_cpu. Where it is missin
 
 from __future__ import annotations
 
-from engine.ir.kernels.host_vectors import VectorUnit
+from engine.ir.kernels.host_vectors import AVX512, VectorUnit
 from engine.kernels.cpu.inline_functions import CALLERS_OF_EXP, INLINE_TEXTS
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import NotPrintable, type_suffix, wide
+from engine.kernels.cpu.table_functions import LANES, TABLE_TEXTS
 
 SLEEF_FUNCTIONS = {
     "exp": "exp{}_u10",
@@ -124,9 +125,15 @@ class VectorMath:
     def _call_inline(self, name: str, lanes: int, argument: str, hint: str) -> str:
         kind, function = wide("float", lanes), f"{name}.{type_suffix('float', lanes)}"
         if function not in self.helpers:
-            self.helpers[function] = INLINE_TEXTS[name](lanes)
+            self.helpers[function] = self._inline_text(name, lanes)
             if name in CALLERS_OF_EXP:
-                self.helpers.setdefault(f"exp.{type_suffix('float', lanes)}", INLINE_TEXTS["exp"](lanes))
+                self.helpers.setdefault(f"exp.{type_suffix('float', lanes)}", self._inline_text("exp", lanes))
             if name in ("sin", "cos"):
                 self._define_exact(name, lanes)
         return self._writer.assign(hint, f"call {kind} @{function}({kind} {argument})")
+
+    def _inline_text(self, name: str, lanes: int) -> str:
+        """Return the text of an inline function, the fastest for the vector unit."""
+        if lanes == LANES and self._unit.bits == AVX512.bits and name in TABLE_TEXTS:
+            return TABLE_TEXTS[name]()
+        return INLINE_TEXTS[name](lanes)

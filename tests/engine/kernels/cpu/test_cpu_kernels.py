@@ -159,6 +159,26 @@ def test_elementary_functions_are_exact_to_the_last_bits(unit: VectorUnit) -> No
         torch.testing.assert_close(made[is_usual].double(), exact[is_usual], rtol=3e-7, atol=0)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_zero_has_its_sign(unit: VectorUnit) -> None:
+    """Functions through the origin return -0.0 for -0.0, as eager."""
+    x = torch.tensor([0.0, -0.0] * 20)
+    functions = (torch.tanh, torch.erf, torch.expm1, torch.log1p, torch.sin, F.gelu, F.silu)
+    _, found = run_on_cpu(lambda x: tuple(f(x) for f in functions), (x,), unit)
+    for made, function in zip(found, functions, strict=True):
+        torch.testing.assert_close(torch.signbit(made), torch.signbit(function(x)))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_odd_functions_end_at_one(unit: VectorUnit) -> None:
+    """Saturated values are 1 or -1, and none is larger, so that the root of 1 - y is real."""
+    x = torch.linspace(-12, 12, 100_001)
+    _, found = run_on_cpu(lambda x: (torch.erf(x), torch.tanh(x)), (x,), unit)
+    for made in found:
+        assert made.abs().max() == 1
+        assert made[0] == -made[-1] == -1
+
+
 @pytest.mark.parametrize(
     "x",
     [
