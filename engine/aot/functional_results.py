@@ -13,11 +13,12 @@ import torch.fx
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import output_args
-from engine.aot.storage_geometry import offset_of, storage_id, with_hint_sizes
+from engine.aot.storage_geometry import is_dense, offset_of, storage_id, with_hint_sizes
 from engine.aot.version_counters import write_count
-from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, is_same_layout
+from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, is_same_layout, is_same_size
 from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.introspection.symbols import symbols_in
 from engine.ir.node_values import example_tensor, tensors_in
 from engine.ir.static_sizes import static_sizes
 from engine.torch_private.dispatch import DisablePythonDispatcher, disable_current_modes
@@ -109,7 +110,7 @@ class FunctionalResults:
         self.non_views: set[int] = set()
         """Results that are not views."""
         self.strides: dict[int, tuple[IntOrSymInt, ...]] = {}
-        """Strides of the results that views are created from."""
+        """Strides of results that views are created from, or that may have others than in eager."""
 
     def add(self, value: Any, source: Any) -> int:
         """Add a result with its functional tensor or non-tensor; return its position."""
@@ -128,6 +129,8 @@ class FunctionalResults:
         self._storages.add(storage_id(plain))
         index = self.add(plain, value)
         self.fakes.append((fake, index))
+        if not _is_stride_certain(plain, fake):
+            self.strides[index] = tuple(fake.stride())
         if not self._traced.is_view_in_eager(fake):
             self.non_views.add(index)
         if not fake.is_inference():
@@ -159,6 +162,22 @@ class FunctionalResults:
                 AotFallback.RESULT_REPRESENTATION_DIFFERS, f"{name} would have other strides than in eager"
             )
         return plain
+
+
+def _is_stride_certain(plain: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Return True if compiled code returns ``plain`` with the strides of ``fake``.
+
+    The two have the same layout. In-place operators preserve strides in dimensions of size 1, their functional forms
+    may not. Kernels use no symbol that only a stride has, and write results with symbolic sizes without gaps.
+    """
+    if not all(map(is_same_size, plain.stride(), fake.stride())):
+        return False
+    if not fake._has_symbolic_sizes_strides:
+        return True
+    at_hints = with_hint_sizes(fake)
+    return symbols_in(list(fake.stride())) <= symbols_in(list(fake.shape)) and (
+        at_hints._has_symbolic_sizes_strides or is_dense(at_hints)
+    )
 
 
 def _run_at_hint_sizes(node: torch.fx.Node) -> torch.Tensor | None:

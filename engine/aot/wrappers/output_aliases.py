@@ -217,10 +217,16 @@ def _as_complex(reach: int, base: torch.Tensor) -> torch.Tensor:
 
 
 def _with_strides(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """Return a result with the strides that its views were computed for.
+    """Return a result with eager's strides, for which its views were computed.
 
-    An operator, above all a custom one, may return other strides than its fake implementation.
+    An operator, above all a custom one, may return other strides than its fake implementation. An in-place operator
+    preserves strides in dimensions of size 1, its functional form may not: only the strides are then set.
     """
     if all(n < 2 or a == b for n, a, b in zip(result.shape, result.stride(), strides, strict=True)):
+        version = 0 if result.is_inference() else result._version
+        with torch.inference_mode(result.is_inference()), torch.no_grad():
+            result.as_strided_(result.shape, strides)
+        if not result.is_inference():
+            set_version_counter((result,), (version,))
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device).copy_(result)

@@ -85,3 +85,27 @@ def rolled_channels_last(x):
 def pooled_channels_last(x):
     """Pooled images of several sizes stay channels-last through what follows."""
     return F.relu(F.max_pool2d(x, 2)), F.avg_pool2d(x, 3, 2).relu() + 1
+
+
+@program(
+    lambda: (torch.randn(1, 5).t()[:1],),
+    lambda: (torch.randn(1, 30).as_strided((3, 1), (1, 7)),),
+    lambda: (torch.randn(1, 30).as_strided((4, 1), (1, 6)).requires_grad_(),),
+)
+def in_place_with_one_column(x):
+    """An in-place operator preserves the strides of size-1 dimensions of a copy."""
+    y = x.clone().mul_(2)
+    z = x.detach().clone()
+    z[:, 0] += 1
+    return y, y.view(-1), z.add_(x.detach())
+
+
+@program(
+    lambda: (torch.randn(4, 8)[::2],),
+    lambda: (torch.randn(6, 10)[::2],),
+    lambda: (torch.randn(8, 12)[::2, ::3],),
+)
+def scattered_into_rows_with_gaps(x):
+    """``select_scatter`` preserves gaps between rows, also of several sizes."""
+    y = torch.select_scatter(x, x.select(1, 0) * 3, 1, -1)
+    return y, y.stride()
