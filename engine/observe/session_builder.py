@@ -62,7 +62,11 @@ _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
 _ERROR_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Failed|Interrupt|Warning|Exit)\w*: .*$", re.MULTILINE
 )
-_FRAME_LINE = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_FRAME_LINE = re.compile(
+    r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7}), in (?P<name>.+)$(?:\n +(?!File ")(?P<code>\S.*))?',
+    re.MULTILINE,
+)
+"""A frame of a traceback, and its line of code if it has one."""
 
 
 GuardFailureLookup = Callable[[str, PathResolver, Callable[[str], GuardsRecord | None]], dict[str, GuardFailure]]
@@ -325,10 +329,12 @@ class SessionBuilder:
         users = [s for s in graph_break.stack if self.sources.is_user_file(s.file)]
         if users and users[-1] != graph_break.stack[-1] and graph_break.kind == _EXPLICIT_BREAK_KIND:
             graph_break = replace(_TORCH_BREAK, span=users[-1], stack=graph_break.stack)
-        for span in graph_break.stack:
-            self.sources.add_line(span.file)
         user, _, _ = text.partition("\nTraceback (most recent call last):")
-        self._frames.record_break(event.frame, [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)])
+        frames = list(_FRAME_LINE.finditer(user))
+        shown = {span.file for span in graph_break.stack}
+        for frame in (f for f in frames if f["file"] in shown):
+            self.sources.add_line(frame["file"], int(frame["line"]), frame["code"] or "")
+        self._frames.record_break(event.frame, [(f["file"], f["name"]) for f in frames])
         trace = self._get_compilation(event.compilation).trace or TraceRecord()
         self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, graph_break)))
 

@@ -73,13 +73,18 @@ _LOOP = r"\b__stack_\d+(?:\.__reduce__\(\)\[1\]\[0\])*"
 """Matches the iterator of a loop, or the one that ``enumerate`` wraps."""
 
 
+_MODULE_MEMBER = re.compile(r"(?:\.__dict__\['_modules'\]|\._(?:modules|parameters|buffers))\['(\w+)'\]")
+"""A module, parameter or buffer as Dynamo reads it: ``._modules['block']``."""
+
+
 @functools.lru_cache(maxsize=4096)
 def source_name(origin: str) -> str:
-    """Return the user's name of a source: ``L['x'].weight`` is ``x.weight``.
+    """Return the user's name of a source: ``L['x']._modules['a'].w`` is ``x.a.w``.
 
     A value that a graph break left on Python's stack has no name.
     """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
+    named = _MODULE_MEMBER.sub(lambda m: f"[{m[1]}]" if m[1].isdecimal() else f".{m[1]}", named)
     ahead = rf"{_LOOP}\.__next__\(\+(\d+)\)"
     named = re.sub(ahead, lambda m: f"item {int(m[1]) + 1} from here of a loop with a graph break", named)
     counted = re.sub(rf"{_LOOP}\.__reduce__\(\)\[(?:2|1\]\[1)\]", "position of a loop with a graph break", named)

@@ -485,4 +485,5 @@ def test_what_fullgraph_raises_is_a_break_with_its_line() -> None:
     assert found.span is not None
     assert (Path(found.span.file), found.span.line) == (HERE, branches.__code__.co_firstlineno + 1)
     assert any("Remove fullgraph=True" in hint for hint in found.hints)
+    assert any("if x.sum() > 0 else x" in f.text for f in session.files)
     assert (compilation.failures, session.skipped, session.calls) == ((), (), ())
