@@ -96,7 +96,6 @@ class _CaptureAttempt:
     """torch's engine object."""
     roots: Sequence[Any]
     inputs: Sequence[Any]
-    is_accumulating: bool
     has_begun: bool = False
     is_hit: bool = True
     started: float = 0.0
@@ -281,7 +280,7 @@ class InterceptedEngine:
             return self._run_eagerly(settings, fallback, tensors, args, kwargs)
         try:
             inputs = args[3] if len(args) > 3 else ()
-            attempt = _CaptureAttempt(settings, self._engine, tensors, inputs, bool(kwargs.get("accumulate_grad")))
+            attempt = _CaptureAttempt(settings, self._engine, tensors, inputs)
             fallback, results = self._try_capture(attempt, tensors, args, kwargs)
         finally:
             _capture_lock.release()
