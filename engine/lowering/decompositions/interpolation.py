@@ -76,6 +76,11 @@ def _nearest_taps(grad: torch.Tensor, size: Any, count: Any, scale: float | None
     return InterpolationTaps(position.clamp(max=size - 1)[None])
 
 
+def _scale_per_dim(scales: Sequence[float | None], counts: Sequence[Any]) -> list[float | None]:
+    """Return a scale for each dimension: None where the call has none."""
+    return [*scales, *[None] * (len(counts) - len(scales))]
+
+
 def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
     """Return True if nearest interpolation repeats each element as a block, exactly.
 
@@ -83,12 +88,12 @@ def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
     round wrongly.
     """
     sizes = list(shape)[-len(counts) :]
-    given = [*scales, *[None] * (len(counts) - len(scales))]
-    for size, count, scale in zip(sizes, counts, given, strict=True):
-        known, many = static_size(size), static_size(count)
-        if not known or not many or many % known:
+    dim_scales = _scale_per_dim(scales, counts)
+    for size, count, scale in zip(sizes, counts, dim_scales, strict=True):
+        small, large = static_size(size), static_size(count)
+        if not small or not large or large % small:
             return False
-        side = many // known
+        side = large // small
         if side & (side - 1) or (scale is not None and scale != side):
             return False
     return True
@@ -141,13 +146,13 @@ def _linear_upsample_backward(
     Adding each output to its neighbors instead would take an atomic operation for each. Where sizes are symbols, or
     positions too large for float32, that is done nevertheless.
     """
-    sizes, known = static_sizes(list(shape)[-len(counts) :]), static_sizes(counts)
-    if sizes is None or known is None or max(*sizes, *known) > MAX_GATHERED_SIDE:
+    sizes, static_counts = static_sizes(list(shape)[-len(counts) :]), static_sizes(counts)
+    if sizes is None or static_counts is None or max(*sizes, *static_counts) > MAX_GATHERED_SIDE:
         return _upsample_backward(_linear_taps, aligns=True)(grad, counts, shape, align, *scales)
-    given = [*scales, *[None] * (len(counts) - len(scales))]
+    dim_scales = _scale_per_dim(scales, counts)
     value = grad.to(_float_arange(1, grad).dtype)
     for dim in range(-1, -len(counts) - 1, -1):
-        value = _apply_taps(value, dim, _readers(value, sizes[dim], known[dim], align, given[dim]))
+        value = _apply_taps(value, dim, _readers(value, sizes[dim], static_counts[dim], align, dim_scales[dim]))
     return value.to(grad.dtype)
 
 
@@ -171,10 +176,10 @@ def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scale
 
     A sum of products, as in eager: next to an infinity, differences would be NaN.
     """
-    sizes, given = a.shape[-len(counts) :], [*scales, *[None] * (len(counts) - len(scales))]
+    sizes, dim_scales = a.shape[-len(counts) :], _scale_per_dim(scales, counts)
     if static_sizes(sizes) is not None and static_sizes(sizes) == static_sizes(counts):
         return a.clone()  # eager copies, too
-    sides = [_linear_neighbors(a, n, c, align, s) for n, c, s in zip(sizes, counts, given, strict=True)]
+    sides = [_linear_neighbors(a, n, c, align, s) for n, c, s in zip(sizes, counts, dim_scales, strict=True)]
     value = _sum_of_neighbors(a, sides)
     return (value if a.is_floating_point() else value.round()).to(a.dtype)
 
@@ -229,8 +234,8 @@ def _upsample_backward(side: Callable[..., InterpolationTaps], *, aligns: bool) 
     def backward(grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], *more: Any) -> torch.Tensor:
         sizes = list(shape)[-len(counts) :]
         settings, scales = ((more[0],), more[1:]) if aligns else ((), more)
-        given = [*scales, *[None] * (len(counts) - len(scales))]
-        sides = [side(grad, n, c, *settings, s) for n, c, s in zip(sizes, counts, given, strict=True)]
+        dim_scales = _scale_per_dim(scales, counts)
+        sides = [side(grad, n, c, *settings, s) for n, c, s in zip(sizes, counts, dim_scales, strict=True)]
         return scatter_add_taps(grad, shape, sides)
 
     return backward
@@ -258,10 +263,10 @@ def _antialiased_upsample(reach: float, weight: Callable[[torch.Tensor], torch.T
     """
 
     def forward(a: torch.Tensor, counts: Sequence[int], align: bool, *scales: float | None) -> torch.Tensor:
-        given = [*scales, *[None] * (len(counts) - len(scales))]
+        dim_scales = _scale_per_dim(scales, counts)
         math_dtype = torch.float32 if _computes_in_float32(a) else a.dtype
         value = a.to(math_dtype)
-        for dim, count, scale in list(zip((-2, -1), counts, given, strict=True))[::-1]:
+        for dim, count, scale in list(zip((-2, -1), counts, dim_scales, strict=True))[::-1]:
             value = _apply_taps(
                 value, dim, _antialias_taps(value, int(a.shape[dim]), int(count), align, scale, reach, weight)
             )

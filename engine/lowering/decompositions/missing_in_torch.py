@@ -68,10 +68,10 @@ def _weight_norm_backward(
 def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
     """Put the last dimension on a diagonal of two new dimensions."""
     rank, size = a.dim() + 1, a.shape[-1] + abs(offset)
-    place = torch.arange(size, device=a.device)
+    position = torch.arange(size, device=a.device)
     row, column = dim1 % rank, dim2 % rank
     padded = torch.nn.functional.pad(a, (max(offset, 0), max(-offset, 0)))
-    is_there = place[None, :] == place[:, None] + offset
+    is_there = position[None, :] == position[:, None] + offset
     # In each column the diagonal element is the one with the column's number.
     square = torch.where(is_there, padded.unsqueeze(-2), torch.zeros((), dtype=a.dtype, device=a.device))
     return square.movedim((-2, -1), (row, column)).contiguous()
@@ -144,7 +144,7 @@ def _foreach_norm(tensors: list[torch.Tensor], ord: float = 2, dtype: torch.dtyp
 
 
 def _foreach_decompositions() -> dict[Any, Callable[..., Any]]:
-    found: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _foreach_norm}
+    decompositions: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _foreach_norm}
     for name in FOREACH_OPS:
         packet = getattr(aten, f"_foreach_{name}")
         for overload in packet.overloads():
@@ -152,25 +152,25 @@ def _foreach_decompositions() -> dict[Any, Callable[..., Any]]:
                 name in ("addcdiv", "addcmul") and overload == "Tensor"
             )
             if is_listed and overload != "ScalarAndTensor":
-                found[getattr(packet, overload)] = _foreach_op(name)
-    return found
+                decompositions[getattr(packet, overload)] = _foreach_op(name)
+    return decompositions
 
 
 def _check_and_unscale(
-    grads: list[torch.Tensor], found: torch.Tensor, factor: torch.Tensor
+    grads: list[torch.Tensor], found_inf: torch.Tensor, factor: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Multiply gradients by a factor; set ``found`` to 1 if a gradient has an inf or NaN."""
+    """Multiply gradients by a factor; set ``found_inf`` to 1 if a gradient has an inf or NaN."""
     for grad in grads:
-        found = torch.where(torch.isfinite(grad).all(), found, 1.0)
+        found_inf = torch.where(torch.isfinite(grad).all(), found_inf, 1.0)
     # With factor 1, even inf and NaN stay unchanged.
-    return [torch.where(factor == 1.0, g, (g * factor).to(g.dtype)) for g in grads], found
+    return [torch.where(factor == 1.0, g, (g * factor).to(g.dtype)) for g in grads], found_inf
 
 
 def _update_scale(
-    scale: torch.Tensor, steps: torch.Tensor, found: torch.Tensor, growth: float, backoff: float, interval: int
+    scale: torch.Tensor, steps: torch.Tensor, found_inf: torch.Tensor, growth: float, backoff: float, interval: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradient scaler's next scale, and its good steps since the last change."""
-    went_wrong, more = found != 0, steps + 1
+    went_wrong, more = found_inf != 0, steps + 1
     is_due = more == interval
     grown = scale * growth
     kept = torch.where(is_due & torch.isfinite(grown), grown, scale)

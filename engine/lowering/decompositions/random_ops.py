@@ -34,9 +34,9 @@ def _box_muller(draw: DrawFn, like: torch.Tensor) -> torch.Tensor:
 
 
 def _normal_like(draw: DrawFn, like: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, **_: Any) -> torch.Tensor:
-    made = _box_muller(draw, like)
-    made = made if isinstance(std, (int, float)) and std == 1 else made * std
-    return (made if isinstance(mean, (int, float)) and mean == 0 else made + mean).to(like.dtype)
+    numbers = _box_muller(draw, like)
+    numbers = numbers if isinstance(std, (int, float)) and std == 1 else numbers * std
+    return (numbers if isinstance(mean, (int, float)) and mean == 0 else numbers + mean).to(like.dtype)
 
 
 def _uniform_like(draw: DrawFn, like: torch.Tensor, start: float = 0.0, end: float = 1.0, **_: Any) -> torch.Tensor:

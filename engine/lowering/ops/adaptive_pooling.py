@@ -40,15 +40,15 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
     sizes = a.shape[-len(counts) :]
     if not are_positive_sizes((*sizes, *counts)):
         raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "pooling with windows of symbolic size has no lowering")
-    found = [(int(n), int(c), _max_window_length(int(n), int(c))) for n, c in zip(sizes, counts, strict=True)]
+    windows = [(int(n), int(c), _max_window_length(int(n), int(c))) for n, c in zip(sizes, counts, strict=True)]
     total = 1
-    for _, _, length in found:
+    for _, _, length in windows:
         total *= length
     if total > MAX_WINDOW:
         raise NotLowered(
             LoweringFallback.LARGE_WINDOW, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
         )
-    return found
+    return windows
 
 
 def _window_bounds(window: IndexExpr, size: int, count: int) -> tuple[IndexExpr, IndexExpr]:

@@ -455,9 +455,9 @@ def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
 
     def changed(rank: int, args: list[Any]) -> list[Any]:
         filled = [*args, *default[len(args) :]]
-        for place in places:
-            given = filled[place]
-            filled[place] = tree_map(lambda d: canonical_dim(d, rank), given)
+        for position in places:
+            argument = filled[position]
+            filled[position] = tree_map(lambda d: canonical_dim(d, rank), argument)
         return filled
 
     return changed
@@ -468,8 +468,8 @@ SCALAR_IDENTITY_OPS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, at
 
 
 def _reduction_args(rank: int, args: list[Any]) -> list[Any]:
-    given = args[0] if args else None
-    dims = () if given is None else results_of(given)
+    dim_argument = args[0] if args else None
+    dims = () if dim_argument is None else results_of(dim_argument)
     return [[canonical_dim(d, rank) for d in dims or range(rank)], *args[1:]]
 
 
@@ -542,11 +542,11 @@ def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
             )
         if operator in SCALAR_IDENTITY_OPS and len(a.shape) == 1:
             return _complex_elementwise(low, (a,), lambda b, x: x)
-        given = [_as_real(v) for v in changed(len(a.shape) - 1, list(args))]
+        arguments = [_as_real(v) for v in changed(len(a.shape) - 1, list(args))]
         if low.current_node is not None and low.current_node.target is aten.t.default:
             return a if len(a.shape) < 3 else _transpose(a)
         with _as_real_result(low):
-            return _as_complex(LOWERINGS[operator](low, replace(a, is_complex=False), *given, **kwargs))
+            return _as_complex(LOWERINGS[operator](low, replace(a, is_complex=False), *arguments, **kwargs))
 
     return lowered
 
@@ -577,5 +577,5 @@ def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredT
             LoweringFallback.COMPLEX_CONVERSION, "concatenation of several dtypes, one of them complex, has no lowering"
         )
     with _as_real_result(low):
-        made: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
-    return replace(made, is_complex=True)
+        real_view: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
+    return replace(real_view, is_complex=True)

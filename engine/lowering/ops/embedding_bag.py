@@ -110,10 +110,10 @@ def embedding_bag(
     check_supported_dtype(weight)
     if mode == MAX:
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "embedding_bag with mode 'max' has no lowering")
-    made, bag_of_each, size_of_each, largest = fake_result(low)
-    _check_nonempty(indices, made)
+    fake_bags, bag_of_each, size_of_each, largest = fake_result(low)
+    _check_nonempty(indices, fake_bags)
     math_dtype, positions = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
-    bags, name = _Bags(low, indices, positions, symbolic_shape(made)[0], padding), low.node_name
+    bags, name = _Bags(low, indices, positions, symbolic_shape(fake_bags)[0], padding), low.node_name
     width, number = weight.shape[1], torch.int64
     zeros = low.full((bags.count, width), math_dtype, 0.0, name=f"{name}_zeros")
     none = low.full((bags.count,), number, 0, name=f"{name}_none")
@@ -130,7 +130,7 @@ def embedding_bag(
         return b.cast(positions.load(b, i) - 1, bag_of_each.dtype)
 
     return (
-        low.pointwise(symbolic_shape(made), made.dtype, result),
+        low.pointwise(symbolic_shape(fake_bags), fake_bags.dtype, result),
         low.pointwise(symbolic_shape(bag_of_each), bag_of_each.dtype, owner, name=f"{low.node_name}_bags"),
         low.pointwise(
             symbolic_shape(size_of_each), size_of_each.dtype, lambda b, i: b.cast(counts.load(b, i), size_of_each.dtype)

@@ -64,13 +64,13 @@ def gather(low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTen
 @register_lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(low: LoweringContext, a: LoweredTensor, indices: Sequence[LoweredTensor | None]) -> LoweredTensor:
     check_supported_dtype(a)
-    given = [t for t in indices if t is not None]
-    if any(t.dtype in (torch.bool, torch.uint8) for t in given):
+    index_tensors = [t for t in indices if t is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in index_tensors):
         raise NotLowered(
             LoweringFallback.DATA_DEPENDENT_SIZE,
             "a boolean index has no lowering: the size of its result is data-dependent",
         )
-    picked_shape = broadcast_shape(given)
+    picked_shape = broadcast_shape(index_tensors)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
     positions = sorted(spread)
     is_together = positions == list(range(positions[0], positions[0] + len(positions)))

@@ -367,7 +367,7 @@ def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, val
 
 @register_lowering(aten.clamp.default, aten.clamp.Tensor)
 def clamp(low: LoweringContext, a: LoweredTensor, min: Any = None, max: Any = None) -> LoweredTensor:
-    given = [v for v in (min, max) if v is not None]
+    present_limits = [v for v in (min, max) if v is not None]
 
     def compute(b: LoopBuilder, v: LoopIROp, *limits: LoopIROp) -> LoopIROp:
         rest = list(limits)
@@ -375,7 +375,7 @@ def clamp(low: LoweringContext, a: LoweredTensor, min: Any = None, max: Any = No
             v = b.call("maximum", v, rest.pop(0))
         return b.call("minimum", v, rest.pop(0)) if max is not None else v
 
-    return elementwise(low, (a, *given), compute)
+    return elementwise(low, (a, *present_limits), compute)
 
 
 register_lowering(aten.clamp_min.default, aten.clamp_min.Tensor)(clamp)

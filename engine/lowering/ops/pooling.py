@@ -49,10 +49,10 @@ class PoolWindow:
     @property
     def is_in_bounds(self) -> bool:
         """True if every window is known to be within the tensor."""
-        known = static_sizes((self.input_size, self.output_size))
-        if known is None or self.padding != 0:
+        static = static_sizes((self.input_size, self.output_size))
+        if static is None or self.padding != 0:
             return False
-        return (known[1] - 1) * self.stride + (self.kernel_size - 1) * self.dilation + 1 <= known[0]
+        return (static[1] - 1) * self.stride + (self.kernel_size - 1) * self.dilation + 1 <= static[0]
 
     def start(self, window: IndexExpr) -> IndexExpr:
         """Return the first position of a window; negative in the padding."""
@@ -71,8 +71,8 @@ class PoolWindow:
 
 
 def _expand_to_rank(values: Any, count: int) -> list[int]:
-    given = list(values)
-    return [int(v) for v in (given * count if len(given) == 1 else given)]
+    numbers = list(values)
+    return [int(v) for v in (numbers * count if len(numbers) == 1 else numbers)]
 
 
 def _pool_windows(
@@ -105,10 +105,10 @@ def _in_bounds_test(b: LoopBuilder, positions: Iterable[tuple[IndexExpr, Size, b
 
 
 def _divisor(
-    b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, counts_padding: bool, given: int | None
+    b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, counts_padding: bool, override: int | None
 ) -> LoopIROp:
-    if given is not None:
-        return b.constant(given, b.index_dtype)
+    if override is not None:
+        return b.constant(override, b.index_dtype)
     total: LoopIROp | None = None
     for side, window in zip(sides, windows, strict=True):
         length = side.length(b, window, with_padding=counts_padding)

@@ -30,8 +30,8 @@ def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         seed = seeds.load(b, (IndexExpr({}, which),))
-        place = b.cast(b.index_value(flatten(i, contiguous_strides(shape))), torch.int32)
-        return b.cast(b.call(name, seed, place, dtype=drawn), value.dtype)
+        position = b.cast(b.index_value(flatten(i, contiguous_strides(shape))), torch.int32)
+        return b.cast(b.call(name, seed, position, dtype=drawn), value.dtype)
 
     return low.pointwise(shape, value.dtype, body)
 

@@ -80,10 +80,10 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
 
     It is 1 if there are enough reductions, or if sizes are symbolic.
     """
-    known = static_sizes((outputs, count))
-    if known is None:
+    static = static_sizes((outputs, count))
+    if static is None:
         return 1
-    outputs, count = known
+    outputs, count = static
     programs = max(1, outputs // COLUMNS_PER_PROGRAM) if is_columns else outputs
     least = MIN_COLUMN_SPLIT_ELEMENTS if is_columns else MIN_SPLIT_ELEMENTS
     is_busy = programs >= MIN_BUSY_PROGRAMS and (not is_columns or count >= LONG_COLUMN)
@@ -131,15 +131,15 @@ def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
     return 0 if is_run or math.prod(shape[:count]) < MIN_ROWS else count
 
 
-def _fusible(made: TensorDef) -> set[TensorDef]:
+def _fusible(definition: TensorDef) -> set[TensorDef]:
     """Return the pointwise definitions that a reduction of ``made`` may compute."""
-    found, left = set[TensorDef](), [made]
-    while left and len(found) < MAX_FUSIBLE:
+    fusible, left = set[TensorDef](), [definition]
+    while left and len(fusible) < MAX_FUSIBLE:
         source = left.pop()
-        if source.kind == "pointwise" and source not in found:
-            found.add(source)
+        if source.kind == "pointwise" and source not in fusible:
+            fusible.add(source)
             left += build_unfused(source).read_tensors.values()
-    return found
+    return fusible
 
 
 def _strides_read(a: LoweredTensor, fused: Collection[TensorDef]) -> list[list[Size]]:
@@ -168,8 +168,8 @@ def _full_index(a: LoweredTensor, dims: tuple[int, ...]) -> Callable[[Coordinate
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 
     def full_index(index: Coordinates, inner: Coordinates) -> Coordinates:
-        found = {**dict(zip(kept, index, strict=True)), **dict(zip(dims, inner, strict=True))}
-        return tuple(found[d] for d in range(len(a.shape)))
+        coordinate_of_dim = {**dict(zip(kept, index, strict=True)), **dict(zip(dims, inner, strict=True))}
+        return tuple(coordinate_of_dim[d] for d in range(len(a.shape)))
 
     return full_index
 
@@ -359,8 +359,8 @@ def _variance(
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     count = product(a.shape[d] for d in dims)
     parts = _split_count_of(a, dims)
-    known = static_size(count)
-    if known is not None and parts > 1 and known % parts == 0:
+    static_count = static_size(count)
+    if static_count is not None and parts > 1 and static_count % parts == 0:
         total, average = _split_variance(low, a, dims, keepdim, parts, math_dtype, name)
     else:
         average = _mean(low, a, dims, True, math_dtype, name=f"{name}_mean")
@@ -373,8 +373,8 @@ def _variance(
         total = reduce(low, "sum", a, dims, keepdim, math_dtype, squared, name=f"{name}_squares")
 
     def divided(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        if known is not None:
-            return total.load(b, i) / max(known - correction, 0.0)
+        if static_count is not None:
+            return total.load(b, i) / max(static_count - correction, 0.0)
         return total.load(b, i) / b.call("maximum", b.size(count, math_dtype) - correction, 0.0)
 
     variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
@@ -434,15 +434,15 @@ def _split_variance(
     average = low.pointwise(shape, math_dtype, mean, name=f"{name}_mean")
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 
-    def wide(made: LoweredTensor) -> LoweredTensor:
-        return made.view(_reduced_shape(a, dims, True), lambda index: tuple(index[d] for d in kept))
+    def wide(reduced: LoweredTensor) -> LoweredTensor:
+        return reduced.view(_reduced_shape(a, dims, True), lambda index: tuple(index[d] for d in kept))
 
     return wide(total) if keepdim else total, wide(average)
 
 
 def _insert_reduced_dims(index: Coordinates, kept: tuple[int, ...], rank: int) -> Coordinates:
-    found = dict(zip(kept, index, strict=True))
-    return tuple(found.get(d, ZERO) for d in range(rank))
+    coordinate_of_dim = dict(zip(kept, index, strict=True))
+    return tuple(coordinate_of_dim.get(d, ZERO) for d in range(rank))
 
 
 def _correction(unbiased: Any, correction: Any) -> float:

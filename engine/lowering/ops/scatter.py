@@ -49,10 +49,10 @@ def scatter_into(
         raise NotLowered(LoweringFallback.NO_ATOMIC_ADD, f"{str(math_dtype).removeprefix('torch.')} has no atomic add")
     name = low.node_name
     inner = name if math_dtype == a.dtype else f"{name}_total"
-    made = low.scatter(
+    scattered = low.scatter(
         a.shape, ranges, math_dtype, _initial_value(low, a, math_dtype, name), write, is_added=is_added, name=inner
     )
-    return made if math_dtype == a.dtype else low.pointwise(a.shape, a.dtype, made.load)
+    return scattered if math_dtype == a.dtype else low.pointwise(a.shape, a.dtype, scattered.load)
 
 
 def _initial_value(low: LoweringContext, a: LoweredTensor, math_dtype: torch.dtype, name: str) -> TensorDef | float:
@@ -64,11 +64,11 @@ def _initial_value(low: LoweringContext, a: LoweredTensor, math_dtype: torch.dty
     return low.pointwise(a.shape, math_dtype, a.load, name=f"{name}_start").definition
 
 
-def _constant_value(made: TensorDef) -> float | None:
+def _constant_value(definition: TensorDef) -> float | None:
     """Return the constant value of all elements of a definition, None if they differ."""
-    if made.kind != "pointwise":
+    if definition.kind != "pointwise":
         return None
-    ops = build_unfused(made).ops
+    ops = build_unfused(definition).ops
     is_constant = len(ops) == 1 and ops[0].name == "constant"
     return ops[0].value if is_constant else None
 
@@ -174,10 +174,10 @@ def index_put(
     *_: Any,
 ) -> LoweredTensor:
     check_supported_dtype(a, values)
-    given = [t for t in indices if t is not None]
-    if any(t.dtype in (torch.bool, torch.uint8) for t in given):
+    index_tensors = [t for t in indices if t is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in index_tensors):
         return _masked_put(low, a, indices, values, accumulate)
-    picked_shape = broadcast_shape(given)
+    picked_shape = broadcast_shape(index_tensors)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
     positions = sorted(spread)
     others = [d for d in range(len(a.shape)) if d not in spread]
@@ -208,17 +208,17 @@ def _masked_put(
     accumulate: bool,
 ) -> LoweredTensor:
     """Lower ``a[mask] = number`` or ``a[:, mask] = number`` to a select for each element."""
-    given = [t for t in indices if t is not None]
+    masks = [t for t in indices if t is not None]
     first = next(d for d, t in enumerate(indices) if t is not None)
     is_number = all(n == 1 for n in values.shape)
-    if len(given) != 1 or given[0].dtype != torch.bool or first + len(given[0].shape) > len(a.shape) or not is_number:
+    if len(masks) != 1 or masks[0].dtype != torch.bool or first + len(masks[0].shape) > len(a.shape) or not is_number:
         raise NotLowered(
             LoweringFallback.BOOLEAN_INDEX,
             "the number of elements that a boolean index selects is data-dependent",
         )
     if accumulate:
         raise NotLowered(LoweringFallback.BOOLEAN_INDEX, "accumulation under a boolean index has no lowering")
-    mask, value = given[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
+    mask, value = masks[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
     last = first + len(mask.shape)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:

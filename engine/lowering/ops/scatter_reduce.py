@@ -89,8 +89,8 @@ def _gather_reduce(
         best = min_or_max(low, kind, positions, (rank,), False, name=f"{name}_best")
     else:
         best = reduce(low, kind, positions, (rank,), False, math_dtype, positions.load, name=f"{name}_best")
-    found = low.pointwise((*a.shape, count), torch.int32, counted, name=f"{name}_found")
-    number = reduce(low, "sum", found, (rank,), False, torch.int32, found.load, name=f"{name}_count")
+    matches = low.pointwise((*a.shape, count), torch.int32, counted, name=f"{name}_found")
+    number = reduce(low, "sum", matches, (rank,), False, torch.int32, matches.load, name=f"{name}_count")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         own, new, many = b.cast(a.load(b, i), math_dtype), best.load(b, i), number.load(b, i)
@@ -177,9 +177,9 @@ def scatter_reduce_along(
     if 0 in index.shape:
         raise NotLowered(LoweringFallback.EMPTY_INDEX, "a write with an empty index has no lowering")
     if not a.shape or not index.shape:
-        given = at_least_1d(source) if lowered_tensors(source) else source
+        source_row = at_least_1d(source) if lowered_tensors(source) else source
         row = scatter_reduce_along(
-            low, at_least_1d(a), 0, at_least_1d(index), given, reduction, include_self=include_self
+            low, at_least_1d(a), 0, at_least_1d(index), source_row, reduction, include_self=include_self
         )
         return reshape(row, a.shape)
     dim = canonical_dim(dim, len(a.shape))
