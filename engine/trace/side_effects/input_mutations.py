@@ -160,5 +160,7 @@ def _comparable_sizes(shape: Sequence[Any]) -> list[Any]:
 def requires_grad_inputs(tx: Tracer) -> list[Source]:
     """Return the sources of inputs on which the graph calls ``requires_grad_``."""
     calls = tx.graph.graph.find_nodes(op="call_method", target="requires_grad_")
+    if not calls:
+        return []
     names = {node.args[0].name for node in calls}
     return [i.source for i in tx.graph.inputs if i.name in names]
