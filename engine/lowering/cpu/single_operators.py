@@ -14,7 +14,7 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.loop_ir.index_expr import concrete_size
 from engine.ir.node_metadata import is_backward_node
-from engine.ir.node_values import called_overload
+from engine.ir.node_values import called_overload, tensors_in
 from engine.ir.static_sizes import static_size
 from engine.lowering.memory.live_memory import size_hints
 
@@ -38,10 +38,16 @@ FASTER_IN_KERNELS = frozenset(
         *("bucketize", "searchsorted", "embedding_dense_backward"),
         *("linalg_vector_norm", "max", "min", "all", "mean", "cumprod", "cummax", "cummin", "isfinite", "isinf"),
         *("fmod", "fmax", "fmin", "sum", "prod", "expm1", "log1p", "elu", "digamma", "gather", "stack", "l1_loss"),
+        *("selu", "xlogy"),
         *(f"{name}{rank}d{end}" for name in NEAREST for rank in (1, 2, 3) for end in ("", "_backward")),
     )
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""
+
+FASTER_WITH_TANH = frozenset(("aten::gelu", "aten::gelu_backward"))
+"""Operators of which this is true with ``approximate="tanh"`` alone."""
+FASTER_IN_FLOAT32 = frozenset(("aten::erf", "aten::silu"))
+"""Operators of which this is true for all floats but float64."""
 
 SLOW_CALLS = frozenset(
     f"aten::{name}"
@@ -72,22 +78,34 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
 
     ``module`` is the graph that was lowered to the program.
     """
-    schemas = {node.name: called_overload(node.target) for node in module.graph.nodes}
+    graph_nodes = {node.name: node for node in module.graph.nodes}
     kernels_of: dict[str, list[GeneratedKernel]] = {}
     for kernel in program.kernels:
         for node in kernel.nodes:
             kernels_of.setdefault(node, []).append(kernel)
     reasons: dict[str, str] = {}
     for node, computed_by in kernels_of.items():
-        called = schemas.get(node.rpartition(":")[2])
-        if called is None or any(len(k.nodes) > 1 or _mutates_input(k, program) for k in computed_by):
+        graph_node = graph_nodes.get(node.rpartition(":")[2])
+        called = None if graph_node is None else called_overload(graph_node.target)
+        if (
+            graph_node is None
+            or called is None
+            or any(len(k.nodes) > 1 or _mutates_input(k, program) for k in computed_by)
+        ):
             continue
         moved = [static_size(k.bytes_moved) for k in computed_by]
         if all(count is not None and count < MIN_BYTES for count in moved):
             reasons |= {} if called._schema.name in SLOW_CALLS else {node: SMALL}
-        elif called._schema.name not in FASTER_IN_KERNELS and not any(k.loads_tiles for k in computed_by):
+        elif not any(k.loads_tiles for k in computed_by) and not _is_faster_in_kernel(graph_node, called._schema.name):
             reasons[node] = SAME_BYTES
     return reasons
+
+
+def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
+    """Return True if the kernel of a node alone is faster than ATen's operator, by its name."""
+    if name in FASTER_IN_FLOAT32:
+        return all(t.dtype != torch.float64 for t in tensors_in(node.meta.get("val")))
+    return name in FASTER_IN_KERNELS or (name in FASTER_WITH_TANH and node.kwargs.get("approximate") == "tanh")
 
 
 def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:

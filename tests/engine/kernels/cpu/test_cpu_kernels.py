@@ -547,8 +547,10 @@ def test_the_diagonal_of_a_large_matrix() -> None:
         lambda x: x.bfloat16().mean(-1),
         torch.expm1,
         lambda x: F.gelu(x[:20]),
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: F.silu(x.t()),
     ],
-    ids=["norm", "max", "cumprod", "mean", "expm1", "small gelu"],
+    ids=["norm", "max", "cumprod", "mean", "expm1", "small gelu", "gelu with tanh", "silu"],
 )
 def test_slow_operators_of_aten_have_kernels_alone(function: Callable[..., Any]) -> None:
     """An operator that ATen's loops compute slowly has a kernel, fused with nothing or not."""
