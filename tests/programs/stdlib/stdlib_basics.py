@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import functools
+import heapq
 import inspect
 import itertools
 import json
@@ -297,3 +298,38 @@ def json_texts(x, steps):
 def copied_sizes(x, steps):
     """A copy of a number that is an input remains dynamic."""
     return x * steps, copy.deepcopy([steps, {"n": steps}]), copy.copy(steps)
+
+
+class Candidate:
+    """A candidate that is ordered by its cost."""
+
+    def __init__(self, cost):
+        self.cost = cost
+
+    def __lt__(self, other):
+        return self.cost < other.cost
+
+
+QUEUE = [4, 7]
+
+
+@program(lambda: (torch.ones(2), 3), lambda: (torch.ones(2), 5))
+def heaps(x, cost):
+    """Heaps of numbers, tuples and objects, one of them from outside."""
+    heapq.heappush(QUEUE, cost)
+    pairs = [(3, "c"), (1, "a"), (2, "b")]
+    heapq.heapify(pairs)
+    smallest = heapq.heappushpop(pairs, (0, "z"))
+    objects = [Candidate(n) for n in (5, 2, 8)]
+    heapq.heapify(objects)
+    first = heapq.heapreplace(objects, Candidate(1)).cost
+    try:
+        heapq.heappop([])
+    except IndexError as caught:
+        message = str(caught)
+    try:
+        heapq.heappush(pairs, (1, None))
+    except TypeError as caught:
+        message += str(caught)
+    largest = heapq.nlargest(2, objects, key=lambda c: -c.cost)[0].cost
+    return x * heapq.heappop(QUEUE), list(QUEUE), pairs, smallest, first, objects[0].cost, largest, message

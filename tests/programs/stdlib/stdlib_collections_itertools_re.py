@@ -341,7 +341,7 @@ def functools_in_depth(x):
     )
 
 
-@program(lambda: (torch.randn(3),), breaks=6)
+@program(lambda: (torch.randn(3),))
 def heaps(x):
     """heapq on numbers and on tuples with tensors behind."""
     heap = [5, 1, 4]

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import collections
 import functools
+import heapq
 import operator
 from typing import Any
 
 import torch
 
-from engine.ir.register_once import register_table
+from engine.ir.register_once import register_each, register_table
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import (
     NONE,
     Args,
     ConstantVariable,
     Kwargs,
+    UserErrors,
     Variable,
     is_none,
     raise_missing_method,
@@ -196,6 +199,29 @@ def _any_or_all(fn: Any, deciding_truth: bool, tx: Tracer, args: Args, kwargs: K
 @register_rule(sorted)
 def _sorted(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, args[0])), kwargs))
+
+
+@register_each(register_rule, *{f for f in vars(heapq).values() if getattr(f, "__module__", "") == "_heapq"})
+def _call_heapq_function(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Call a C function of ``heapq`` with the items of a list; their comparisons are traced."""
+    heap, *others = (realize(tx, a) for a in args)
+    if heap.python_type() is not list or heap.sequence_contents is not heap:
+        raise Unsupported(unknown_call_kind(function), f"heapq.{function.__name__} of {heap.describe()} is called")
+
+    def compare(a: Variable, b: Variable) -> int:  # heaps call only ``<``
+        return -realize(tx, arithmetic.compare_op(tx, "<", realize(tx, a), realize(tx, b))).is_truthy(tx)
+
+    ordered: Any = functools.cmp_to_key(compare)
+    tx.side_effects.record_mutation(heap)
+    items = [ordered(item) for item in heap.items]
+    try:
+        with UserErrors(tx, IndexError), tx.side_effects.recording_mutations() as changed:
+            result = function(items, *map(ordered, others))
+    finally:
+        heap.items[:] = [item.obj for item in items]
+    if any(value is heap for value in changed):
+        raise Unsupported(unknown_call_kind(function), f"a comparison of heapq.{function.__name__} mutates the heap")
+    return NONE if result is None else result.obj
 
 
 @register_bound_rule(functools.reduce)
