@@ -16,7 +16,7 @@ from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.compilations import compilations
-from notebook_ext.views.format_text import format_change, one_line, pluralize, sanitize, shorten_paths
+from notebook_ext.views.format_text import format_change, one_line, pluralize, sanitize, shorten_paths, source_name
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.summary import break_text, summary
 from tests.notebook_ext.sample_sessions import empty_session, head_session, hostile_session, verified_session
@@ -223,3 +223,11 @@ def test_a_break_in_library_code_is_named_by_what_was_met_there() -> None:
     span = Span(inspect.getfile(inspect), 253)
     found = BreakRecord("module-hook", "Hooks cannot be traced", "the hooks of module Conv2d run", span=span)
     assert break_text(Session(), found) == "the hooks of module Conv2d run"
+
+
+def test_members_of_modules_are_named_as_attributes() -> None:
+    """Members of modules are read from dictionaries; the user writes attributes."""
+    blocks = "L['self'].__dict__['_modules']['blocks']"
+    assert source_name(f"{blocks}._modules['0'].scale") == "self.blocks[0].scale"
+    assert source_name("L['self']._modules['head']._parameters['weight']") == "self.head.weight"
+    assert source_name("L['self']._modules") == "self._modules"
