@@ -386,10 +386,14 @@ def _build_training(
     backward = LazyBackward(
         halves.backward,
         autograd,
-        compile=lambda g: settings.lower(replace(_backward_graph(g, compilation), passes=settings.passes)),
-        compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
+        compile=lambda g: settings.lower(
+            replace(_backward_graph(g, compilation, len(halves.saved_fakes)), passes=settings.passes)
+        ),
+        compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation, len(halves.saved_fakes))),
         rerun=artifact.rerun,
-        describe=lambda values: node_statistics(_backward_graph(halves.backward, compilation), values),
+        describe=lambda values: node_statistics(
+            _backward_graph(halves.backward, compilation, len(halves.saved_fakes)), values
+        ),
         record_eager_calls=settings.record_eager_calls,
     )
     # The autograd.Function corrects version counters and views of its results before it saves them.
@@ -495,6 +499,6 @@ def _forward_graph(artifact: TrainingArtifact, compilation: str) -> AotGraph:
     )
 
 
-def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:
+def _backward_graph(module: torch.fx.GraphModule, compilation: str, num_saved: int) -> AotGraph:
     fakes = tuple(n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
-    return AotGraph(module, fakes, compilation, "backward", is_boxed=True)
+    return AotGraph(module, fakes, compilation, "backward", is_boxed=True, num_saved_inputs=num_saved)

@@ -50,6 +50,7 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
             is_boxed=graph.is_boxed,
             is_dynamic=bool(program.symbol_sources),
             visible_outputs=graph.num_user_outputs,
+            first_tangent=graph.num_saved_inputs,
             written_inputs=frozenset(map(program.inputs.index, program.written_inputs)),
             on_status=functools.partial(record.add_launch_mode, graph.stage),
         )

@@ -59,6 +59,11 @@ CHEAP_COPIES = 2
 """Maximum number of them; those of a backward move until its forward is recorded."""
 STABLE_ADDRESS_WAIT = 2
 """Calls that wait for stable addresses of more or larger inputs before those are copied."""
+LARGE_SAVED_INPUTS = 16
+"""Bytes of saved inputs per byte of tangents, from which on tangents are copied.
+
+A tangent that moves would need another recording, which cannot share the memory of the first.
+"""
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
 """Maximum size in bytes of an output that is copied out of the graph's memory.
 
@@ -257,8 +262,8 @@ class CudaGraphReplay:
     """``run`` as a callable that records itself and then replays the recording.
 
     ``visible_outputs``: number of outputs that the user sees (None: all). ``written_inputs``: positions of inputs
-    that the launches write. ``is_dynamic``: sizes may differ between
-    calls; which inputs are tensors may not. ``on_status`` is called once, with a message: recorded, or why not.
+    that the launches write. ``first_tangent``: position of the first input of a backward that its forward did not
+    save. ``is_dynamic``: sizes may differ between calls; which inputs are tensors may not. ``on_status`` is called once, with a message: recorded, or why not.
     """
 
     def __init__(
@@ -270,6 +275,7 @@ class CudaGraphReplay:
         is_dynamic: bool = True,
         visible_outputs: int | None = None,
         written_inputs: frozenset[int] = frozenset(),
+        first_tangent: int | None = None,
         on_status: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.run = run
@@ -280,6 +286,7 @@ class CudaGraphReplay:
         self._are_tensors: tuple[bool, ...] | None = None
         self._visible_outputs = visible_outputs
         self._written_inputs = written_inputs
+        self._first_tangent = first_tangent
         self._on_status = on_status
         self._shapes: dict[Any, _ShapeState] = {}
         self._has_recorded = False
@@ -363,6 +370,10 @@ class CudaGraphReplay:
 
     def _record(self, shape: _ShapeState, arguments: Sequence[Any], addresses: list[int]) -> ReplayInstance:
         consumed = find_consumed_inputs(arguments, shape.changing_inputs) if self._is_boxed else None
+        if consumed is not None and self._first_tangent is not None:
+            tangents = set(range(self._first_tangent, len(arguments)))
+            if LARGE_SAVED_INPUTS * _bytes(arguments, tangents) <= _bytes(arguments, set(consumed.positions)):
+                shape.changing_inputs |= tangents.difference(consumed.positions)
         read, moves = list(arguments), []
         tensors = tensors_by_position(arguments)
         device = next(

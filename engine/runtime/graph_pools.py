@@ -211,3 +211,11 @@ def output_memory() -> AbstractContextManager[Any]:
     """Return a context in which a program allocates its outputs."""
     pool = _current.pool
     return _SAME_POOL if pool is None else pool.allocations()
+
+
+def copied_to_output_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in the memory of outputs; the tensor itself if that is the graph's own."""
+    if _current.pool is None:
+        return tensor
+    with _current.pool.allocations():
+        return tensor.clone()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,6 @@ from engine.ir.kernels.lowered_program import (
     BufferRef,
     Launch,
     LoweredProgram,
-    ProgramStep,
     buffer_refs,
 )
 from engine.ir.kernels.symbol_locations import symbol_expr
@@ -36,9 +35,10 @@ from engine.ir.loop_ir.index_expr import product
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of, tensors_by_position, tensors_in
 from engine.ir.rerun_after_error import mark_inputs_written
-from engine.ir.static_sizes import static_size
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
 from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
+from engine.runtime.graph_pools import copied_to_output_memory
 from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.runtime.record_launches import LaunchReporter, add_program, is_recording_launches, launch_arguments
@@ -50,6 +50,8 @@ from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda, 
 
 Run = Callable[..., tuple[Any, ...]]
 OutputMemory = Callable[[], AbstractContextManager[Any]]
+LARGE_TEMPORARIES = 8
+"""Bytes of a call's temporary results per byte of its outputs, to copy the outputs."""
 BUILD_THREADS = 4
 """Threads that load the kernels of one program."""
 
@@ -239,6 +241,7 @@ class _ProgramWriter:
         self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
         self._symbols |= {name: self._names[name] for name in self.program.assumed_numbers}
         self._known: set[str] = set()
+        self.output_buffers = set() if self.output_memory is None else _output_allocations(self.program)
         inputs = set(self.program.inputs)
         self._allocated = {
             a.buffer
@@ -284,13 +287,11 @@ class _ProgramWriter:
             lines += [f"del {', '.join(unused)}"] * bool(unused)
         lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
-        first_write, allocations = self._first_input_write(), _output_allocations(self.program)
+        first_write = self._first_input_write()
         for number, step in enumerate(self.program.steps):
             lines += ["are_inputs_written = True"] * (number == first_write)
             made = [line for launch in step.launches for line in self._launch_lines(number, launch, written)]
-            made += [line for call in step.calls for line in self._aten_call_lines(number, call)]
-            if self.output_memory is not None and made and _writes_any(step, allocations):
-                made = ["with output_memory():", *(f"    {line}" for line in made)]
+            made += [line for call in step.calls for line in _call_lines(self, number, call)]
             lines += made
             if dead := deaths.get(number):
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
@@ -382,7 +383,8 @@ class _ProgramWriter:
                 written.add(argument.buffer)
                 reused = self.program.buffers[argument.buffer].reuses
                 memory = self._names[reused] if reused else self._allocation(self.program.buffers[argument.buffer])
-                yield f"{self._names[argument.buffer]} = {memory}"
+                line = f"{self._names[argument.buffer]} = {memory}"
+                yield from _in_output_memory([line], not reused and argument.buffer in self.output_buffers)
                 if argument.copied_buffer and argument.copied_buffer == reused:
                     continue  # The kernel updates it in place.
                 if argument.copied_buffer:
@@ -605,19 +607,42 @@ class _ProgramWriter:
         return deaths
 
 
+def _call_lines(writer: _ProgramWriter, number: int, step: AtenCall) -> list[str]:
+    """Return the lines of an ATen call, which allocates its outputs in their memory.
+
+    Its workspaces are there too. Where it also returns larger temporaries, outputs are copied instead.
+    """
+    lines, results = list(writer._aten_call_lines(number, step)), {r for r in step.result_buffers if r is not None}
+    outputs = sorted(results & writer.output_buffers)
+    if not outputs or not _has_large_temporaries(writer.program, results, outputs):
+        return _in_output_memory(lines, bool(outputs))
+    writer.constants["copied_to_output_memory"] = copied_to_output_memory
+    return lines + [f"{writer._names[r]} = copied_to_output_memory({writer._names[r]})" for r in outputs]
+
+
+def _in_output_memory(lines: list[str], is_output: bool) -> list[str]:
+    """Return lines that allocate outputs, in a block that does so in their memory."""
+    return ["with output_memory():", *(f"    {line}" for line in lines)] if is_output else lines
+
+
+def _has_large_temporaries(program: LoweredProgram, results: set[str], outputs: Sequence[str]) -> bool:
+    """Return True if the temporary results of a call take far more memory than its outputs."""
+
+    def size(names: Iterable[str]) -> int | None:
+        buffers = [program.buffers[name] for name in names if name in program.buffers]
+        numbers = static_sizes(product((*b.shape, b.dtype.itemsize)) for b in buffers)
+        return None if numbers is None else sum(numbers)
+
+    temporary, output = size(results.difference(outputs)), size(outputs)
+    return temporary is not None and output is not None and temporary >= LARGE_TEMPORARIES * output
+
+
 def _output_allocations(program: LoweredProgram) -> set[str]:
     """Return the buffers whose memory the outputs have."""
     names = {ref.buffer for ref in buffer_refs(program.outputs)}
     while taken := {b.reuses for n in names if (b := program.buffers.get(n)) and b.reuses} - names:
         names |= taken
     return names - set(program.inputs)
-
-
-def _writes_any(step: ProgramStep, buffers: set[str]) -> bool:
-    """Return True if a step writes one of the buffers."""
-    written = {a.buffer for k in step.launches for a in k.kernel.args if a.kind == "pointer" and a.is_written}
-    written.update(r for call in step.calls for r in call.result_buffers if r is not None)
-    return not buffers.isdisjoint(written)
 
 
 def _returns_tensor(target: Any) -> bool:

@@ -37,6 +37,9 @@ class AotGraph:
     A saved matrix may have padded rows if the placeholder's fake value has such strides.
     """
 
+    num_saved_inputs: int | None = None
+    """Number of the backward's first inputs, which the forward saved; tangents follow."""
+
     mutated_inputs: tuple[tuple[int, int], ...] = ()
     """Positions of outputs that are new values of inputs, and of these inputs.
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from engine.runtime import cuda_graphs
-from engine.runtime.cuda_graphs import CudaGraphReplay, GraphRecording
+from engine.runtime.cuda_graphs import MAX_ATTEMPTS_PER_SHAPE, CudaGraphReplay, GraphRecording
 
 
 class Tape:
@@ -386,3 +386,19 @@ def test_a_backward_overwrites_only_what_nobody_else_holds() -> None:
         assert one.reshape(-1).equal(x + 1)
         del held, one
     assert tape.shared == 1
+
+
+def test_a_tangent_that_moves_needs_no_other_recording() -> None:
+    """A recording in its forward's memory copies tangents that are small."""
+    tape = SharedTape()
+    ahead = CudaGraphReplay(forward, tape, visible_outputs=1)
+    back = CudaGraphReplay(backward, tape, is_boxed=True, first_tangent=3)
+    tangents = [torch.randn(()) for _ in range(4)]
+    for n in range(12):
+        x, tangent = torch.randn(64), tangents[max(n - 8, 0)]
+        given = [*ahead(x)[1:], tangent]
+        assert back(given)[0].equal(x * 2 * (x + 1) * (x * 3) * tangent)
+    assert tape.shared == 1
+    (shape,) = back._shapes.values()
+    assert len(shape.instances) == 1
+    assert shape.attempts_left == MAX_ATTEMPTS_PER_SHAPE - 1
