@@ -210,10 +210,10 @@ def test_only_writes_are_effects() -> None:
         arguments = operation_arguments(tx, operation)
         state = save_fake_state(operation, arguments)
         result = run_on_fakes(tx, operation, arguments)
-        assert has_effect(operation, arguments, state, result) is expected
+        assert has_effect(operation, state, result) is expected
     operation = call(GraphCallable("set", abs, changes_state=True), tensor)
     arguments = operation_arguments(tx, operation)
-    assert has_effect(operation, arguments, save_fake_state(operation, arguments), result=1)
+    assert has_effect(operation, save_fake_state(operation, arguments), result=1)
 
 
 def test_the_result_of_an_in_place_operator_is_its_argument() -> None:
