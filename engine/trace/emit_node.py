@@ -19,6 +19,7 @@ from engine.trace.emit.node_results import wrap_result
 from engine.trace.emit.operation import (
     Operation,
     OperationArguments,
+    check_layouts,
     check_not_quantized,
     normalize_arguments,
     operation_arguments,
@@ -67,6 +68,7 @@ def _emit(tx: Tracer, operation: Operation) -> Variable:
     node = create_node(tx, operation, arguments)
     state = save_fake_state(operation, arguments)
     try:
+        check_layouts(operation.target, state.tensors)
         result = run_on_fakes(tx, operation, arguments)
     except BaseException as error:
         undo(tx, node, state)

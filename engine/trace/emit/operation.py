@@ -86,6 +86,20 @@ def check_not_quantized(target: Any) -> None:
         raise Unsupported("tensor-layout", f"{name} returns a quantized tensor")
 
 
+_OF_SPARSE_TENSORS = frozenset(
+    "_sparse_addmm _sparse_log_softmax _sparse_mm _sparse_softmax _sparse_sum coalesce detach matmul mm spmm t to_dense transpose".split()
+)
+"""Operators whose fake results have the layout of the real ones for sparse operands."""
+
+
+def check_layouts(target: Any, fakes: list[torch.Tensor]) -> None:
+    """Raise Unsupported if the fake result may have another layout than the real one."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    sparse = next((str(t.layout) for t in fakes if t.layout not in (torch.strided, torch.jagged)), None)
+    if sparse is not None and name not in _OF_SPARSE_TENSORS:
+        raise Unsupported("tensor-layout", f"{name} of a tensor of layout {sparse}")
+
+
 def normalize_arguments(tx: Tracer, operation: Operation) -> Operation:
     """Convert the arguments as eager does, to values that a graph node can take.
 

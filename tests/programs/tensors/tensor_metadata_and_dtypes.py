@@ -194,6 +194,36 @@ def sparse_made(x):
     return torch.sparse.mm(x.to_sparse(), x)
 
 
+def _edges():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_coo_tensor(torch.zeros(1, 1).long(), torch.ones(1), (1,))  # torch warns of it once in a process
+    return torch.tensor([[0, 1, 1, 3, 0], [2, 0, 0, 1, 2]]), torch.arange(1.0, 6)
+
+
+@program(lambda: (*_edges(), torch.arange(16.0).view(4, 4).requires_grad_()))
+def sparse_graph_convolution(edges, weights, x):
+    """A sparse adjacency matrix that is created, normalized and multiplied inside."""
+    adjacency = torch.sparse_coo_tensor(edges, weights, (4, 4)).coalesce()
+    degree = torch.sparse.sum(adjacency, dim=1).to_dense()
+    attention = torch.sparse.softmax(adjacency.t(), dim=1)
+    return torch.sparse.mm(adjacency, x) / (degree + 1)[:, None], attention @ x
+
+
+@program(lambda: (*_edges(), torch.ones(4, 4)), breaks=3)
+def sparse_stored_elements(edges, weights, x):
+    """The number of stored elements, which fake tensors do not have, is as in eager."""
+    state = torch.sparse_coo_tensor(edges, weights, (4, 4)).t().is_coalesced()
+    count = torch.sparse_coo_tensor(edges, weights, (4, 4))._nnz()
+    return state, x * count, x[: torch.sparse_coo_tensor(edges, weights, (4, 4)).coalesce().values().shape[0]] + 1
+
+
+@program(lambda: (*_edges(), torch.ones(4, 4)), breaks=3)
+def sparse_times_dense(edges, weights, x):
+    """The product of a sparse and a dense tensor is sparse."""
+    return (torch.sparse_coo_tensor(edges, weights, (4, 4)) * x).to_dense() + 1
+
+
 def quantized():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

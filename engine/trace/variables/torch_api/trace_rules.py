@@ -135,6 +135,7 @@ _INLINED_TORCH_PREFIXES = (
     "torch._dynamo._trace_wrapped_higher_order_op",
     "torch._functorch.functional_call",
     "torch.optim",
+    "torch.sparse",
     "torch.distributed._functional_collectives",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
     "torch.distributed.tensor._api",
