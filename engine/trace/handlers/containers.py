@@ -8,6 +8,7 @@ from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
+from engine.trace.variables.containers.method_table import realize_stored
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SetVariable
 
@@ -32,7 +33,7 @@ def _map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     parts = frame.popn(2 * op.arg)
     mapping = DictVariable({})
     for key, value in zip(parts[::2], parts[1::2], strict=True):
-        mapping.set_item(tx, realize(tx, key), value)
+        mapping.set_item(tx, realize_stored(tx, key), value)
     frame.push(mapping)
 
 
@@ -76,7 +77,7 @@ def _to_tuple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("SET_ADD")
 def _add(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = realize(tx, frame.stack.pop())
+    value = frame.stack.pop()
     realize(tx, frame.stack[-op.arg]).call_method(tx, "add", [value], {})
 
 
@@ -89,7 +90,7 @@ def _update_set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("MAP_ADD")
 def _map_add(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     key, value = frame.popn(2)
-    realize(tx, frame.stack[-op.arg]).set_item(tx, realize(tx, key), value)
+    realize(tx, frame.stack[-op.arg]).set_item(tx, realize_stored(tx, key), value)
 
 
 @handles("DICT_UPDATE")

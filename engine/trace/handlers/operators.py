@@ -9,6 +9,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import ConstantVariable, realize
+from engine.trace.variables.containers.method_table import realize_stored
 from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
 
 
@@ -31,7 +32,7 @@ def _subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("STORE_SUBSCR")
 def _store_subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    key = realize(tx, frame.stack.pop())
+    key = realize_stored(tx, frame.stack.pop())
     of = realize(tx, frame.stack.pop())
     of.set_item(tx, key, frame.stack.pop())
 

@@ -59,7 +59,7 @@ class MethodTable:
 
     def call(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method by name; a special method without an entry runs as an operator."""
-        args = [_realized(tx, a) for a in args]
+        args = [realize_stored(tx, a) for a in args]
         result = self.call_own(of, tx, name, args, kwargs)
         return call_special_by_name(tx, of, name, args, kwargs) if result is None else result
 
@@ -74,7 +74,7 @@ class MethodTable:
         return NONE if result is None else result
 
 
-def _realized(tx: Tracer, argument: Variable) -> Variable:
-    """Realize the argument; a compiled module remains lazy, so that it is stored itself."""
-    value = realize(tx, argument)
-    return argument if argument is not value and tx.objects.is_compiled_module(argument) else value
+def realize_stored(tx: Tracer, lazy: Variable) -> Variable:
+    """Realize a key or an element; a compiled module remains lazy, as it is stored."""
+    value = realize(tx, lazy)
+    return lazy if lazy is not value and tx.objects.is_compiled_module(lazy) else value

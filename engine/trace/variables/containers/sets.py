@@ -26,7 +26,7 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
-from engine.trace.variables.containers.method_table import MethodTable
+from engine.trace.variables.containers.method_table import MethodTable, realize_stored
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
 from engine.trace.variables.slotted_type import state
@@ -76,9 +76,8 @@ class SetVariable(Variable):
     @classmethod
     def from_items(cls, tx: Tracer, items: list[Variable], kind: type = set) -> SetVariable:
         """Build a new set from ``items``."""
-        forced = [realize(tx, i) for i in items]
         elements: dict[Any, Variable] = {}
-        for item in forced:
+        for item in [realize_stored(tx, i) for i in items]:
             elements.setdefault(hash_key := item.hash_key(tx), item)
             mark_stored(hash_key)
         return cls(elements, None, kind)

@@ -407,17 +407,21 @@ def test_containers_store_the_compiled_module() -> None:
     stored: list[Any] = [None]
     queue: collections.deque[Any] = collections.deque()
     members: set[Any] = set()
+    keys: dict[Any, int] = {}
 
-    def step(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, int, bool, list[Any]]:
         stored.append(module)
         stored.insert(0, module)
         stored.extend([module])
         stored[2] = module
         queue.appendleft(module)
         members.add(module)
-        return module(x), stored.index(module), module in queue
+        keys[module] = 1
+        displays = [{module: 1}, {m: n for n, m in enumerate([module])}, {module}, {m for m in [module] if m}]
+        return module(x), stored.index(module), module in queue, [keys[module], *displays]
 
     with engine.expect(graphs=1, breaks=0):
-        _, index, is_member = engine.compile(step, backend="eager")(X)
-    assert (index, is_member) == (0, True)
-    assert all(item is module for item in [stored[0], *stored[2:], *queue, *members])
+        _, index, is_member, (value, *displays) = engine.compile(step, backend="eager")(X)
+    assert (index, is_member, value) == (0, True, 1)
+    created = [item for container in displays for item in container]
+    assert all(item is module for item in [stored[0], *stored[2:], *queue, *members, *keys, *created])
