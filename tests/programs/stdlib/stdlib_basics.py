@@ -1,5 +1,7 @@
 """Python's standard library in the middle of tensor code."""
 
+import base64
+import binascii
 import collections
 import contextlib
 import copy
@@ -11,8 +13,11 @@ import json
 import logging
 import math
 import re
+import struct
+import unicodedata
 import warnings
 import weakref
+import zlib
 
 import torch
 
@@ -271,6 +276,23 @@ def dies_after_a_break(x):
     value = link().value * 2
     del made
     return value, link() is None
+
+
+def _error_of(call, *args):
+    try:
+        return call(*args)
+    except ValueError as error:
+        return type(error), str(error)
+
+
+@program(lambda: (torch.ones(2), b"abc"), lambda: (torch.ones(2), b"abcd"))
+def encoded_bytes(x, content):
+    """Functions that encode, compress and check bytes, also wrong ones."""
+    encoded = base64.b64encode(content), binascii.hexlify(content), zlib.compress(content), zlib.crc32(content)
+    decoded = base64.b64decode(encoded[0]), binascii.unhexlify(encoded[1]), zlib.decompress(encoded[2])
+    wrong = _error_of(base64.b64decode, content[1:]), _error_of(unicodedata.name, "\n")
+    names = unicodedata.name("a"), unicodedata.category("a"), unicodedata.normalize("NFC", "e\u0301")
+    return x * (encoded[3] % 7), encoded, decoded, wrong, names, struct.unpack_from("<H", content, 1)
 
 
 CONFIG = {"layers": [1, 2], "name": "small", "rate": 0.5}

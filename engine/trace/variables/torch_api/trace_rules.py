@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import bisect
 import cmath
 import json
@@ -9,6 +10,8 @@ import math
 import operator
 import struct
 import types
+import unicodedata
+import zlib
 from typing import Any
 
 import torch
@@ -86,8 +89,9 @@ _FOLDABLE_FUNCTIONS: dict[int, Any] = {
         operator.index, operator.inv, operator.invert,
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,
-        struct.pack, struct.unpack, struct.calcsize, bisect.bisect_left, bisect.bisect_right,
-        json.dumps, json.loads, str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
+        struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, bisect.bisect_left, bisect.bisect_right,
+        binascii.a2b_base64, binascii.b2a_base64, binascii.hexlify, binascii.unhexlify, zlib.crc32, zlib.compress, zlib.decompress,
+        unicodedata.category, unicodedata.name, unicodedata.normalize, json.dumps, json.loads, str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
     )
 }  # fmt: skip
 
