@@ -19,6 +19,10 @@ from engine.lowering.fallbacks.kinds import LOWERING_REASONS
 from engine.trace.graph_breaks.reasons import BREAK_REASONS
 from notebook_ext import glossary
 
+TITLES: Mapping[str, str] = {"numpy": "NumPy", "stdlib": "Standard library", "torch_api": "Torch API"}
+"""Titles of topics that are not their names in words."""
+_NAME = re.compile(r"[\w.@]*_(?:[\w.]*\w)?(?:\([^()\s]*\)(?:\.\w+)*)*(?:=\w+)?|\w*\*")
+
 
 def breaks_page() -> str:
     """Return the page of graph breaks: reason, hints, and an example before and after the fix."""
@@ -33,7 +37,7 @@ def fallbacks_page() -> str:
     """Return the page of fallbacks: reason, hints, and an example before and after the fix."""
     head = (
         "# Fallbacks",
-        "Every reason why a stage runs code another way: first why a whole graph runs as traced, then why ATen runs one node instead of a generated kernel, last why a result is not saved to disk. This page is generated from the compiler's own catalogs. A test runs each example: the first function has the fallback, the second has not. `f` is called with `x`, a tensor.",
+        "Every reason why a stage runs code another way: first why a whole graph runs as traced, then why ATen runs one node instead of a generated kernel, last why a result is not saved to disk. This page is generated from the compiler's own catalogs. A test runs each example: the first function falls back, the second does not. `f` is called with `x`, a tensor.",
     )
     catalogs = (AOT_REASONS, LOWERING_REASONS, CACHE_REASONS)
     parts = [part for reasons in catalogs for part in _catalog(reasons, "Falls back", "Does not fall back")]
@@ -43,7 +47,7 @@ def fallbacks_page() -> str:
 def _catalog(reasons: ReasonCatalog, before: str, after: str) -> Iterator[str]:
     """Yield the pages of a catalog by topic."""
     for topic, group in itertools.groupby(reasons, lambda kind: reasons[kind].topic):
-        yield f"## {topic.replace('_', ' ').capitalize()}"
+        yield f"## {TITLES.get(topic) or topic.replace('_', ' ').capitalize()}"
         for kind in group:
             reason = reasons[kind]
             yield f"### {_escape(reason.title)}"
@@ -56,8 +60,8 @@ def _catalog(reasons: ReasonCatalog, before: str, after: str) -> Iterator[str]:
 
 
 def _escape(text: str) -> str:
-    """Quote names with underscores, which Markdown would read as emphasis."""
-    return re.sub(r"[\w.@]*_[\w.]*\w(\(\))?|\*", lambda match: f"`{match.group()}`", text)
+    """Quote names and calls with underscores or stars, which Markdown reads as emphasis."""
+    return _NAME.sub(lambda match: f"`{match.group()}`", text)
 
 
 def guards_page() -> str:

@@ -127,7 +127,7 @@ def _run_unnamed(shell: InteractiveShell, cell: Cell, subject: CellCompiler, ses
 def _record_not_compiled(session: Session, roots: Roots, reason: str, hint: str) -> None:
     """Record that the cell body ran as Python, if nothing else was compiled."""
     if not roots.compiled and not session.compilations:
-        session.add_skipped(SkippedRecord("cell", f"it ran as Python: {reason}", hint))
+        session.add_skipped(SkippedRecord("cell", f"runs as Python because {reason}", hint))
 
 
 def is_root(value: Any, namespace: dict[str, Any]) -> bool:

@@ -63,8 +63,12 @@ class TrainingCalls:
         *names, last = (*losses, *self._steps) or ("",)
         if not last:
             return None
-        loss = "Compute the loss in a function that also calls the model: both are then one graph." if losses else ""
-        step = f"Call step() instead of optimizer.step(), where step = {compiler}.compile(optimizer.step)."
+        loss = (
+            "Compute the loss in a function that calls the model but not backward(): both are then one graph."
+            if losses
+            else ""
+        )
+        step = f"Write compiled_step = {compiler}.compile(optimizer.step) once, and call compiled_step() instead of optimizer.step()."
         hint = f"{loss} {step if any(self._steps.values()) else ''}".strip()
         name = f"{', '.join(names)} and {last}" if names else last
         reason = "library code called from Python; a cell compiles the notebook's functions and modules"

@@ -255,7 +255,7 @@ class KernelsView {
       measured(r.measured, e),
       e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} for the launch (assumed): ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Nothing is estimated: a size is not known before the call. ",
       r.counts && r.counts + " ",
-      made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: limited by ${made.limit}. ` : "",
+      made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: limited by ${made.limit} per multiprocessor. ` : "",
       made && made.fill ? made.fill + " " : "",
       h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
     );
@@ -270,7 +270,7 @@ class KernelsView {
       h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null, made.configuration ? h("div", { class: "mut" }, made.configuration) : null),
       this.isCpu ? this.#cpuCells(r, made) : this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
-        h("td", { class: "num", title: made.limit ? `limited by ${made.limit}` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
+        h("td", { class: "num", title: made.limit ? `limited by ${made.limit} per multiprocessor` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
         this.#check(r),
       ],
     );

@@ -58,7 +58,7 @@ class RecompilesView {
     put(
       this.context,
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
-      h("span", {}, Object.values(CELLS).slice(0, part.lanes.some((/** @type {any} */ l) => l.python) ? 4 : 3).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not checked"),
+      h("span", {}, Object.values(CELLS).slice(0, part.lanes.some((/** @type {any} */ l) => l.python) ? 4 : 3).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), h("span", { class: "mut" }, "·"), " not reached"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
       !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
     );
@@ -165,7 +165,7 @@ class RecompilesView {
       const state = column.cells[e.id] || column.cells[e.id.slice(e.id.lastIndexOf("/") + 1)];
       const lookedUp = column.order.filter((/** @type {string} */ id) => column.cells[id] !== "compiled").length;
       const position = column.order.findIndex((/** @type {string} */ id) => this.entryName(id) === e.name) + 1;
-      const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not checked"] : ["", "", "not compiled yet"]);
+      const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not reached"] : ["", "", "not compiled yet"]);
       return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}${position && lookedUp > 1 && state !== "compiled" ? `, checked as number ${position}` : ""}`, title: text, ...choose(c) }, sign, position && lookedUp > 1 && state !== "compiled" ? h("sub", {}, String(position)) : null);
     };
     const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", role: "columnheader", class: "cc" + at(c), "aria-selected": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));

@@ -43,12 +43,13 @@ def _break_row(
     session: Session, root: str, compilation: CompilationRecord, record: Any, with_rows: set[str]
 ) -> dict[str, Any]:
     attempts = [] if compilation.id in with_rows else _attempt_texts(session, compilation)
+    is_error = is_user_error(record)
     with_rows.add(compilation.id)
     return {
         "root": source_lines.function_of(session, record.span) or one_line(root, 80),
         "compilation": compilation.id,
         "kind": sanitize(record.kind),
-        "is_error": is_user_error(record),
+        "is_error": is_error,
         "title": sanitize(record.title).rstrip("."),
         "what": sanitize(record.context),
         "why": sanitize(record.explanation),
@@ -59,8 +60,8 @@ def _break_row(
         "stack": _caller_lines(session, record.stack[:-1]),
         "skipped": record.skips_frame,
         "times": record.count,
-        "before": sanitize(record.example_before),
-        "after": sanitize(record.example_after),
+        "before": "" if is_error else sanitize(record.example_before),
+        "after": "" if is_error else sanitize(record.example_after),
         "attempts": attempts,
     }
 

@@ -35,6 +35,11 @@ def one_line(text: str, limit: int = 120) -> str:
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
 
 
+def _shorten_type(text: str, limit: int) -> str:
+    """Return a type's name, without its module if the whole name is longer than ``limit``."""
+    return one_line(text if len(text) <= limit else text.rpartition(".")[2], 60)
+
+
 def shorten_paths(text: str) -> str:
     """Shorten absolute paths to their last part, so that saved text shows no local folders."""
     return _WINDOWS_PATH.sub(r"…/\1", _UNIX_PATH.sub(r"…/\1", text))
@@ -126,7 +131,8 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     dimension = _DIMENSION.match(expected)
     if dimension and actual:
         return f"{_member_text(name, f'size({dimension[2]})')} {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
-    arrow = " -> ".join(shorten_floats(one_line(t, 40)) for t in (expected, actual) if t)
+    shorten = _shorten_type if kind == "type" else one_line
+    arrow = " -> ".join(shorten_floats(shorten(t, 40)) for t in (expected, actual) if t)
     if kind in EQUALITY_KINDS or "None" in (expected, actual):
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind.removeprefix('tensor '), 40)}: {arrow}".strip()

@@ -112,5 +112,5 @@ def test_a_training_cell_says_what_ran_as_python() -> None:
     found = calls.record("torch")
     assert found is not None
     assert found.name == "F.cross_entropy, optimizer.step and StepLR.step"
-    assert "a function that also calls the model" in found.hint
-    assert "step = torch.compile(optimizer.step)" in found.hint
+    assert "a function that calls the model but not backward()" in found.hint
+    assert "compiled_step = torch.compile(optimizer.step)" in found.hint

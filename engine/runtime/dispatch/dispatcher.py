@@ -451,7 +451,7 @@ class DispatcherState:
         self._sync()
         if session is not None:
             session.add_skipped(
-                SkippedRecord(name, reason, "Remove the cause above, or raise engine.config.recompile_limit.")
+                SkippedRecord(name, reason, "Remove this cause, or raise engine.config.recompile_limit.")
             )
         return entry
 

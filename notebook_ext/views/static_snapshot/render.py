@@ -97,7 +97,10 @@ def snapshot_text(session: Session) -> str:
     stops = breaks(session)
     examples: set[str] = set()
     for record in stops["breaks"]:
-        lines += ["", f"Break in {record['root']}, {record['place']}: {record['title']}"]
+        lines += [
+            "",
+            f"{'Exception' if record['is_error'] else 'Break'} in {record['root']}, {record['place']}: {record['title']}",
+        ]
         lines += [f"    {line}" for line in record["pointed"].splitlines()]
         lines += [f"  {record['why']}"] if record["why"] else []
         lines += [f"  - {hint}" for hint in record["hints"]]
@@ -149,17 +152,18 @@ def _snapshot_sections(session: Session, timed: bool) -> Iterator[SnapshotSectio
 def _break_sections(session: Session) -> Iterator[SnapshotSection]:
     stops = breaks(session)
     examples: set[str] = set()
-    if stops["breaks"]:
+    titles = ("Graph breaks", False), ("Exceptions", True)
+    for title, rows in ((t, [b for b in stops["breaks"] if b["is_error"] == e]) for t, e in titles):
+        if not rows:
+            continue
         body = "".join(
             f"<p><b>{_escape_text(b['root'])}, {_escape_text(b['place'])}:</b> {_escape_text(b['title'])}</p>{_code_html(b['pointed'])}<p>{_escape_text(b['why'])}</p>"
             + _list_html(b["hints"])
             + _example_html(b, examples)
             + _discarded_attempts(b["attempts"])
-            for b in stops["breaks"][:MAX_ROWS]
+            for b in rows[:MAX_ROWS]
         )
-        yield SnapshotSection(
-            f"Graph breaks ({len(stops['breaks'])})", body + _omitted_rows_html(len(stops["breaks"]), "break")
-        )
+        yield SnapshotSection(f"{title} ({len(rows)})", body + _omitted_rows_html(len(rows), title.lower()[:-1]))
     if stops["attempts"]:
         title = f"Discarded attempts (retraced without a break) ({len(stops['attempts'])})"
         yield SnapshotSection(

@@ -131,11 +131,17 @@ def _memory_table(compilation: CompilationRecord) -> Table:
 
 def _fusion_table(session: Session, compilation: CompilationRecord) -> Table:
     rows = [
-        ["fused" if d["fused"] else "not fused", f"{d['first']} {d['second']}".strip(), d["reason"], d["saved"]]
+        ["fused" if d["fused"] else "not fused", _fused_names(d["first"], d["second"]), d["reason"], d["saved"]]
         for d in kernels(session)["decisions"]
         if d["compilation"] == compilation.id
     ]
-    return "Fusion decisions", ["", "Nodes", "Reason", "Saves"], rows
+    # Programs for the GPU and the CPU often have the same decisions.
+    return "Fusion decisions", ["", "Nodes", "Reason", "Saves"], [list(row) for row in dict.fromkeys(map(tuple, rows))]
+
+
+def _fused_names(first: list[str], second: list[str]) -> str:
+    others = ", ".join(name for name in second if name not in first)
+    return ", ".join(first) + (f" with {others}" if others else "")
 
 
 def _choice_table(compilation: CompilationRecord) -> Table:

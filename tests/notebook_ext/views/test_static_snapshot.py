@@ -106,6 +106,18 @@ def test_source_lines_carry_their_numbers() -> None:
     assert re.search(r"<b>  3</b></span> <span[^>]*>   12 </span>        p = torch\.softmax", text)
 
 
+def test_a_fusion_decision_names_its_nodes_once() -> None:
+    """Nodes are names in a row, and a decision that two programs share is one row."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(lambda x: (x.sin() + 1).mean())(torch.ones(8))
+    table = snapshot_html(session).partition(">Fusion decisions")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr.*?>(.*?)</tr>", table)
+    assert any("sin with add, mean" in row for row in rows)
+    assert "[" not in table
+    assert len(rows) == len(set(rows))
+
+
 def test_every_view_has_its_twin() -> None:
     """The static snapshot holds a table for every view.
 

@@ -18,6 +18,7 @@ from notebook_ext.views.breaks import breaks
 from notebook_ext.views.compilations import compilations
 from notebook_ext.views.format_text import format_change, one_line, pluralize, sanitize, shorten_paths, source_name
 from notebook_ext.views.kernels import kernels
+from notebook_ext.views.static_snapshot.render import snapshot_html, snapshot_text
 from notebook_ext.views.summary import break_text, summary
 from tests.notebook_ext.sample_sessions import empty_session, head_session, hostile_session, verified_session
 
@@ -48,7 +49,11 @@ def test_an_exception_of_the_user_is_no_graph_break() -> None:
             session.put_compilation(replace(c, trace=replace(c.trace, breaks=(raised,))))
     text = summary(session).text
     assert "loss: 2 graphs, no breaks, raises an exception (line 19: print)" in text
-    assert [b["is_error"] for b in breaks(session)["breaks"]] == [True]
+    assert [(b["is_error"], b["before"]) for b in breaks(session)["breaks"]] == [(True, "")]
+    page = snapshot_html(session)
+    assert ">Exceptions (1)<" in page
+    assert "Graph breaks" not in page
+    assert "\nException in loss, line 19: " in snapshot_text(session)
     assert counts(session).breaks == sum(r["breaks"] for r in compilations(session)["rows"]) == 0
 
 
@@ -156,6 +161,13 @@ def test_a_changed_shape_is_told_by_the_size_that_changed(expected: str, actual:
 def test_a_size_of_a_value_without_a_name_is_told_in_words() -> None:
     """A value that crossed a graph break has no name to put a method call behind."""
     assert format_change("L['past']", "id", "None", "list of 2") == "past None -> list of 2"
+
+
+def test_the_module_of_a_long_type_name_is_left_out() -> None:
+    """The class is what differs, so it stays whole; a short name keeps its module."""
+    name = "DistilBertForSequenceClassificationAndSomeMore"
+    change = format_change("L['m']", "type", f"transformers.models.distilbert.{name}", "torch.nn.Linear")
+    assert change == f"m type: {name} -> torch.nn.Linear"
     assert format_change("L['__stack_0']", "shape", "[4]", "[6]") == "size(0) of a value at a graph break 4 -> 6"
 
 
