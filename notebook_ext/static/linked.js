@@ -406,7 +406,7 @@ export class LinkedView {
     const name = own.id === "source" ? (number ? "Line " + number : "Module") : `${own.title} ${number}`;
     const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];
     const broken = own.id === "source" && this.part.breaks[at] ? [` ${this.part.breaks[at]}.`] : [];
-    if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? " No operation of this entry comes from this line. Lines with a numbered badge have some." : " No origin was recorded for this line."), ...broken];
+    if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? ` No operation of this entry comes from this line.${broken.length ? "" : " Lines with a numbered badge have some."}` : " No origin was recorded for this line."), ...broken];
     /** @type {Pane[]} */
     const told = this.part.panes.filter((/** @type {Pane} */ p) => p !== own && !UNTOLD.includes(p.id));
     const steps = told.flatMap((p) => {

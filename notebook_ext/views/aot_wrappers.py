@@ -87,7 +87,7 @@ def _partition_data(partition: PartitionRecord) -> dict[str, Any]:
     return {
         "sums": [
             ["saved", partition.saved_bytes],
-            ["spared by recompute", spared],
+            ["recomputed, so not saved", spared],
             ["inputs saved for backward", partition.saved_input_bytes],
         ],
         "sizes": [format_bytes(partition.saved_bytes), format_bytes(spared), format_bytes(partition.saved_input_bytes)],
