@@ -7,11 +7,16 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from engine.ir.loop_ir.index_expr import product
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
+from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.lane_values import Value
 from engine.kernels.cpu.llvm_types import NotPrintable, iota, literal, splat, type_suffix, value_type, wide
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.dependences import transitive_inputs
+
+MAX_FLOAT32_TERMS = 1024
+"""Terms that an accumulator of float32 adds: each may round in the same direction."""
 
 
 class ReductionPass:
@@ -62,12 +67,21 @@ class ReductionPass:
     def _lanes(self, op: LoopIROp) -> int:
         return self.printer.plan.lanes if self._has_lane_accumulator(op) else 1
 
+    def accumulator_dtype(self, op: LoopIROp) -> torch.dtype:
+        """Return the dtype of accumulators: float64 for sums of many, or unknown many, floats."""
+        dtype, plan = compute_dtype(op.dtype), self.printer.plan
+        if dtype != torch.float32 or op.value != "sum":
+            return dtype
+        terms = static_size(product(v.size for v in plan.inner))
+        width = plan.lanes * plan.copies if plan.lane_var in plan.inner else 1
+        return torch.float64 if terms is None or terms > MAX_FLOAT32_TERMS * width else dtype
+
     def print_initial_values(self) -> None:
         """Reserve the accumulators and set them to the identity."""
         p = self.printer
         inner_lanes = p.plan.lane_var in p.plan.inner
         for op in (*self.reductions, *self.scans):
-            dtype = compute_dtype(op.dtype) if op.name == "reduce" else carry_dtype(op)
+            dtype = self.accumulator_dtype(op) if op.name == "reduce" else carry_dtype(op)
             lanes, scalar = self._lanes(op), value_type(dtype)
             copies = (p.plan.copies if inner_lanes else p.copies) if lanes > 1 else 1
             kind = wide(scalar, lanes)
@@ -81,12 +95,12 @@ class ReductionPass:
         """Print the step of each reduction in the body of the innermost loop."""
         p = self.printer
         for op in self.reductions:
-            lanes, dtype = self._lanes(op), compute_dtype(op.dtype)
+            lanes, dtype = self._lanes(op), self.accumulator_dtype(op)
             scalar = value_type(dtype)
             kind = wide(scalar, lanes)
             p.writer.ops = (op.number,)
             for copy in range(p.copies if lanes > 1 else 1):
-                slot, operand = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
+                slot, operand = self._slots[op.number][copy], self.operand(op, copy, lanes)
                 if (lanes_left := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
                     identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
                     operand = p.arithmetic.select("given", lanes_left, kind, lanes, operand, identity)
@@ -94,6 +108,19 @@ class ReductionPass:
                 after = p.arithmetic.combine(str(op.value), dtype, lanes, before, operand)
                 p.writer.line(f"store {kind} {after}, ptr {slot}")
             p.writer.ops = ()
+
+    def operand(self, op: LoopIROp, copy: int, lanes: int) -> str:
+        """Return what a reduction adds to its accumulator, in the accumulator's dtype."""
+        return self._convert(op, self.printer.lane_name(op.args[0], copy, lanes), lanes, is_result=False)
+
+    def _convert(self, op: LoopIROp, name: str, lanes: int, *, is_result: bool) -> str:
+        """Convert a value to the dtype of the accumulators, or back to that of the result."""
+        own, wanted = compute_dtype(op.dtype), self.accumulator_dtype(op)
+        if own == wanted:
+            return name
+        if is_result:
+            own, wanted = wanted, own
+        return self.printer.arithmetic.convert(name, own, wanted, lanes, self.printer.hint(op))
 
     def print_scan(self, op: LoopIROp) -> None:
         """Print one step of a scan; its carry is the value."""
@@ -121,18 +148,20 @@ class ReductionPass:
         """Print the reduced values, after the loops."""
         p = self.printer
         for op in self.reductions:
-            lanes, dtype = self._lanes(op), compute_dtype(op.dtype)
-            scalar, slots = value_type(dtype), self._slots[op.number]
-            kind = wide(scalar, lanes)
+            lanes, dtype = self._lanes(op), self.accumulator_dtype(op)
+            scalar, slots = value_type(compute_dtype(op.dtype)), self._slots[op.number]
+            kind = wide(value_type(dtype), lanes)
             p.writer.ops = (op.number,)
             names = [p.writer.assign(p.hint(op), f"load {kind}, ptr {slot}") for slot in slots]
             if lanes > 1 and p.plan.lane_var in p.plan.inner:
                 total = names[0]
                 for other in names[1:]:
                     total = p.arithmetic.combine(str(op.value), dtype, lanes, total, other)
-                p.values.set(op.number, Value((self._reduce_across_lanes(op, total, lanes, dtype),), 1, scalar))
+                total = self._reduce_across_lanes(op, total, lanes, dtype)
+                p.values.set(op.number, Value((self._convert(op, total, 1, is_result=True),), 1, scalar))
             else:
-                p.values.set(op.number, Value(tuple(names), lanes, scalar))
+                results = tuple(self._convert(op, name, lanes, is_result=True) for name in names)
+                p.values.set(op.number, Value(results, lanes, scalar))
             p.writer.ops = ()
 
     def _reduce_across_lanes(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:

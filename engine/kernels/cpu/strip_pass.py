@@ -29,7 +29,7 @@ class StripPass(ReductionPass):
         """Set the current accumulators to the identity."""
         p, lanes = self.printer, self.printer.plan.lanes
         for op in self.reductions:
-            dtype = compute_dtype(op.dtype)
+            dtype = self.accumulator_dtype(op)
             scalar = value_type(dtype)
             identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
             p.values.set(op.number, Value((identity,) * p.copies, lanes, scalar))
@@ -39,11 +39,12 @@ class StripPass(ReductionPass):
         """Print the step of each reduction for the current columns of a row."""
         p, lanes = self.printer, self.printer.plan.lanes
         for op in self.reductions:
-            self._accumulators.load(op)
+            dtype = self.accumulator_dtype(op)
+            self._accumulators.load(op, dtype)
             p.writer.ops = (op.number,)
-            dtype, before = compute_dtype(op.dtype), p.value(op)
+            before = p.value(op)
             names = tuple(
-                p.arithmetic.combine(str(op.value), dtype, lanes, name, p.lane_name(op.args[0], copy, lanes))
+                p.arithmetic.combine(str(op.value), dtype, lanes, name, self.operand(op, copy, lanes))
                 for copy, name in enumerate(before.names)
             )
             p.values.set(op.number, Value(names, lanes, before.scalar))
@@ -51,5 +52,8 @@ class StripPass(ReductionPass):
 
     def print_results(self) -> None:
         """Print the loads of the current columns' results."""
+        p, lanes = self.printer, self.printer.plan.lanes
         for op in self.reductions:
-            self._accumulators.load(op)
+            self._accumulators.load(op, self.accumulator_dtype(op))
+            names = tuple(self._convert(op, name, lanes, is_result=True) for name in p.value(op).names)
+            p.values.set(op.number, Value(names, lanes, value_type(compute_dtype(op.dtype))))

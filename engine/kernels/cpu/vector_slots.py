@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.kernels.cpu.lane_values import Value
 from engine.kernels.cpu.llvm_types import value_type, wide
@@ -35,11 +37,11 @@ class VectorSlots:
             p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {address}, align 4")
         p.writer.ops = ()
 
-    def load(self, op: LoopIROp) -> None:
-        """Print the loads of an op's current vectors, which become its value."""
+    def load(self, op: LoopIROp, dtype: torch.dtype | None = None) -> None:
+        """Print the loads of the current vectors of an op, or of ``dtype``: its value."""
         p = self._printer
         p.writer.ops = (op.number,)
-        scalar, lanes = value_type(compute_dtype(op.dtype)), p.plan.lanes
+        scalar, lanes = value_type(dtype or compute_dtype(op.dtype)), p.plan.lanes
         names = tuple(
             p.writer.assign(
                 p.hint(op), f"load {wide(scalar, lanes)}, ptr {self._vector_pointer(op, scalar, copy)}, align 4"
