@@ -87,7 +87,8 @@ def check_not_quantized(target: Any) -> None:
 
 
 _OF_SPARSE_TENSORS = frozenset(
-    "_sparse_addmm _sparse_log_softmax _sparse_mm _sparse_softmax _sparse_sum coalesce detach matmul mm spmm t to_dense transpose".split()
+    "_sparse_addmm _sparse_log_softmax _sparse_mm _sparse_softmax _sparse_sum addmm clone coalesce dense_dim detach double "
+    "element_size float matmul mm mv neg numel size sparse_dim spmm t to to_dense transpose".split()
 )
 """Operators whose fake results have the layout of the real ones for sparse operands."""
 

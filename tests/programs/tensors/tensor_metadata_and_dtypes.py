@@ -198,6 +198,7 @@ def _edges():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_coo_tensor(torch.zeros(1, 1).long(), torch.ones(1), (1,))  # torch warns of it once in a process
+        torch.ones(1, 1).to_sparse_csr()
     return torch.tensor([[0, 1, 1, 3, 0], [2, 0, 0, 1, 2]]), torch.arange(1.0, 6)
 
 
@@ -222,6 +223,21 @@ def sparse_stored_elements(edges, weights, x):
 def sparse_times_dense(edges, weights, x):
     """The product of a sparse and a dense tensor is sparse."""
     return (torch.sparse_coo_tensor(edges, weights, (4, 4)) * x).to_dense() + 1
+
+
+@program(lambda: (*_edges(), torch.ones(4, 4)))
+def sparse_conversions(edges, weights, x):
+    """Number types, copies, signs and sizes of a sparse tensor that is created inside."""
+    matrix = -torch.sparse_coo_tensor(edges, weights, (4, 4)).to(x.device).double().clone()
+    same = matrix.to(torch.float64) is matrix, matrix.numel(), matrix.sparse_dim(), matrix.element_size()
+    return same, torch.mv(matrix, x[0].double()), torch.addmm(x, matrix.float(), x), x @ matrix.float()
+
+
+@program(lambda: (torch.tensor([0, 1, 2]), torch.tensor([1, 0]), torch.ones(2), torch.ones(2, 3)), breaks=4)
+def sparse_checked_when_created(rows, columns, weights, x):
+    """Creating a tensor of compressed rows, or one without a size, reads the indices."""
+    compressed = torch.sparse_csr_tensor(rows, columns, weights, (2, 2)) @ (x + 1)
+    return compressed * 2, torch.sparse.mm(torch.sparse_coo_tensor(torch.stack([columns, columns]), weights), x) + 1
 
 
 def quantized():

@@ -35,19 +35,6 @@ def _break_at_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, 
     raise Unsupported("tensor-method", f"Tensor.{name} is called")
 
 
-_SPARSE_METHODS = (
-    "_nnz is_coalesced values _values indices _indices crow_indices col_indices ccol_indices row_indices".split()
-)
-
-
-@register_each(register_tensor_method, *_SPARSE_METHODS)
-def _stored_elements(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    """Register a method that reads the elements of a sparse tensor: a fake has none."""
-    if tensor.fake.layout in (torch.strided, torch.jagged):
-        return None
-    raise Unsupported("tensor-method", f"Tensor.{name} of a tensor of layout {tensor.fake.layout} is called")
-
-
 @register_tensor_method("tolist")
 def _tolist(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     if args or kwargs or not can_tolist(tx, tensor):

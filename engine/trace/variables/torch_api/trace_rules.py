@@ -31,7 +31,8 @@ from engine.torch_private.operators import (
 
 _NOT_IN_GRAPH = frozenset(
     "triplet_margin_with_distance_loss has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function "
-    "boolean_dispatch assert_int_or_pair list_to_tuple from_numpy frombuffer from_file asarray get_device is_grad_enabled".split()
+    "boolean_dispatch assert_int_or_pair list_to_tuple from_numpy frombuffer from_file asarray get_device is_grad_enabled "
+    "sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor".split()
 )
 
 
