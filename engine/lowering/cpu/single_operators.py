@@ -55,13 +55,16 @@ SLOW_CALLS = frozenset(
         *("gelu", "gelu_backward", "mish", "remainder", "log_sigmoid_forward", "any", "all", "mean", "logsumexp"),
         *("var", "var_mean", "std", "std_mean", "native_layer_norm", "native_group_norm", "_fused_rms_norm"),
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"),
-        *("repeat", "constant_pad_nd", "index", "_adaptive_avg_pool2d", *(f"{name}2d" for name in NEAREST)),
+        *("native_layer_norm_backward", "repeat", "constant_pad_nd", "index", "_adaptive_avg_pool2d"),
+        *(f"{name}2d" for name in NEAREST),
     )
 )
 """Operators whose call takes ATen 3 us longer than a kernel, or more, on 1,000 elements."""
 
 CALL_SECONDS = 6e-6
 """Time of a call of an operator in eager, with its share of autograd."""
+SLOW_CALL_SECONDS = 5e-6
+"""Time that a call of an operator of ``SLOW_CALLS`` takes in ATen beyond that of others."""
 CACHE_BYTES_PER_SECOND = 20e9
 """Speed of a pass over tensors that are in the cache."""
 OPERATOR_BYTES_PER_SECOND = 5e9
@@ -95,7 +98,7 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
             continue
         moved = [static_size(k.bytes_moved) for k in computed_by]
         if all(count is not None and count < MIN_BYTES for count in moved):
-            reasons |= {} if called._schema.name in SLOW_CALLS else {node: SMALL}
+            reasons |= {} if _is_slow_call(graph_node) else {node: SMALL}
         elif not any(k.loads_tiles for k in computed_by) and not _is_faster_in_kernel(graph_node, called._schema.name):
             reasons[node] = SAME_BYTES
     return reasons
@@ -111,9 +114,10 @@ def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
 def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:
     """Return the estimated seconds that kernels gain over eager's operators.
 
-    Each fused operator saves a call and a pass over memory. Operators that a backward recomputes save nothing.
-    ``module`` is the graph that was lowered to the program.
+    Each fused operator saves a call and a pass over memory, and a slow operator of ATen its slow call. Operators that a
+    backward recomputes save nothing. ``module`` is the graph that was lowered to the program.
     """
+    slow = {n.name for n in module.graph.nodes if _is_slow_call(n)}
     in_backward = any(is_backward_node(n) for n in module.graph.nodes)
     in_eager = {n.name for n in module.graph.nodes if is_backward_node(n) == in_backward}
     hints = collections.defaultdict(lambda: UNKNOWN_SIZE, size_hints(program))
@@ -123,8 +127,13 @@ def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) 
         nodes = ({name.rpartition(":")[2] for name in kernel.nodes} & in_eager) - counted
         counted |= nodes
         speed = CACHE_BYTES_PER_SECOND if len(kernel.nodes) > 1 else OPERATOR_BYTES_PER_SECOND
-        gain += (len(nodes) - 1) * CALL_SECONDS + len(nodes) * moved / speed
+        gain += (len(nodes) - 1) * CALL_SECONDS + len(nodes & slow) * SLOW_CALL_SECONDS + len(nodes) * moved / speed
     return gain
+
+
+def _is_slow_call(node: torch.fx.Node) -> bool:
+    called = called_overload(node.target)
+    return called is not None and called._schema.name in SLOW_CALLS
 
 
 def _mutates_input(kernel: GeneratedKernel, program: LoweredProgram) -> bool:

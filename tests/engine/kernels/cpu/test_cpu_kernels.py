@@ -585,6 +585,19 @@ def test_calls_that_gain_nothing_leave_autograd_to_eager() -> None:
     assert torch.allclose(gradient(checkpointed), twice)
 
 
+def test_slow_calls_of_aten_count_for_kernels() -> None:
+    """A small step runs in kernels if they replace slow operators, such as gelu with a norm, and their gradients."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 4))
+    x, run = torch.randn(32, 32), engine.compile(model)
+    run(x).sum().backward()
+    gradients = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    result = run(x)
+    assert result.grad_fn.name() == "CompiledFunctionBackward"
+    wanted = torch.autograd.grad(model(x).sum(), tuple(model.parameters()))
+    torch.testing.assert_close(gradients, list(wanted))
+
+
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
     """A graph that gains nothing by kernels runs as traced, unless it returns views of inputs."""
     bag, ids = nn.EmbeddingBag(9, 4).requires_grad_(False), torch.tensor([[1, 2], [3, 4]])
