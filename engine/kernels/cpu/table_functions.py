@@ -1,7 +1,7 @@
-"""Elementary functions of float32 with AVX-512, which looks up coefficients by lane.
+"""Elementary functions of float32 with AVX-512 or AVX2, which look up coefficients by lane.
 
-A permutation of one or two registers is a table of 16 or 32 entries. So a function needs one short polynomial for each
-interval of its argument, instead of one long polynomial on each side of a limit.
+A permutation of one or two registers is a table: of 16 or 32 entries with AVX-512, of 8 or 16 with AVX2. So a function
+needs one short polynomial for each interval of its argument, instead of one long polynomial on each side of a limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine.kernels.cpu.llvm_types import literal, splat
+from engine.kernels.cpu.llvm_types import literal, splat, type_suffix, wide
 
 LANES = 16
 _KIND, _WHOLE, _MASK = "<16 x float>", "<16 x i32>", "<16 x i1>"
@@ -23,7 +23,7 @@ _DEGREE = 5
 
 
 def _float(value: float) -> str:
-    return splat("float", literal(value, torch.float32), LANES)
+    return splat("float", literal(value, torch.float32), LANES)  # the same text for any number of lanes
 
 
 @functools.cache
@@ -43,47 +43,60 @@ def _coefficients(function: Callable[[float], float], width: float, count: int) 
     return [[0.0, *even[:-1]], *others]
 
 
-def _odd_function_text(name: str, function: Callable[[float], float], width: float, count: int) -> str:
+def _odd_function_text(name: str, function: Callable[[float], float], width: float, count: int, lanes: int) -> str:
     """Return an odd function that is 1 from ``(count - 1) * width`` on."""
+    kind, whole, suffix = wide("float", lanes), wide("i32", lanes), type_suffix("float", lanes)
+    fma, mask = f"call {kind} @llvm.fma.{suffix}", wide("i1", lanes)
     width = torch.tensor(width).item()
     table = _coefficients(function, width, count)
     limit = _float((count - 1) * width)
     lines = [
-        f"define internal {_KIND} @{name}.v16f32({_KIND} %x) alwaysinline {{",
-        f"  %size = call {_KIND} @llvm.fabs.v16f32({_KIND} %x)",
-        f"  %is_high = fcmp ogt {_KIND} %size, {limit}",
-        f"  %t = select {_MASK} %is_high, {_KIND} {limit}, {_KIND} %size",
-        f"  %moved = {_FMA}({_KIND} %t, {_KIND} {_float(1 / width)}, {_KIND} {_float(_MAGIC)})",
-        f"  %n = fsub {_KIND} %moved, {_float(_MAGIC)}",
-        f"  %rest = {_FMA}({_KIND} %n, {_KIND} {_float(-width)}, {_KIND} %t)",
-        f"  %interval = bitcast {_KIND} %moved to {_WHOLE}",
+        f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %is_high = fcmp ogt {kind} %size, {limit}",
+        f"  %t = select {mask} %is_high, {kind} {limit}, {kind} %size",
+        f"  %moved = {fma}({kind} %t, {kind} {_float(1 / width)}, {kind} {_float(_MAGIC)})",
+        f"  %n = fsub {kind} %moved, {_float(_MAGIC)}",
+        f"  %rest = {fma}({kind} %n, {kind} {_float(-width)}, {kind} %t)",
+        f"  %interval = bitcast {kind} %moved to {whole}",
     ]
+    if lanes < LANES:
+        lines.append(f"  %is_upper = fcmp oge {kind} %n, {_float(lanes)}")
     last = ""
     for power in reversed(range(_DEGREE + 1)):
-        lines.append(f"  %c{power} = {_lookup([row[power] for row in table])}")
+        lines += _lookup(f"c{power}", [row[power] for row in table], lanes)
         if last:
-            lines.append(f"  %p{power} = {_FMA}({_KIND} {last}, {_KIND} %rest, {_KIND} %c{power})")
+            lines.append(f"  %p{power} = {fma}({kind} {last}, {kind} %rest, {kind} %c{power})")
         last = f"%p{power}" if last else f"%c{power}"
     lines += [
-        f"  %signed = call {_KIND} @llvm.copysign.v16f32({_KIND} {last}, {_KIND} %x)",
-        f"  ret {_KIND} %signed",
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} {last}, {kind} %x)",
+        f"  ret {kind} %signed",
         "}",
-        f"declare {_KIND} @llvm.fabs.v16f32({_KIND})",
-        f"declare {_KIND} @llvm.fma.v16f32({_KIND}, {_KIND}, {_KIND})",
-        f"declare {_KIND} @llvm.copysign.v16f32({_KIND}, {_KIND})",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
+        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+        "declare <8 x float> @llvm.x86.avx2.permps(<8 x float>, <8 x i32>)",
         f"declare {_KIND} @llvm.x86.avx512.permvar.sf.512({_KIND}, {_WHOLE})",
         f"declare {_KIND} @llvm.x86.avx512.vpermi2var.ps.512({_KIND}, {_WHOLE}, {_KIND})",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _lookup(entries: list[float]) -> str:
-    """Return the call that reads one of 16 or 32 entries for each lane."""
-    halves = [entries[start : start + LANES] for start in range(0, len(entries), LANES)]
+def _lookup(name: str, entries: list[float], lanes: int) -> list[str]:
+    """Return the lines that read one entry for each lane, of as many as one or two registers hold."""
+    halves = [entries[start : start + lanes] for start in range(0, len(entries), lanes)]
     first, *second = [f"<{', '.join(f'float {literal(e, torch.float32)}' for e in half)}>" for half in halves]
+    if lanes == LANES // 2:
+        permute, kind = "call <8 x float> @llvm.x86.avx2.permps(<8 x float>", "<8 x float>"
+        return [
+            f"  %{name}.low = {permute} {first}, <8 x i32> %interval)",
+            f"  %{name}.high = {permute} {second[0]}, <8 x i32> %interval)",
+            f"  %{name} = select <8 x i1> %is_upper, {kind} %{name}.high, {kind} %{name}.low",
+        ]
     if not second:
-        return f"call {_KIND} @llvm.x86.avx512.permvar.sf.512({_KIND} {first}, {_WHOLE} %interval)"
-    return f"call {_KIND} @llvm.x86.avx512.vpermi2var.ps.512({_KIND} {first}, {_WHOLE} %interval, {_KIND} {second[0]})"
+        return [f"  %{name} = call {_KIND} @llvm.x86.avx512.permvar.sf.512({_KIND} {first}, {_WHOLE} %interval)"]
+    permute = f"call {_KIND} @llvm.x86.avx512.vpermi2var.ps.512"
+    return [f"  %{name} = {permute}({_KIND} {first}, {_WHOLE} %interval, {_KIND} {second[0]})"]
 
 
 _EXP = (1.38293020e-3, 8.37485399e-3, 4.16683666e-2, 1.66664198e-1, 4.99999911e-1, 1.0, 1.0)
@@ -121,9 +134,11 @@ def _exp_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLE_TEXTS: dict[str, Callable[[], str]] = {
-    "exp": _exp_text,
-    "erf": functools.partial(_odd_function_text, "erf", math.erf, 0.2625, 16),
-    "tanh": functools.partial(_odd_function_text, "tanh", math.tanh, 0.2935, 32),
+_erf_text = functools.partial(_odd_function_text, "erf", math.erf, 0.2625, 16)
+TABLE_TEXTS: dict[tuple[str, int, int], Callable[[], str]] = {
+    ("exp", 16, 512): _exp_text,
+    ("erf", 16, 512): functools.partial(_erf_text, 16),
+    ("erf", 8, 256): functools.partial(_erf_text, 8),
+    ("tanh", 16, 512): functools.partial(_odd_function_text, "tanh", math.tanh, 0.2935, 32, 16),
 }
-"""Text of each function for vectors of 16 elements with AVX-512."""
+"""Text of each function, by its name, the lanes of a vector and the bits of the vector unit."""

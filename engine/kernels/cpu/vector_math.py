@@ -5,11 +5,11 @@ SLEEF (Shibata and Petrogalli, 2020) is part of libtorch_cpu. Where it is missin
 
 from __future__ import annotations
 
-from engine.ir.kernels.host_vectors import AVX512, VectorUnit
+from engine.ir.kernels.host_vectors import VectorUnit
 from engine.kernels.cpu.inline_functions import CALLERS_OF_EXP, INLINE_TEXTS
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import NotPrintable, type_suffix, wide
-from engine.kernels.cpu.table_functions import LANES, TABLE_TEXTS
+from engine.kernels.cpu.table_functions import TABLE_TEXTS
 
 SLEEF_FUNCTIONS = {
     "exp": "exp{}_u10",
@@ -134,6 +134,5 @@ class VectorMath:
 
     def _inline_text(self, name: str, lanes: int) -> str:
         """Return the text of an inline function, the fastest for the vector unit."""
-        if lanes == LANES and self._unit.bits == AVX512.bits and name in TABLE_TEXTS:
-            return TABLE_TEXTS[name]()
-        return INLINE_TEXTS[name](lanes)
+        text = TABLE_TEXTS.get((name, lanes, self._unit.bits))
+        return INLINE_TEXTS[name](lanes) if text is None else text()
