@@ -1,4 +1,4 @@
-"""Elementary functions of float32 with AVX-512 or AVX2, which look up coefficients by lane.
+"""Functions of float32 that look up coefficients by lane, with AVX-512 or AVX2.
 
 A permutation of one or two registers is a table: of 16 or 32 entries with AVX-512, of 8 or 16 with AVX2. So a function
 needs one short polynomial for each interval of its argument, instead of one long polynomial on each side of a limit.
@@ -83,7 +83,7 @@ def _odd_function_text(name: str, function: Callable[[float], float], width: flo
 
 
 def _lookup(name: str, entries: list[float], lanes: int) -> list[str]:
-    """Return the lines that read one entry for each lane, of as many as one or two registers hold."""
+    """Return the lines that read one entry for each lane from one or two registers."""
     halves = [entries[start : start + lanes] for start in range(0, len(entries), lanes)]
     first, *second = [f"<{', '.join(f'float {literal(e, torch.float32)}' for e in half)}>" for half in halves]
     if lanes == LANES // 2:
@@ -141,4 +141,4 @@ TABLE_TEXTS: dict[tuple[str, int, int], Callable[[], str]] = {
     ("erf", 8, 256): functools.partial(_erf_text, 8),
     ("tanh", 16, 512): functools.partial(_odd_function_text, "tanh", math.tanh, 0.2935, 32, 16),
 }
-"""Text of each function, by its name, the lanes of a vector and the bits of the vector unit."""
+"""Text of each function, by its name, vector lanes and bits of the vector unit."""

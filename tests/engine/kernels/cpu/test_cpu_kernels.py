@@ -586,7 +586,7 @@ def test_calls_that_gain_nothing_leave_autograd_to_eager() -> None:
 
 
 def test_slow_calls_of_aten_count_for_kernels() -> None:
-    """A small step runs in kernels if they replace slow operators, such as gelu with a norm, and their gradients."""
+    """A small training step with gelu and a norm, slow calls in ATen, runs in kernels."""
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 4))
     x, run = torch.randn(32, 32), engine.compile(model)
     run(x).sum().backward()
