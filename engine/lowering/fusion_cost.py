@@ -35,6 +35,9 @@ It is that of a store and a load.
 MIN_VECTOR_COST = 8
 """Minimum cost of an op for which a separate, vectorized kernel pays off."""
 
+MAX_FUSIBLE = 32
+"""Maximum number of definitions fused into a reduction whose reads decide how it is split."""
+
 
 def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
     """Return the stride of each loop, in iterations, if the loops are numbered as one."""
@@ -53,6 +56,17 @@ def build_unfused(tensor_def: TensorDef) -> LoopBuilder:
     builder.inline_body(tensor_def, index)
     tensor_def.unfused = builder
     return builder
+
+
+def fusible_sources(definition: TensorDef) -> set[TensorDef]:
+    """Return the pointwise definitions that a kernel which reads a definition may compute."""
+    fusible, left = set[TensorDef](), [definition]
+    while left and len(fusible) < MAX_FUSIBLE:
+        source = left.pop()
+        if source.kind == "pointwise" and source not in fusible:
+            fusible.add(source)
+            left += build_unfused(source).read_tensors.values()
+    return fusible
 
 
 def reads_sparsely(tensor_def: TensorDef, group: FusionGroup) -> bool:

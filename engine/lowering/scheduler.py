@@ -23,6 +23,7 @@ from engine.ir.loop_ir.index_expr import (
     IndexExpr,
     LoopVar,
     Size,
+    adjacent_variables,
     contiguous_strides,
     exact_quotient,
     flatten,
@@ -42,9 +43,11 @@ from engine.lowering.fusion_cost import (
     MAX_WASTED_COST,
     build_unfused,
     bytes_saved,
+    fusible_sources,
     has_costly_op,
     has_no_reads,
     is_cheap_to_recompute,
+    is_negligible_size,
     reads_sparsely,
     row_major_strides,
     scans_rows,
@@ -630,7 +633,8 @@ class Scheduler:
         if unused and is_large and rows is not None and rows < MIN_REDUCTION_ROWS:
             return f"There are only {rows} rows: one program per row would leave most of the GPU idle."
         length = static_product(v.size for v in unused) or 0
-        if not self._is_cpu and length > MAX_STRIDED_ROW and group.loop_vars[-1] in used and _reads_rows(tensor_def):
+        is_long = not self._is_cpu and length > MAX_STRIDED_ROW
+        if is_long and _reads_rows(tensor_def) and (group.loop_vars[-1] in used or _reads_across(group, used)):
             return "The kernel's rows are strided in memory, unlike those of the reduction."
         return None
 
@@ -713,6 +717,15 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     return symbols_of(sizes)
 
 
+def _visits_each_element(tensor_def: TensorDef, index: Coordinates, variables: tuple[LoopVar, ...]) -> bool:
+    """Return True if loops visit each element once, in the order of its shape or of memory."""
+    if is_bijection(index, tensor_def.shape, variables):
+        return True
+    # No two elements share a position in memory.
+    position = flatten(index, tensor_def.stride)
+    return is_bijection((position,), (product(tensor_def.shape),), variables)
+
+
 def _needs_own_order(first: FusionGroup, second: FusionGroup) -> bool:
     """Return True if ``second`` is faster in its own order than in that of ``first``.
 
@@ -749,6 +762,19 @@ def _reads_rows(reduction: TensorDef) -> bool:
         for outer in [frozenset(LoopVar(f"i{d}", n) for d, n in enumerate(reduction.loop_ranges))]
         for read in build_unfused(reduction).memory_reads
         for d, stride in enumerate(read.source.stride)
+    )
+
+
+def _reads_across(group: FusionGroup, row: frozenset[LoopVar]) -> bool:
+    """Return True if a large read of a kernel has adjacent elements in different rows."""
+    builder = LoopBuilder(set().union(*map(fusible_sources, group.reads)))
+    for source, reads in group.reads.items():
+        for read in reads:
+            builder.load(source, read.index)
+    return any(
+        not adjacent_variables(flatten(read.index, read.source.stride)).isdisjoint(row)
+        for read in builder.memory_reads
+        if not is_negligible_size(product(read.source.shape), group.numel)
     )
 
 
@@ -877,20 +903,22 @@ def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) 
     rows, variables = static_product(v.size for v in first.outer_vars), [v for v in second.loop_vars if v.size != 1]
     if rows is None or rows < MIN_REDUCTION_ROWS:
         return None
-    logical = contiguous_strides(shared.shape)
     for read in second.reads_of(shared):
-        position, memory = flatten(read.index, logical), flatten(read.index, shared.stride)
+        memory = flatten(read.index, shared.stride)
         steps = static_sizes(memory.terms.get(v, 0) for v in variables)
-        order = sorted(variables, key=lambda v, terms=position.terms: -(static_size(terms.get(v, 0)) or 0))  # type: ignore[misc]
-        is_whole = is_bijection(read.index, shared.shape, second.loop_vars) and position.terms.keys() == set(variables)
+        is_whole = is_bijection(read.index, shared.shape, second.loop_vars) and memory.terms.keys() == set(variables)
         if not is_whole or steps is None or list(steps) != sorted(steps, reverse=True):
             continue
         for other in first.reads_of(shared):
-            at = flatten(other.index, logical)
-            values = dict(zip(order, unflatten(at, tuple(v.size for v in order)), strict=True))
-            values |= {v: IndexExpr() for v in second.loop_vars if v.size == 1}
-            if is_bijection(other.index, shared.shape, first.loop_vars) and position.replace(values) == at:
-                return values
+            if not _visits_each_element(shared, other.index, first.loop_vars):
+                continue
+            for strides in (contiguous_strides(shared.shape), shared.stride):
+                position, at = flatten(read.index, strides), flatten(other.index, strides)
+                order = sorted(variables, key=lambda v, terms=position.terms: -(static_size(terms.get(v, 0)) or 0))  # type: ignore[misc]
+                values = dict(zip(order, unflatten(at, tuple(v.size for v in order)), strict=True))
+                values |= {v: IndexExpr() for v in second.loop_vars if v.size == 1}
+                if position.replace(values) == at:
+                    return values
     return None
 
 

@@ -61,8 +61,16 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
 
 
 def _contiguous_var(position: IndexExpr, group: FusionGroup) -> LoopVar | None:
-    """Return the loop variable whose consecutive values are adjacent in memory."""
-    return next((v for v in group.loop_vars if position.terms.get(v) == 1), None)
+    """Return the loop variable whose consecutive values are adjacent in memory.
+
+    It may number the channels of several samples: then they are adjacent in runs.
+    """
+    whole = next((v for v in group.loop_vars if position.terms.get(v) == 1), None)
+    if whole is not None:
+        return whole
+    runs = [r for atom, by in position.terms.items() if by == 1 and (r := atom.as_remainder()) is not None]
+    long = [r.dividend.single_atom() for r in runs if (static_size(r.divisor) or 0) >= MIN_TILE_SIDE]
+    return next((v for v in group.loop_vars if v in long), None)
 
 
 def _reads_per_row_values(inner: LoopVar, beside: list[IndexExpr]) -> bool:

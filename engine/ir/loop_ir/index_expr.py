@@ -617,6 +617,21 @@ def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 
     return _merge_div_mod(IndexExpr(terms, offset))
 
 
+def adjacent_variables(position: IndexExpr) -> frozenset[LoopVar]:
+    """Return the variables whose consecutive values are adjacent in memory.
+
+    A remainder counts, too: in an instance norm of channels last, one variable numbers samples and channels.
+
+    >>> n, c = LoopVar("n", 4), LoopVar("c", 8)
+    >>> adjacent_variables(variable(n) * 9 + variable(c).mod(2)) == {c}
+    True
+    """
+    units = [atom for atom, coefficient in position.terms.items() if coefficient == 1]
+    remainders = [atom.as_remainder() for atom in units]
+    units += [atom for r in remainders if r is not None and (atom := r.dividend.single_atom()) is not None]
+    return frozenset(var for atom in units if (var := atom.as_variable()) is not None)
+
+
 def last_offset(shape: Iterable[Size], strides: Iterable[Size]) -> int:
     """Return the memory position of the last element, 0 if it is symbolic."""
     return static_size(flatten([IndexExpr({}, s - 1) for s in shape], strides).const) or 0

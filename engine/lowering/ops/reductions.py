@@ -11,8 +11,10 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
     ZERO,
+    IndexExpr,
     LoopVar,
     Size,
+    adjacent_variables,
     contiguous_strides,
     flatten,
     product,
@@ -26,7 +28,7 @@ from engine.ir.node_values import results_of
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.fusion_cost import build_unfused, is_negligible_size
+from engine.lowering.fusion_cost import fusible_sources, is_negligible_size
 from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
@@ -59,8 +61,20 @@ LONG_COLUMN = 8192
 """Columns of this length have enough loads in flight for one program per multiprocessor."""
 
 
+LONG_ROW = 32768
+"""Longer rows do not fit in the registers of one program."""
+
+
 COLUMNS_PER_PROGRAM = 64
 """Adjacent columns that one program reduces together."""
+
+
+MAX_PARTS_TOGETHER = 4
+"""Maximum factor by which there are more parts if columns are few."""
+
+
+MIN_SPLIT_LENGTH = 16 * MIN_COLUMN_SPLIT_ELEMENTS
+"""Shorter reductions are never split."""
 
 
 MIN_ROW_ELEMENTS = 64
@@ -71,14 +85,11 @@ MIN_ROWS = 8
 """Fewest rows that the threads of a CPU share."""
 
 
-MAX_FUSIBLE = 32
-"""Maximum number of definitions fused into a reduction whose reads decide how it is split."""
-
-
-def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
+def _split_count(outputs: Size, count: Size, *, is_columns: bool, reads_again: bool = False) -> int:
     """Return the number of parts into which each reduction is split.
 
-    It is 1 if there are enough reductions, or if sizes are symbolic.
+    It is 1 if there are enough reductions, or if sizes are symbolic. ``reads_again``: a program would read a long row
+    more than once.
     """
     static = static_sizes((outputs, count))
     if static is None:
@@ -86,28 +97,51 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
     outputs, count = static
     programs = max(1, outputs // COLUMNS_PER_PROGRAM) if is_columns else outputs
     least = MIN_COLUMN_SPLIT_ELEMENTS if is_columns else MIN_SPLIT_ELEMENTS
-    is_busy = programs >= MIN_BUSY_PROGRAMS and (not is_columns or count >= LONG_COLUMN)
+    is_read_again = reads_again and not is_columns and count > LONG_ROW
+    is_busy = programs >= MIN_BUSY_PROGRAMS * (1 + is_read_again) and (not is_columns or count >= LONG_COLUMN)
     if is_busy or programs >= TARGET_PROGRAMS or count < 16 * least:
         return 1
     parts = 1
-    most = TARGET_PROGRAMS if is_columns else least
-    while parts * programs < TARGET_PROGRAMS and count // (2 * parts) >= least and parts < most:
+    # One program reduces parts of few columns together.
+    together = min(MAX_PARTS_TOGETHER, max(1, COLUMNS_PER_PROGRAM // 2 // max(1, outputs))) if is_columns else 1
+    most = TARGET_PROGRAMS * together if is_columns else least
+    while parts * programs < TARGET_PROGRAMS * together and count // (2 * parts) >= least and parts < most:
         parts *= 2
     # Parts of equal length need no masks.
     return next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
 
 
-def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
+def _split_count_of(low: LoweringContext, a: LoweredTensor, dims: tuple[int, ...], *, reads_again: bool = False) -> int:
     """Return the number of parts into which the reduction of a tensor is split."""
     outputs, count = product(n for d, n in enumerate(a.shape) if d not in dims), product(a.shape[d] for d in dims)
-    return _split_count(outputs, count, is_columns=_innermost_dim(a) not in dims or _reads_columns(a, dims))
+    if (static_size(count) or 0) < MIN_SPLIT_LENGTH:
+        return 1
+    reads = _cpu_reads_columns if low.is_cpu else _reads_columns
+    is_columns = _innermost_dim(a) not in dims or reads(a, dims)
+    return _split_count(outputs, count, is_columns=is_columns, reads_again=reads_again and not low.is_cpu)
 
 
 def _reads_columns(a: LoweredTensor, dims: tuple[int, ...]) -> bool:
-    """Return True if a pointwise value reads memory along a dimension that remains.
+    """Return True if programs of a GPU should reduce adjacent columns of what is read.
 
-    It is fused into its reduction, whose programs then cover adjacent columns, whatever layout the value has.
+    Pointwise values are fused into their reduction, so the reads decide, whatever layout the values have. If rows are
+    few, one read along a dimension that remains suffices: a tile of columns reads along rows as fast.
     """
+    variables, positions = _positions_read(a, fusible_sources(a.definition))
+    units = [adjacent_variables(position) for position in positions]
+    along_rows, along_columns = (
+        sum(
+            not unit.isdisjoint(v for d, v in enumerate(variables) if (d in dims) == is_row and v.size != 1)
+            for unit in units
+        )
+        for is_row in (True, False)
+    )
+    outputs = static_product(n for d, n in enumerate(a.shape) if d not in dims)
+    return along_columns > (0 if outputs is not None and outputs < TARGET_PROGRAMS else along_rows)
+
+
+def _cpu_reads_columns(a: LoweredTensor, dims: tuple[int, ...]) -> bool:
+    """Return True if a pointwise value reads memory along a dimension that remains."""
     if a.definition.kind != "pointwise":
         return False
     strides = _strides_read(a, {a.definition})
@@ -124,35 +158,28 @@ def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
         return 0
     long = [n for n in range(1, len(dims)) if math.prod(shape[n:]) >= MIN_ROW_ELEMENTS]
     count = next((n for n in long if math.prod(shape[:n]) >= MIN_BUSY_PROGRAMS // 2), max(long, default=0))
-    strides = _strides_read(a, _fusible(a.definition))
+    strides = _strides_read(a, fusible_sources(a.definition))
     is_run = all(
         along[d] == along[e] * n for along in strides for d, e, n in zip(dims, dims[1:], shape[1:], strict=False)
     )
     return 0 if is_run or math.prod(shape[:count]) < MIN_ROWS else count
 
 
-def _fusible(definition: TensorDef) -> set[TensorDef]:
-    """Return the pointwise definitions that a reduction of ``made`` may compute."""
-    fusible, left = set[TensorDef](), [definition]
-    while left and len(fusible) < MAX_FUSIBLE:
-        source = left.pop()
-        if source.kind == "pointwise" and source not in fusible:
-            fusible.add(source)
-            left += build_unfused(source).read_tensors.values()
-    return fusible
-
-
 def _strides_read(a: LoweredTensor, fused: Collection[TensorDef]) -> list[list[Size]]:
     """Return the stride along each dimension of each large read of memory."""
+    variables, positions = _positions_read(a, fused)
+    return [[position.terms.get(v, 0) for v in variables] for position in positions]
+
+
+def _positions_read(a: LoweredTensor, fused: Collection[TensorDef]) -> tuple[tuple[LoopVar, ...], list[IndexExpr]]:
+    """Return a variable for each dimension, and the position in memory of each large read."""
     variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(a.shape))
     builder = LoopBuilder(fused)
     a.load(builder, tuple(variable(v) for v in variables))
-    positions = [
-        flatten(read.index, read.source.stride)
-        for read in builder.memory_reads
-        if not is_negligible_size(product(read.source.shape), product(a.shape))
+    large = [
+        read for read in builder.memory_reads if not is_negligible_size(product(read.source.shape), product(a.shape))
     ]
-    return [[position.terms.get(v, 0) for v in variables] for position in positions]
+    return variables, [flatten(read.index, read.source.stride) for read in large]
 
 
 def _innermost_dim(a: LoweredTensor) -> int:
@@ -161,6 +188,15 @@ def _innermost_dim(a: LoweredTensor) -> int:
     placed = strided_view_of(a)
     adjacent = [d for d in dims if placed is not None and placed[0][d] == 1]
     return adjacent[-1] if adjacent else max(dims, default=0)
+
+
+def _in_memory_order(a: LoweredTensor, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return reduced dimensions by descending stride: the last are adjacent in memory."""
+    placed = strided_view_of(a)
+    strides = None if placed is None else static_sizes(placed[0][d] for d in dims)
+    if strides is None or 0 in strides:
+        return dims
+    return tuple(d for _, d in sorted(zip(strides, dims, strict=True), key=lambda pair: -pair[0]))
 
 
 def _full_index(a: LoweredTensor, dims: tuple[int, ...]) -> Callable[[Coordinates, Coordinates], Coordinates]:
@@ -202,10 +238,11 @@ def reduce(
 
     The reduction is split in two steps if the outputs are few and the inputs are many.
     """
+    dims = dims if low.is_cpu else _in_memory_order(a, dims)
     shape = _reduced_shape(a, dims, False)
     ranges = tuple(a.shape[d] for d in dims)
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
-    full_index, parts = _full_index(a, dims), _split_count_of(a, dims)
+    full_index, parts = _full_index(a, dims), _split_count_of(low, a, dims)
     outer = _outer_split(a, dims) if low.is_cpu and parts > 1 else 0
 
     def body(b: LoopBuilder, index: Coordinates, position: Coordinates) -> LoopIROp:
@@ -358,7 +395,8 @@ def _variance(
         return none, none
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     count = product(a.shape[d] for d in dims)
-    parts = _split_count_of(a, dims)
+    parts = _split_count_of(low, a, dims, reads_again=True)
+    dims = dims if low.is_cpu else _in_memory_order(a, dims)
     static_count = static_size(count)
     if static_count is not None and parts > 1 and static_count % parts == 0:
         total, average = _split_variance(low, a, dims, keepdim, parts, math_dtype, name)

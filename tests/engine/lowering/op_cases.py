@@ -645,6 +645,18 @@ def convolutions_of_shuffled_pixels(a: torch.Tensor, x: torch.Tensor, w: torch.T
     return later, *grads[:2], grad.sum((0, 2, 3))
 
 
+@case(normal(2, 16, 40, 32), normal(2, 3, 40, 48))
+def sums_of_channels_last(a: torch.Tensor, images: torch.Tensor) -> Any:
+    a, images = (t.contiguous(memory_format=torch.channels_last) for t in (a, images))
+    rows = a.reshape(1, 32, 40, 32)
+    spread, mean = torch.var_mean(rows, (0, 2, 3), correction=0)
+    normed = (rows - mean[:, None, None]) * (spread[:, None, None] + 1e-5).rsqrt()
+    grad = normed.view(2, 16, 40, 32).relu() * a.cos()
+    kept = torch.where(a > 0, grad, a * 0.25)
+    few = torch.var_mean(images.reshape(1, 6, 40, 48), (0, 2, 3))
+    return normed, kept, torch.where(a > 0, 0, grad).sum(), kept.sum((0, 2, 3)), images.sum((1, 2, 3)), few, a.argmax()
+
+
 @case(normal(3, 20_011), normal(5, 3, 70, 71))
 def variance_of_long_rows(a: torch.Tensor, images: torch.Tensor) -> Any:
     shifted = a + 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -434,3 +435,58 @@ def test_atomic_additions_follow_the_order_of_their_targets() -> None:
     program = lowered(function, torch.randn(64, 64, 16, 16), torch.randint(512, (64 * 256,)))
     (scatter,) = (k for k in program.kernels if "tl.atomic_add" in k.text)
     assert "tl.sum" not in scatter.text
+
+
+def channels_last(*sizes: int) -> torch.Tensor:
+    """Random images whose channels are adjacent in memory."""
+    return torch.randn(sizes).contiguous(memory_format=torch.channels_last)
+
+
+def instance_norm_grad(x: Any, grad: Any) -> Any:
+    """The gradient of an instance norm and the ReLU after it."""
+    rows, mask = x.reshape(1, -1, *x.shape[2:]), x > 0
+    grad = torch.where(mask, grad, 0).reshape(rows.shape)
+    centered = rows - rows.mean((0, 2, 3), True)
+    spread, total = (centered * centered).sum((0, 2, 3), True), (grad * centered).sum((0, 2, 3), True)
+    return (grad - grad.mean((0, 2, 3), True) - centered * total / spread).view(x.shape)
+
+
+@pytest.mark.parametrize("sizes", [(4, 32, 128, 128), (2, 64, 64, 64), (8, 16, 128, 128)])
+@pytest.mark.parametrize("function", [lambda x, grad: F.instance_norm(x) * grad, instance_norm_grad])
+def test_an_instance_norm_of_channels_last_reads_adjacent_channels(function: Any, sizes: tuple[int, ...]) -> None:
+    """Few rows are split into parts, and a program reduces adjacent channels together."""
+    program = lowered(function, channels_last(*sizes), channels_last(*sizes))
+    large = [k for k in program.kernels if k.bytes_moved >= 4 * math.prod(sizes)]
+    assert any(name.endswith(("parts", "sums")) for name in program.buffers)
+    for kernel in large:
+        assert math.prod(kernel.grid) >= 128, kernel.text
+        assert "row = tl.program_id(0)\n" not in kernel.text, kernel.text
+
+
+def test_a_sum_of_channels_last_follows_memory() -> None:
+    """All dimensions are reduced in the order of memory."""
+    program = lowered(lambda x: x.cos().sum(), channels_last(8, 64, 48, 48))
+    assert "row * 2304 + col" in program.kernels[0].text
+
+
+def test_a_gradient_and_its_sum_of_all_share_a_kernel() -> None:
+    """A kernel that stores in the order of memory joins a sum in that order."""
+
+    def grads(x: Any, grad: Any, slope: Any) -> Any:
+        return torch.where(x > 0, grad, grad * slope), torch.where(x > 0, 0, x * grad).sum()
+
+    x = channels_last(16, 64, 48, 48)
+    first, *_ = lowered(grads, x, x.clone(), torch.randn(())).kernels
+    assert sum(a.is_written for a in first.args) == 2
+
+
+def test_long_rows_are_stored_apart_from_a_kernel_that_reads_across_them() -> None:
+    """A kernel that reads channels last and stores rows does not join a sum of rows."""
+
+    def function(x: Any, y: Any) -> Any:
+        rows = y.reshape(1, 512, 64, 64)
+        return x.reshape(rows.shape) * rows.cos().sum((0, 2, 3), True)
+
+    program = lowered(function, channels_last(4, 128, 64, 64), torch.randn(4, 128, 64, 64))
+    assert len(program.kernels) == 2
+    assert "tl.arange(0, ROWS)[:, None]" in program.kernels[1].text
