@@ -167,7 +167,7 @@ def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return _complex_elementwise(low, (a,), lambda b, x: _complex_mul(b, x, x))
 
 
-@register_complex_lowering(aten.neg.default)
+@register_complex_lowering(aten.neg.default, aten._neg_view.default)
 def neg(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return _complex_elementwise(low, (a,), _per_part("neg"))
 
@@ -467,6 +467,12 @@ SCALAR_IDENTITY_OPS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, at
 """On a 0-dim tensor these return the tensor itself."""
 
 
+def _roll_args(rank: int, args: list[Any]) -> list[Any]:
+    """Without dimensions a roll moves elements in memory order: twice as many real numbers."""
+    shifts, dims = (*args, ())[:2]
+    return [shifts, [canonical_dim(d, rank) for d in dims]] if dims else [[2 * results_of(shifts)[0]], ()]
+
+
 def _reduction_args(rank: int, args: list[Any]) -> list[Any]:
     dim_argument = args[0] if args else None
     dims = () if dim_argument is None else results_of(dim_argument)
@@ -504,7 +510,7 @@ STRUCTURAL_OPS: dict[Any, AdaptArgs] = {
     aten.unsafe_split.Tensor: _canonical_dims(1, default=(None, 0)),
     aten.unbind.int: _canonical_dims(0, default=(0,)),
     aten.flip.default: _canonical_dims(0),
-    aten.roll.default: _canonical_dims(1, default=(None, ())),
+    aten.roll.default: _roll_args,
     aten.index_select.default: _canonical_dims(0),
     aten.constant_pad_nd.default: lambda rank, args: [[0, 0, *args[0]], *args[1:]],
     aten.repeat.default: lambda rank, args: [[*args[0], 1]],

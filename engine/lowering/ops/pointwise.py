@@ -80,6 +80,7 @@ for _name, _operator in (
     _unary(_name, INT_TO_FLOAT, _operator)
 for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
     _unary(_name, DEFAULT, getattr(aten, _name).default)
+_unary("neg", DEFAULT, aten._neg_view.default)  # a kernel reads memory, where the negation is not yet done
 
 
 @register_lowering(aten.log10.default)

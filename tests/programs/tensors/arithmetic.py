@@ -199,3 +199,17 @@ def powers_of_negative_numbers(x, sign):
     base = -2
     base **= x
     return sign**x, (-2.0) ** x, pow(-3, x), float("-inf") ** x, (-0.0) ** x, size, base
+
+
+@program(lambda: (torch.randn(3, 4, dtype=torch.complex64), torch.zeros(3, 4)))
+def imaginary_part_of_a_conjugate(a, b):
+    """The imaginary part of a conjugate is a view that is negated when it is read."""
+    imaginary = a.conj().imag
+    b.copy_(imaginary)
+    return imaginary * 2, torch.stack([imaginary, a.real]), (-a.conj()).imag.sum(-1), b + 1
+
+
+@program(lambda: (torch.randn(3, 4, dtype=torch.complex64),))
+def complex_elements_roll_in_memory_order(a):
+    """A roll without dimensions moves whole complex numbers, over the ends of rows."""
+    return a.conj().roll(1), (a * 2).roll(-2), (a + 1).roll((1, -1), (-1, 0))
