@@ -173,7 +173,7 @@ class _ArgumentStatements(ast.NodeVisitor):
     def visit_Expr(self, node: ast.Expr) -> None:
         """Note an asserted layout, or the kernel's call."""
         called, arguments = _called_name(node.value), getattr(node.value, "args", [])
-        if called == "assert_size_stride":
+        if called in ("assert_size_stride", "assert_tensor_metadata"):  # the latter since torch 2.15
             name = ast.unparse(arguments[0])
             while self._made.get(name, ("", set()))[0] in self._made:  # a second name
                 name = self._made[name][0]
