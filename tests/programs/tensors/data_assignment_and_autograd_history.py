@@ -177,3 +177,16 @@ def whole_numbers_that_require_gradients(c, b):
     """What needs a gradient is written to whole numbers, which then require one, too."""
     c[1:] = b[0] * 3
     return c.float().detach(), c.requires_grad
+
+
+@program(lambda: (torch.ones(3),), lambda: (torch.ones(6).chunk(2)[0],), breaks=1)
+def detached_in_place(x):
+    """A view cannot be detached in place: the second call raises."""
+    x.detach_()
+    return x * 2
+
+
+@program(lambda: (torch.ones(3),), lambda: (torch.ones(6)[:3],), breaks=1)
+def detached_in_place_by_a_function(x):
+    """The same by the function, which takes the tensor by name."""
+    return torch.detach_(input=x) * 2

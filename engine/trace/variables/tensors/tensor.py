@@ -305,8 +305,7 @@ class TensorVariable(TensorOperators):
         with DisableTorchFunctionSubclass():
             needs_guard, is_leaf = self.real_object.requires_grad, self.real_object.is_leaf
         if needs_guard:
-            cause = tx.guard_cause("is_leaf decided what was traced")
-            tx.guards.add(EqualsMatch(AttrSource(self.source, "is_leaf"), is_leaf, cause=cause))
+            tx.guard(EqualsMatch, AttrSource(self.source, "is_leaf"), is_leaf, why="is_leaf decided what was traced")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name in self.attr_writes or name in getattr(self.real_object, "__dict__", ()):

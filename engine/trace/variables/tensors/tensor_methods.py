@@ -7,14 +7,18 @@ from typing import Any
 
 import torch
 
+from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.register_once import register_each
+from engine.ir.sources.attributes import AttrSource
 from engine.options import config
 from engine.trace.annotations import Tracer
+from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import call_special_by_name
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.callable_registry import find_rule
+from engine.trace.variables.callable_registry import find_rule, register_rule
 from engine.trace.variables.containers.sequences import ListVariable
+from engine.trace.variables.tensors.eager_value_errors import argument
 from engine.trace.variables.tensors.sym_node import has_hint, hint, varies
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
@@ -84,6 +88,19 @@ def _protocol_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, 
 @register_tensor_method("item")
 def _item(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     return tensor.known_scalar(tx)
+
+
+@register_tensor_method("detach_")
+def _detach_in_place(tx: Tracer, tensor: Any, args: Args, kwargs: Kwargs) -> None:
+    """Guard that an input is no view: eager cannot detach views in place."""
+    if tensor is not None and tensor.fake is not None and tensor.source is not None and not tensor.fake._is_view():
+        tx.guard(EqualsMatch, AttrSource(tensor.source, "_base"), None, why="views cannot be detached in place")
+
+
+@register_rule(torch.detach_)
+def _detach_in_place_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    _detach_in_place(tx, argument(tx, args, kwargs, 0, "input"), [], {})
+    return emit_node(tx, "call_function", torch.detach_, args, kwargs)
 
 
 @register_each(register_tensor_method, "as_subclass", "new_tensor")
