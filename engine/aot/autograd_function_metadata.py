@@ -55,9 +55,9 @@ class AutogradMetadata:
     Autograd must not connect their history to this node.
     """
     detached_saved: tuple[int, ...] = ()
-    """Saved tensors that are such inputs; they are saved detached."""
+    """Saved tensors that are such inputs, or results of several; they are saved detached."""
     saved_results: frozenset[int] = frozenset()
-    """Saved tensors that are results too; autograd unpacks them only together with all others."""
+    """Other saved results; autograd unpacks them only together with all saved tensors."""
     weakref_inputs: tuple[int, ...] = ()
     """Inputs held by weak reference, because eager would free them.
 
@@ -99,6 +99,8 @@ def build_autograd_metadata(
     without_gradient = tuple(sorted(set(requires_grad_inputs) - with_gradient)) if with_gradient else ()
     detached_names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in without_gradient}
     result_names = {str(n) for n in outputs[: halves.num_results]}
+    if len(joint.differentiable_results) > 1:  # a backward of some of them must read its saved tensors alone
+        detached_names |= result_names - {n.name for n in halves.forward.graph.nodes if n.op == "placeholder"}
     positions = (
         {n.name: k for k, n in enumerate(halves.forward.graph.nodes) if k in with_gradient}
         if inputs_are_callers
@@ -120,7 +122,9 @@ def build_autograd_metadata(
         result_write_counts=drop_redundant_fixups(joint.metadata, halves.forward).result_version_bumps,
         inputs_without_gradient=without_gradient,
         detached_saved=tuple(n for n, name in enumerate(halves.saved_tensor_names) if name in detached_names),
-        saved_results=frozenset(n for n, name in enumerate(halves.saved_tensor_names) if name in result_names),
+        saved_results=frozenset(
+            n for n, name in enumerate(halves.saved_tensor_names) if name in result_names - detached_names
+        ),
         weakref_inputs=tuple(n for n, i in enumerate(joint.metadata.inputs) if i.is_tensor and inputs_are_callers),
         saved_inputs=tuple(
             (n, positions[name])

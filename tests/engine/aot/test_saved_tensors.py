@@ -178,6 +178,30 @@ def test_parts_of_a_call_are_differentiated_as_in_eager(step: Callable[..., None
             assert ours == eager
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_a_saved_result_is_read_although_another_saved_tensor_was_overwritten(backend: str) -> None:
+    """A result that saved itself needs nothing else; overwriting itself raises."""
+
+    def fn(x: Tensor, weight: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * weight, y.exp()
+
+    def differentiate(run: Callable[..., tuple[Tensor, Tensor]], overwritten: int) -> tuple[str, Tensor | None]:
+        x, y = (torch.ones(3, requires_grad=True) for _ in range(2))
+        weight = torch.ones(3)
+        _, result = run(x, weight, y)
+        (weight, result)[overwritten].mul_(2)
+        return message(result.sum().backward).partition(": [")[0], y.grad
+
+    engine.reset()
+    compiled = engine.compile(fn, backend=backend)
+    for overwritten in range(2):
+        (expected, gradient), (raised, ours) = differentiate(fn, overwritten), differentiate(compiled, overwritten)
+        assert raised == expected
+        assert (gradient is None) == (ours is None) == bool(overwritten)
+        if gradient is not None:
+            torch.testing.assert_close(ours, gradient)
+
+
 def test_what_is_kept_is_what_the_rest_needs() -> None:
     """A small result that is kept for the log does not keep the activations of a large one."""
 
