@@ -298,8 +298,8 @@ def _breaks_checkpoint(case: Case, told: Sequence[str]) -> bool:
 def _reads_what_was_overwritten(case: Case, told: Sequence[str]) -> bool:
     """Return whether only compiled code complains of a value overwritten before.
 
-    The backward starts from one result. A compiled call is one autograd node: it recomputes the values of one result from inputs that eager saves for
-    another one. Eager must complain where the backward starts from all results.
+    The backward starts from one result. A compiled call is one autograd node: it recomputes the values of one result
+    from inputs that eager saves for another one. Eager must complain where the backward starts from all results.
     """
     is_complaint = any(d.startswith("backward: raises ''") and _OVERWRITTEN in d for d in told)
     return case.backward == "hooked" and is_complaint and all("backward" in d or "gradient of" in d for d in told)
