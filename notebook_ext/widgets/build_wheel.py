@@ -1,5 +1,7 @@
 """Pack the front end, and each catalog of reasons, into one file of the wheel.
 
+Comments are left out of the wheel's modules, whose lines keep their numbers: 23 kB of 2 MB.
+
 Setuptools loads this file by its path, so it imports nothing of the package.
 """
 
@@ -7,6 +9,7 @@ import ast
 import pathlib
 import runpy
 import shutil
+import tokenize
 
 from setuptools.command.build_py import build_py
 
@@ -26,6 +29,17 @@ ONLY_IN_A_CLONE = (
 def _has_only_docstring(file: pathlib.Path) -> bool:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     return all(isinstance(statement, ast.Expr) for statement in body)
+
+
+def _remove_comments(file: pathlib.Path) -> None:
+    """Write a module again without its comments; each line stays where it is."""
+    lines = file.read_text(encoding="utf-8").split("\n")
+    with file.open("rb") as opened:
+        comments = [t for t in tokenize.tokenize(opened.readline) if t.type == tokenize.COMMENT]
+    for comment in comments:
+        row, column = comment.start
+        lines[row - 1] = lines[row - 1][:column].rstrip()
+    file.write_text("\n".join(lines), encoding="utf-8")
 
 
 class BuildWithPackedSources(build_py):
@@ -50,4 +64,7 @@ class BuildWithPackedSources(build_py):
         for file in build.rglob("__init__.py"):
             if _has_only_docstring(file):
                 file.unlink()  # a folder of a package is a package without it; 20 kB of a wheel in all
+        for package in ("engine", "notebook_ext"):
+            for file in (build / package).rglob("*.py"):
+                _remove_comments(file)
         shutil.rmtree(build / "notebook_ext" / "labextension")  # the wheel has it where JupyterLab looks

@@ -5,13 +5,16 @@ Both hold what is needed, and a wheel that is installed alone gives a working ``
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tokenize
 import tomllib
 import venv
 import zipfile
@@ -91,6 +94,25 @@ def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
     assert wheel.stat().st_size < MOST_BYTES
     clone = ("notebook_ext/alias", "notebook_ext/site", "notebook_ext/reference_docs")
     assert not [name for name in names if name.startswith(clone)]
+
+
+@pytest.mark.thorough
+def test_modules_of_the_wheel_are_those_of_the_sources_without_comments(built: pathlib.Path) -> None:
+    """Every module has the same statements on the same lines."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        modules = {
+            n: opened.read(n).decode() for n in opened.namelist() if n.startswith("engine/") and n.endswith(".py")
+        }
+    assert len(modules) > 400
+    for name, text in modules.items():
+        source = (ROOT / name).read_text(encoding="utf-8")
+        assert ast.dump(ast.parse(text), include_attributes=False) == ast.dump(ast.parse(source)), name
+        assert [n.lineno for n in ast.walk(ast.parse(text)) if isinstance(n, ast.stmt)] == [
+            n.lineno for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt)
+        ], name
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        assert not [t for t in tokens if t.type == tokenize.COMMENT], name
 
 
 @pytest.mark.thorough
