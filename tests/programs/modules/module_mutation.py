@@ -374,7 +374,7 @@ class LazyInside(nn.Module):
         return self.layer(x[:, :4])
 
 
-@program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(6, 4),), lambda: (torch.randn(6, 4),))
 class LazyFirstCall(nn.Module):
     """Lazy layers that take their sizes from the first call."""
 

@@ -211,7 +211,7 @@ def getters_across_a_break(x):
     return pick([x, x + 1]), shape(x), double(x), plus(x)
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),))
 def counters(x):
     """Counter: missing keys, arithmetic, update, most_common, and one that is returned."""
     letters = collections.Counter("abbc")

@@ -588,14 +588,14 @@ def test_calls_that_gain_nothing_leave_autograd_to_eager() -> None:
 def test_slow_calls_of_aten_count_for_kernels() -> None:
     """A small training step with gelu and a norm, slow calls in ATen, runs in kernels."""
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 4))
-    x, run = torch.randn(32, 32), engine.compile(model)
+    x, run = torch.randn(128, 32), engine.compile(model)
     run(x).sum().backward()
     gradients = [p.grad for p in model.parameters()]
     model.zero_grad()
     result = run(x)
     assert result.grad_fn.name() == "CompiledFunctionBackward"
     wanted = torch.autograd.grad(model(x).sum(), tuple(model.parameters()))
-    torch.testing.assert_close(gradients, list(wanted))
+    torch.testing.assert_close(gradients, list(wanted), rtol=1e-4, atol=1e-4)
 
 
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
