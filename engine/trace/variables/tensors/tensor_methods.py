@@ -93,13 +93,14 @@ def _item(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Var
 @register_tensor_method("detach_")
 def _detach_in_place(tx: Tracer, tensor: Any, args: Args, kwargs: Kwargs) -> None:
     """Guard that an input is no view: eager cannot detach views in place."""
-    if tensor is not None and tensor.fake is not None and tensor.source is not None and not tensor.fake._is_view():
+    if getattr(tensor, "fake", None) is not None and tensor.source is not None and not tensor.fake._is_view():
         tx.guard(EqualsMatch, AttrSource(tensor.source, "_base"), None, why="views cannot be detached in place")
 
 
 @register_rule(torch.detach_)
 def _detach_in_place_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    _detach_in_place(tx, argument(tx, args, kwargs, 0, "input"), [], {})
+    tensor: Any = argument(tx, args, kwargs, 0, "input")
+    _detach_in_place(tx, tensor, [], {})
     return emit_node(tx, "call_function", torch.detach_, args, kwargs)
 
 
