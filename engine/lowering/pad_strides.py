@@ -19,20 +19,18 @@ MIN_ELEMENTS = 1 << 16
 """Smaller tensors are not padded: the speed of their matmul does not matter."""
 MATMUL_OPS = frozenset((aten.mm.default, aten.addmm.default, aten.linear.default))
 """Without batched ones: the library has no faster kernel for aligned rows of those."""
-VIEW_OPS = frozenset(
+PERMUTATIONS = frozenset((aten.t.default, aten.transpose.int, aten.permute.default))
+RESHAPES = frozenset(
     (
-        aten.t.default,
-        aten.transpose.int,
-        aten.permute.default,
         aten.view.default,
         aten._unsafe_view.default,
         aten.reshape.default,
         aten.alias.default,
         aten.unsqueeze.default,
         aten.squeeze.dim,
-        aten.expand.default,
     )
 )
+VIEW_OPS = PERMUTATIONS | RESHAPES | {aten.expand.default}
 
 
 def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size, ...]:

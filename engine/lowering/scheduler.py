@@ -914,12 +914,17 @@ def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) 
                 continue
             for strides in (contiguous_strides(shared.shape), shared.stride):
                 position, at = flatten(read.index, strides), flatten(other.index, strides)
-                order = sorted(variables, key=lambda v, terms=position.terms: -(static_size(terms.get(v, 0)) or 0))  # type: ignore[misc]
+                order = _outermost_first(variables, position)
                 values = dict(zip(order, unflatten(at, tuple(v.size for v in order)), strict=True))
                 values |= {v: IndexExpr() for v in second.loop_vars if v.size == 1}
                 if position.replace(values) == at:
                     return values
     return None
+
+
+def _outermost_first(variables: list[LoopVar], position: IndexExpr) -> list[LoopVar]:
+    """Return variables by descending stride in a position; symbolic strides come last."""
+    return sorted(variables, key=lambda v: -(static_size(position.terms.get(v, 0)) or 0))
 
 
 def _reduction_positions(group: FusionGroup) -> list[bool]:

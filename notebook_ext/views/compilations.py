@@ -139,23 +139,31 @@ def artifact_text(session: Session, compilation: str, number: str) -> dict[str, 
     return {"name": name(), "text": "\n".join(text.split("\n", MAX_LINES)[:-1]) if cut else text, "cut": cut}
 
 
-def _artifact_texts(session: Session) -> list[tuple[Callable[[], str], Callable[[], str]]]:
-    return [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in session.artifacts]  # type: ignore[misc]
+TextReader = tuple[Callable[[], str], Callable[[], str]]
+"""Functions that return the name and the text of a part of a log, read when it is opened."""
 
 
-def _text_readers(record: CompilationRecord) -> list[tuple[Callable[[], str], Callable[[], str]]]:
+def _reader(record: Any, name_of: Callable[[Any], str]) -> TextReader:
+    return lambda: name_of(record), lambda: record.text
+
+
+def _artifact_texts(session: Session) -> list[TextReader]:
+    return [_reader(artifact, lambda a: one_line(a.name, 80)) for artifact in session.artifacts]
+
+
+def _text_readers(record: CompilationRecord) -> list[TextReader]:
     """Return functions for the name and the text of all texts of a compilation, graphs first."""
-    readers: list[tuple[Callable[[], str], Callable[[], str]]] = []
+    readers: list[TextReader] = []
     if record.compiler == "torch":
-        readers += [(lambda g=g: one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
+        readers += [_reader(graph, lambda g: one_line(g.title, 80)) for graph in record.graphs]
     guards, lowering = record.guards, record.lowering
     if guards is not None and (record.compiler == "torch" or guards.check_text):
         readers.append((lambda: "Guard check", lambda: guards.check_text))
     if lowering is not None:
         readers.append((lambda: "Wrapper program", lambda: lowering.wrapper_text))
     kernels = {k.id: k for k in record.kernels}.values()
-    readers += [(lambda k=k: f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
-    return readers + [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]
+    readers += [_reader(kernel, lambda k: f"{one_line(k.id, 20)} {one_line(k.name, 70)}") for kernel in kernels]
+    return readers + [_reader(artifact, lambda a: one_line(a.name, 80)) for artifact in record.artifacts]
 
 
 def artifact_keys(session: Session) -> list[str]:

@@ -18,8 +18,8 @@ import torch.fx
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload, tensor_meta
 from engine.ir.static_sizes import static_sizes
-from engine.lowering.memory.convolution_layouts import RESHAPES, Order, order_of_base, order_read_by_convolution
-from engine.lowering.pad_strides import VIEW_OPS
+from engine.lowering.memory.convolution_layouts import Order, order_of_base, order_read_by_convolution
+from engine.lowering.pad_strides import RESHAPES, VIEW_OPS
 
 aten = torch.ops.aten
 

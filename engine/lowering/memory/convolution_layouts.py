@@ -14,6 +14,7 @@ import torch.fx
 
 from engine.ir.node_values import tensor_meta
 from engine.ir.static_sizes import static_sizes
+from engine.lowering.pad_strides import PERMUTATIONS, RESHAPES
 
 aten = torch.ops.aten
 
@@ -24,17 +25,6 @@ INPUT_POSITIONS: dict[Any, int] = {aten.convolution.default: 0, aten.convolution
 """Position of the input of a convolution; the weight follows."""
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Memory format by the number of dimensions."""
-PERMUTATIONS = frozenset((aten.t.default, aten.transpose.int, aten.permute.default))
-RESHAPES = frozenset(
-    (
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.alias.default,
-        aten.unsqueeze.default,
-        aten.squeeze.dim,
-    )
-)
 
 
 def order_read_by_convolution(node: torch.fx.Node, user: torch.fx.Node) -> Order | None:

@@ -41,6 +41,8 @@ prims = torch.ops.prims
 
 
 ElementFn = Callable[[LoopBuilder, Coordinates], LoopIROp]
+ReducedElementFn = Callable[[LoopBuilder, Coordinates, Coordinates], LoopIROp]
+"""``(builder, index of the result, position in the reduced ranges) -> element``."""
 
 
 MIN_BUSY_PROGRAMS = 128
@@ -277,7 +279,9 @@ def reduction_identity_value(kind: str, dtype: torch.dtype) -> Any:
     return limits.min if kind == "max" else limits.max
 
 
-def _split_ranges(kind: str, ranges: tuple[Size, ...], parts: int, dtype: torch.dtype, body: Any) -> tuple[int, Any]:
+def _split_ranges(
+    kind: str, ranges: tuple[Size, ...], parts: int, dtype: torch.dtype, body: ReducedElementFn
+) -> tuple[int, ReducedElementFn]:
     """Return the length of each of ``parts`` parts, and ``body`` at (part, offset in it)."""
     count = static_product(ranges)
     assert count is not None
@@ -286,7 +290,7 @@ def _split_ranges(kind: str, ranges: tuple[Size, ...], parts: int, dtype: torch.
     def partial(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
         flat = inner[0] * length + inner[1]
         if parts * length == count:
-            return body(b, index, unflatten(flat, ranges))  # type: ignore[no-any-return]
+            return body(b, index, unflatten(flat, ranges))
         strides = contiguous_strides(ranges)
         position = tuple(
             flat.div(s) if k == 0 else flat.div(s).mod(n) for k, (s, n) in enumerate(zip(strides, ranges, strict=True))
@@ -304,13 +308,13 @@ def _reduce_in_two_steps(
     outer: tuple[Size, ...],
     inner: tuple[Size, ...],
     dtype: torch.dtype,
-    body: Any,
+    body: ReducedElementFn,
     name: str,
 ) -> LoweredTensor:
     """Reduce ``body`` over the ``inner`` ranges, then the results over the ``outer`` ranges."""
 
     def partial(b: LoopBuilder, index: Coordinates, position: Coordinates) -> LoopIROp:
-        return body(b, index[len(outer) :], (*index[: len(outer)], *position))  # type: ignore[no-any-return]
+        return body(b, index[len(outer) :], (*index[: len(outer)], *position))
 
     label = name or low.node_name
     first = low.reduction(kind, (*outer, *shape), inner, compute_dtype(dtype), partial, name=f"{label}_parts")
