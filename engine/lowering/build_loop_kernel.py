@@ -12,7 +12,7 @@ from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R
 from engine.ir.static_sizes import static_size
 from engine.lowering.bytes_and_flops import bytes_moved, flops
-from engine.lowering.scheduler import FusionGroup
+from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.transpose_tile import choose_transpose_tile
 
 if TYPE_CHECKING:

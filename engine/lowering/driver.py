@@ -20,6 +20,7 @@ from engine.ir.pass_set import PASS_STAGES
 from engine.lowering.choose_blocks import BlockTuner, CandidateBlockings, FindTuning
 from engine.lowering.context import definitions_in
 from engine.lowering.dedup_kernels import PrintKernel
+from engine.lowering.fusion.scheduler import fuse
 from engine.lowering.graph_lowering import GraphLowering, LoweringError, reset_saved_row_stride
 from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
 from engine.lowering.passes.decompose import KnownDecompositions, decompose
@@ -27,7 +28,6 @@ from engine.lowering.passes.fuse_attention import fuse_attention
 from engine.lowering.passes.pad_matmul import pad_matmul
 from engine.lowering.passes.separate_conv_bias import separate_conv_bias
 from engine.lowering.schedule_to_program import schedule_to_program, subprogram
-from engine.lowering.scheduler import fuse
 from engine.lowering.templates.choose_templates import choose_templates
 from engine.lowering.unroll_reductions import unroll_reductions
 from engine.records.lowering import FusionDecision

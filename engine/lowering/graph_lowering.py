@@ -34,7 +34,7 @@ from engine.ir.user_code_files import display_name, is_cell
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
 from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.fusion_cost import build_unfused
+from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
 from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.memory.choose_layouts import choose_layouts

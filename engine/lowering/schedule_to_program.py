@@ -33,10 +33,11 @@ from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
 from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
+from engine.lowering.fusion.fusion_group import FusionGroup
+from engine.lowering.fusion.scheduler import Schedule
 from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
 from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors, reduce_in_place
-from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
 from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleStep
 from engine.lowering.templates.matmul import matmul_kernel

@@ -6,8 +6,8 @@ from collections import Counter
 
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, flatten, product, static_product
 from engine.ir.static_sizes import static_size
-from engine.lowering.fusion_cost import is_negligible_size
-from engine.lowering.scheduler import FusionGroup
+from engine.lowering.fusion.fusion_cost import is_negligible_size
+from engine.lowering.fusion.fusion_group import FusionGroup
 
 MIN_TILE_SIDE = 16
 """Shorter dimensions gain nothing: few elements share a line of memory anyway."""

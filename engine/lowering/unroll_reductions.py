@@ -13,7 +13,7 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, product, sizes_equal, static_product
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
-from engine.lowering.fusion_cost import build_unfused
+from engine.lowering.fusion.fusion_cost import build_unfused
 
 MAX_UNROLLED = 8
 """Longest sum that is unrolled."""

@@ -106,7 +106,7 @@ def test_views_become_indices(show_fusion: Show) -> None:
     show_fusion(f, torch.ones(8, 4))
 
 
-@shows("engine/lowering/scheduler.py")
+@shows("engine/lowering/fusion/scheduler.py")
 def test_fuse_reduction_with_its_readers(show_fusion: Show) -> None:
     """Fuses a reduction into the kernel that reads it if both have the same rows.
 
@@ -119,7 +119,7 @@ def test_fuse_reduction_with_its_readers(show_fusion: Show) -> None:
     show_fusion(f, torch.ones(64, 128))
 
 
-@shows("engine/lowering/scheduler.py", "engine/lowering/fusion_cost.py")
+@shows("engine/lowering/fusion/scheduler.py", "engine/lowering/fusion/fusion_cost.py")
 def test_recompute_cheap_value(show_fusion: Show) -> None:
     """Computes a cheap value in each of the two kernels that read it.
 
@@ -133,7 +133,7 @@ def test_recompute_cheap_value(show_fusion: Show) -> None:
     show_fusion(f, torch.ones(64, 128))
 
 
-@shows("engine/lowering/scheduler.py", "engine/lowering/fusion_cost.py")
+@shows("engine/lowering/fusion/scheduler.py", "engine/lowering/fusion/fusion_cost.py")
 def test_store_expensive_value(show_fusion: Show) -> None:
     """A value that would be computed many times is stored once, with the reason."""
 
@@ -144,7 +144,7 @@ def test_store_expensive_value(show_fusion: Show) -> None:
     show_fusion(f, torch.ones(64), torch.ones(32, 128))
 
 
-@shows("engine/lowering/scheduler.py")
+@shows("engine/lowering/fusion/scheduler.py")
 def test_fuse_horizontally(show_fusion: Show) -> None:
     """Merges independent kernels over the same loops into one kernel.
 
@@ -157,7 +157,7 @@ def test_fuse_horizontally(show_fusion: Show) -> None:
     show_fusion(f, torch.ones(64, 128))
 
 
-@shows("engine/lowering/scheduler.py")
+@shows("engine/lowering/fusion/scheduler.py")
 def test_stored_result_is_read_in_registers(show_fusion: Show) -> None:
     """Stores a returned value in the kernel that computes the next operator from it.
 

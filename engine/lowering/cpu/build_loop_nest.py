@@ -14,7 +14,7 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, as_size, exact_quotient, flatten, product, variable
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.lowering.build_loop_kernel import depends_on_inner_loop, kernel_of_ops, needs_int64_index, ops_of_stores
-from engine.lowering.scheduler import FusionGroup
+from engine.lowering.fusion.fusion_group import FusionGroup
 
 if TYPE_CHECKING:
     from engine.lowering.graph_lowering import GraphLowering

@@ -28,7 +28,7 @@ from engine.ir.node_values import results_of
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.fusion_cost import fusible_sources, is_negligible_size
+from engine.lowering.fusion.fusion_cost import fusible_sources, is_negligible_size
 from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering

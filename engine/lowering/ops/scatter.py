@@ -17,7 +17,7 @@ from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.lowering.context import LoweredTensor, LoweringContext
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.fusion_cost import build_unfused
+from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.ops.views import as_strided_index_map, at_least_1d, broadcast_to, reshape
 from engine.lowering.promotion import broadcast_loader, broadcast_shape, canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering

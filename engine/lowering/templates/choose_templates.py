@@ -13,8 +13,9 @@ from engine.ir.loop_ir.loop_kernel import MatmulConfig
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.static_sizes import static_size
 from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
-from engine.lowering.fusion_cost import bytes_saved
-from engine.lowering.scheduler import FusionGroup, Schedule
+from engine.lowering.fusion.fusion_cost import bytes_saved
+from engine.lowering.fusion.fusion_group import FusionGroup
+from engine.lowering.fusion.scheduler import Schedule
 from engine.lowering.templates.attention import AttentionCall, AttentionTemplate, match_attention, template_candidates
 from engine.lowering.templates.matmul import (
     IEEE_PRECISION,

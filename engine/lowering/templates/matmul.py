@@ -26,9 +26,9 @@ from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.ir.static_sizes import static_size
 from engine.lowering.bytes_and_flops import total
 from engine.lowering.context import ExternNode, LoweredTensor
-from engine.lowering.fusion_cost import MAX_RECOMPUTE_COST, build_unfused
+from engine.lowering.fusion.fusion_cost import MAX_RECOMPUTE_COST, build_unfused
+from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.promotion import broadcast_loader
-from engine.lowering.scheduler import FusionGroup
 
 aten = torch.ops.aten
 

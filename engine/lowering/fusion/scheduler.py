@@ -9,7 +9,7 @@ element that it reads, so fusing means evaluating the body at that index. Every 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -22,23 +22,31 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
     IndexExpr,
     LoopVar,
-    Size,
     adjacent_variables,
-    contiguous_strides,
-    exact_quotient,
     flatten,
     is_bijection,
     product,
     sizes_equal,
     static_product,
     symbols_of,
-    unflatten,
     variable,
 )
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
-from engine.ir.static_sizes import static_size, static_sizes
-from engine.lowering.context import ExternNode, StepVisitor, lowered_tensors
-from engine.lowering.fusion_cost import (
+from engine.ir.static_sizes import static_size
+from engine.lowering.context import ExternNode, lowered_tensors
+from engine.lowering.fusion.align_loops import (
+    MIN_REDUCTION_ROWS,
+    add_reduction_vars,
+    axis_variable,
+    element_mapping,
+    loop_mapping,
+    map_reduction_vars,
+    memory_order,
+    read_same_elements,
+    split_loop_vars,
+    used_vars,
+)
+from engine.lowering.fusion.fusion_cost import (
     MAX_RECOMPUTE_COST,
     MAX_WASTED_COST,
     build_unfused,
@@ -49,11 +57,11 @@ from engine.lowering.fusion_cost import (
     is_cheap_to_recompute,
     is_negligible_size,
     reads_sparsely,
-    row_major_strides,
     scans_rows,
     stored_bytes,
     wasted_cost,
 )
+from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.match_strided_view import strided_view_of
 from engine.records.lowering import AutotuneChoice, FusionDecision
 from engine.torch_private.pytree import tree_leaves
@@ -65,9 +73,6 @@ MAX_MEMBERS = 48
 
 MAX_READS = 20
 """Maximum number of tensors that one kernel reads."""
-
-MIN_REDUCTION_ROWS = 64
-"""Minimum number of rows of a large kernel that reduces each row in one program."""
 
 MAX_STRIDED_ROW = 2048
 """Maximum length of rows of which a program holds several, for whole memory lines."""
@@ -84,9 +89,6 @@ MAX_EARLY_RESULT_RATIO = 4
 STORE_AND_LOAD = 2
 """Transfers of a result that another kernel reads: one store and one load."""
 
-MAX_LOOP_SPLITS = 4
-"""Maximum number of times that a reduction splits the loop variables of one kernel."""
-
 MAX_REPEATED_COST = 4 * MAX_RECOMPUTE_COST
 """Highest cost of arithmetic per stored element, with repetitions."""
 
@@ -95,82 +97,6 @@ MAX_REPEATED_READS = 16
 
 MAX_READS_IF_CHEAP = 2
 """Maximum number of reads of a cheap definition that is repeated without limit."""
-
-
-@dataclass(eq=False)
-class FusionGroup:
-    """One kernel during scheduling. ``reduction_vars`` is None while nothing is reduced.
-
-    ``stores`` maps each stored definition to its index. ``members`` are all definitions that the kernel computes.
-    """
-
-    number: int
-    loop_vars: tuple[LoopVar, ...]
-    reduction_vars: tuple[LoopVar, ...] | None
-    stores: dict[TensorDef, Coordinates]
-    members: set[TensorDef]
-    builder: LoopBuilder = field(default_factory=LoopBuilder)
-    has_scan: bool = False
-    reads: dict[TensorDef, list[MemoryRead]] = field(default_factory=dict)
-
-    @property
-    def outer_vars(self) -> tuple[LoopVar, ...]:
-        """Loop variables that are not reduced over."""
-        return (
-            self.loop_vars
-            if self.reduction_vars is None
-            else tuple(v for v in self.loop_vars if v not in self.reduction_vars)
-        )
-
-    @property
-    def numel(self) -> Size:
-        """Number of runs of the innermost body."""
-        return product(v.size for v in (*self.outer_vars, *(self.reduction_vars or ())))
-
-    @property
-    def output_defs(self) -> Iterable[TensorDef]:
-        """Definitions that the kernel writes."""
-        return self.stores
-
-    def accept(self, visitor: StepVisitor) -> None:
-        """Visit this step of a schedule."""
-        visitor.visit_group(self)
-
-    def analyze(self) -> None:
-        """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""
-        inner = self.reduction_vars or ()
-        self.builder = LoopBuilder(self.members, frozenset(inner), self.reduction_index())
-        for tensor_def, index in self.stores.items():
-            self.builder.load(tensor_def, index)
-        self.reads = {}
-        for read in dict.fromkeys(self.builder.memory_reads):
-            self.reads.setdefault(read.source, []).append(read)
-
-    def reduction_index(self) -> IndexExpr:
-        """Return the flat index in a row; reduced dimensions are in the order of a result's.
-
-        That order may differ from the memory order of the loops, for example if the results are channels-last.
-        """
-        inner = self.reduction_vars or ()
-        for index in () if self.has_scan or len(inner) < 2 else self.stores.values():
-            dims = {v: d for d, i in enumerate(index) for v in i.variables()}
-            if dims.keys() >= set(inner):
-                inner = tuple(sorted(inner, key=dims.__getitem__))
-                break
-        return flatten([variable(v) for v in inner], row_major_strides(inner))
-
-    def reads_of(self, source: TensorDef) -> list[MemoryRead]:
-        """Return the reads of a definition that this kernel does not compute."""
-        return self.reads.get(source, [])
-
-    def input_defs(self) -> set[TensorDef]:
-        """Return the definitions that the kernel loads or that its scatters start from."""
-        return {*self.reads, *self.scatter_bases}
-
-    @property
-    def scatter_bases(self) -> set[TensorDef]:
-        """Definitions that the scatters of the kernel start from."""
-        return {m.initial_def for m in self.stores if m.initial_def is not None}
 
 
 @dataclass(frozen=True)
@@ -478,7 +404,7 @@ class Scheduler:
         if len(first.members) + len(second.members) > MAX_MEMBERS:
             return None
         values, similarity = loop_mapping(first, second), "have the same loops"
-        if values is None or not _read_same_elements(first, second, shared, values):
+        if values is None or not read_same_elements(first, second, shared, values):
             # On a CPU, the bytes saved do not pay for storing a result long before it is read.
             values, similarity = (
                 None if self._is_cpu or _needs_own_order(first, second) else element_mapping(first, second, shared),
@@ -493,7 +419,7 @@ class Scheduler:
         merged = FusionGroup(
             self._group_count,
             first.loop_vars,
-            first.reduction_vars if first.reduction_vars is not None else _map_reduction_vars(second, values),
+            first.reduction_vars if first.reduction_vars is not None else map_reduction_vars(second, values),
             stored,
             first.members | second.members,
             has_scan=first.has_scan or second.has_scan,
@@ -567,7 +493,7 @@ class Scheduler:
         if tensor_def.kind == "reduction" and group.reduction_vars is None:
             group.loop_vars, group.reduction_vars = add_reduction_vars(tensor_def, group, memory_reads[0].index)
         if tensor_def.kind == "scan" and group.reduction_vars is None:
-            axis = _axis_variable(tensor_def, memory_reads[0].index)
+            axis = axis_variable(tensor_def, memory_reads[0].index)
             group.reduction_vars = None if axis is None else (axis,)
         group.has_scan |= tensor_def.kind == "scan"
         group.members.add(tensor_def)
@@ -621,7 +547,7 @@ class Scheduler:
             if not sizes_equal(product(v.size for v in group.reduction_vars), product(tensor_def.ranges)):
                 return "The kernel's rows have another length than the rows of the reduction."
             return None
-        used = _used_vars(index)
+        used = used_vars(index)
         ordered = tuple(v for v in group.loop_vars if v in used)
         if not is_bijection(index, tensor_def.shape, ordered):
             return "The kernel does not read the results of the reduction row by row."
@@ -642,7 +568,7 @@ class Scheduler:
         self, tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]
     ) -> str | None:
         index = memory_reads[0].index
-        axis = _axis_variable(tensor_def, index)
+        axis = axis_variable(tensor_def, index)
         if (
             len({d.index for d in memory_reads}) != 1
             or memory_reads[0].is_masked
@@ -717,15 +643,6 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     return symbols_of(sizes)
 
 
-def _visits_each_element(tensor_def: TensorDef, index: Coordinates, variables: tuple[LoopVar, ...]) -> bool:
-    """Return True if loops visit each element once, in the order of its shape or of memory."""
-    if is_bijection(index, tensor_def.shape, variables):
-        return True
-    # No two elements share a position in memory.
-    position = flatten(index, tensor_def.stride)
-    return is_bijection((position,), (product(tensor_def.shape),), variables)
-
-
 def _needs_own_order(first: FusionGroup, second: FusionGroup) -> bool:
     """Return True if ``second`` is faster in its own order than in that of ``first``.
 
@@ -776,170 +693,6 @@ def _reads_across(group: FusionGroup, row: frozenset[LoopVar]) -> bool:
         for read in builder.memory_reads
         if not is_negligible_size(product(read.source.shape), group.numel)
     )
-
-
-def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
-    return frozenset().union(*(i.variables() for i in index)) if index else frozenset()
-
-
-def _axis_variable(tensor_def: TensorDef, index: Coordinates) -> LoopVar | None:
-    atom = index[tensor_def.scan_axis].single_atom()
-    var = None if atom is None else atom.as_variable()
-    return var if var is not None and sizes_equal(var.size, tensor_def.shape[tensor_def.scan_axis]) else None
-
-
-def add_reduction_vars(
-    tensor_def: TensorDef, group: FusionGroup, index: Coordinates
-) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
-    """Return ``(all, reduction)`` variables of a pointwise kernel that fuses a reduction.
-
-    The kernel reads the reduction at ``index``. If it visits nothing else, it takes the reduction's order of rows, as
-    the reduction reads more.
-    """
-    used = _used_vars(index)
-    unused = tuple(v for v in group.loop_vars if v not in used)
-    if unused:
-        return group.loop_vars, unused
-    inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(tensor_def.ranges) if n != 1)
-    dims = memory_order(tensor_def)
-    first = {v: position for position, d in reversed(list(enumerate(dims))) for v in index[d].variables()}
-    return (*sorted(group.loop_vars, key=lambda v: first.get(v, 0)), *inner), inner
-
-
-def split_loop_vars(tensor_def: TensorDef, group: FusionGroup) -> None:
-    """Split loop variables where ``tensor_def`` is read at their quotient or remainder.
-
-    Afterward the kernel reads ``tensor_def`` at an index of plain loop variables.
-    """
-    for _ in range(MAX_LOOP_SPLITS):
-        atom = next(
-            (c for d in group.reads_of(tensor_def) for c in map(_find_div_or_mod, d.index) if c is not None), None
-        )
-        if atom is None or atom[0] not in group.loop_vars:
-            return
-        var, by = atom
-        quotient = exact_quotient(var.size, by)
-        if quotient is None:
-            return
-        high, low = LoopVar(f"{var.name}h", quotient), LoopVar(f"{var.name}l", by)
-        value = {var: variable(high) * by + variable(low)}
-
-        parts = {var: (high, low)}
-        group.loop_vars = _replace_vars(group.loop_vars, parts)
-        if group.reduction_vars is not None:
-            group.reduction_vars = _replace_vars(group.reduction_vars, parts)
-        group.stores = {m: tuple(i.replace(value) for i in index) for m, index in group.stores.items()}
-        group.analyze()
-
-
-def _replace_vars(variables: tuple[LoopVar, ...], parts: Mapping[LoopVar, tuple[LoopVar, ...]]) -> tuple[LoopVar, ...]:
-    """Replace loop variables by their parts; parts of size 1 are left out."""
-    return tuple(part for v in variables for part in parts.get(v, (v,)) if part.size != 1)
-
-
-def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
-    """Return ``(v, k)`` if an index contains ``v // k`` or ``v % k``, else None."""
-    variables = (atom.divided_variable() for atom in index.terms)
-    return next((pair for pair in variables if pair is not None), None)
-
-
-def memory_order(tensor_def: TensorDef) -> list[int]:
-    """Return the dimensions by descending stride, without those of size 1."""
-    dims = [d for d, n in enumerate(tensor_def.loop_ranges) if n != 1]
-    strides = static_sizes(tensor_def.stride)
-    if tensor_def.kind != "scatter" and strides is not None:
-        return sorted(dims, key=lambda d: -strides[d])
-    return dims
-
-
-def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, IndexExpr] | None:
-    """Express the second kernel's variables by the first's; None if their loops differ.
-
-    A kernel with a reduction must be the first: its loops may compute a kernel without one, not the reverse.
-    """
-    # The same loops in the same order, and the same of them reduced over if both kernels reduce.
-    sizes = [v.size for v in first.loop_vars]
-    if [v.size for v in second.loop_vars] == sizes and (
-        first.reduction_vars is None
-        or second.reduction_vars is None
-        or _reduction_positions(first) == _reduction_positions(second)
-    ):
-        if first.reduction_vars is None and second.reduction_vars is not None:
-            return None
-        return dict(zip(second.loop_vars, (variable(v) for v in first.loop_vars), strict=True))
-    # Two reductions with as many rows of the same length, of other dimensions: map rows to rows, columns to columns.
-    if first.reduction_vars is not None and second.reduction_vars is not None:
-        if not sizes_equal(product(v.size for v in first.outer_vars), product(v.size for v in second.outer_vars)):
-            return None
-        if not sizes_equal(
-            product(v.size for v in first.reduction_vars), product(v.size for v in second.reduction_vars)
-        ):
-            return None
-        return {
-            **_flat_mapping(first.outer_vars, second.outer_vars),
-            **_flat_mapping(first.reduction_vars, second.reduction_vars),
-        }
-    # Two pointwise kernels with as many iterations, of other dimensions: map the flat iteration number.
-    if first.reduction_vars is None and second.reduction_vars is None and sizes_equal(first.numel, second.numel):
-        return _flat_mapping(first.loop_vars, second.loop_vars)
-    return None
-
-
-def _read_same_elements(
-    first: FusionGroup, second: FusionGroup, shared: TensorDef, values: dict[LoopVar, IndexExpr]
-) -> bool:
-    """Return True if both kernels read a common element of ``shared`` in each iteration."""
-    indices = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
-    return bool(indices & {d.index for d in first.reads_of(shared)})
-
-
-def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) -> dict[LoopVar, IndexExpr] | None:
-    """Express an elementwise kernel's variables by a reduction's; None if not possible.
-
-    Each iteration of either reads one element of ``shared``, and the elementwise kernel in the order of memory.
-    """
-    if first.reduction_vars is None or second.reduction_vars is not None or first.has_scan or second.has_scan:
-        return None
-    rows, variables = static_product(v.size for v in first.outer_vars), [v for v in second.loop_vars if v.size != 1]
-    if rows is None or rows < MIN_REDUCTION_ROWS:
-        return None
-    for read in second.reads_of(shared):
-        memory = flatten(read.index, shared.stride)
-        steps = static_sizes(memory.terms.get(v, 0) for v in variables)
-        is_whole = is_bijection(read.index, shared.shape, second.loop_vars) and memory.terms.keys() == set(variables)
-        if not is_whole or steps is None or list(steps) != sorted(steps, reverse=True):
-            continue
-        for other in first.reads_of(shared):
-            if not _visits_each_element(shared, other.index, first.loop_vars):
-                continue
-            for strides in (contiguous_strides(shared.shape), shared.stride):
-                position, at = flatten(read.index, strides), flatten(other.index, strides)
-                order = _outermost_first(variables, position)
-                values = dict(zip(order, unflatten(at, tuple(v.size for v in order)), strict=True))
-                values |= {v: IndexExpr() for v in second.loop_vars if v.size == 1}
-                if position.replace(values) == at:
-                    return values
-    return None
-
-
-def _outermost_first(variables: list[LoopVar], position: IndexExpr) -> list[LoopVar]:
-    """Return variables by descending stride in a position; symbolic strides come last."""
-    return sorted(variables, key=lambda v: -(static_size(position.terms.get(v, 0)) or 0))
-
-
-def _reduction_positions(group: FusionGroup) -> list[bool]:
-    return [v in (group.reduction_vars or ()) for v in group.loop_vars]
-
-
-def _flat_mapping(first: tuple[LoopVar, ...], second: tuple[LoopVar, ...]) -> dict[LoopVar, IndexExpr]:
-    flat = flatten([variable(v) for v in first], row_major_strides(first))
-    return dict(zip(second, unflatten(flat, tuple(v.size for v in second)), strict=True))
-
-
-def _map_reduction_vars(group: FusionGroup, values: dict[LoopVar, IndexExpr]) -> tuple[LoopVar, ...] | None:
-    if group.reduction_vars is None:
-        return None
-    return tuple(next(iter(values[v].terms)) for v in group.reduction_vars)  # type: ignore[misc]
 
 
 def _why_not_recomputed(tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]) -> str | None:

@@ -11,7 +11,7 @@ from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.static_sizes import static_size
 
 if TYPE_CHECKING:
-    from engine.lowering.scheduler import FusionGroup
+    from engine.lowering.fusion.fusion_group import FusionGroup
 
 SPARSE_READ_RATIO = 16
 """A kernel that reads at most one in this many elements of a tensor recomputes them."""

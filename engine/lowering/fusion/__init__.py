@@ -1,0 +1,1 @@
+"""Assignment of operations to kernels, and the cost of fusing them."""
