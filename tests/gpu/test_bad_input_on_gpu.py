@@ -14,7 +14,7 @@ import torch
 
 import engine
 from engine.kernels.gpu_targets import default_target
-from engine.runtime import kernel_launchers, program_executor
+from engine.runtime import kernel_launchers, program_text
 
 pytestmark = pytest.mark.gpu
 
@@ -133,14 +133,14 @@ def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.M
     wanted = torch.softmax(x * 2, -1) + x
     torch.testing.assert_close(fast(x), wanted)
     torch.cuda.empty_cache()
-    original = program_executor.empty_strided_cuda
+    original = program_text.empty_strided_cuda
 
     def greedy(*args: object) -> torch.Tensor:
         torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         return original(*args)  # type: ignore[no-any-return]
 
     limit_to(1 << 29)
-    monkeypatch.setattr(program_executor, "empty_strided_cuda", greedy)
+    monkeypatch.setattr(program_text, "empty_strided_cuda", greedy)
     engine.reset()
     with engine.record() as session:
         again = engine.compile(lambda x: torch.softmax(x * 2, -1) + x, options={"mode": mode})

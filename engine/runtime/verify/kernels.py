@@ -23,7 +23,7 @@ from engine.ir.node_values import map_tensors
 from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
 from engine.runtime.cpu_launcher import cpu_launcher
-from engine.runtime.program_executor import runtime_asserts
+from engine.runtime.program_text import runtime_asserts
 from engine.runtime.verify.fp64_reference import fp64_values
 from engine.runtime.verify.kernels_in_worker import (
     BufferArgument,

@@ -11,7 +11,7 @@ import torch
 
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime import graph_pools, program_executor
+from engine.runtime import graph_pools, program_executor, program_text
 from tests.engine.lowering.trace_aten import trace_to_aten
 
 
@@ -47,7 +47,7 @@ def allocated_shapes(function: Any, *args: torch.Tensor) -> tuple[list[Any], lis
         return copy(tensor)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program_executor, "empty_strided_cpu", empty_strided)
+        patch.setattr(program_text, "empty_strided_cpu", empty_strided)
         patch.setattr(torch, "empty_strided", empty_strided)
         patch.setattr(torch.Tensor, "clone", clone)
         with graph_pools.outputs_in(pool):  # type: ignore[arg-type]

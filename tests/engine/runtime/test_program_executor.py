@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
-from engine.runtime.program_executor import with_expected_layout
+from engine.runtime.program_functions import with_expected_layout
 from engine.runtime.workers.process_pool import WorkerPool
 from tests.engine.kernels import handwritten_kernels
 

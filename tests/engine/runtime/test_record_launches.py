@@ -11,7 +11,7 @@ import torch
 import engine
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.records.session import FrameRecord
-from engine.runtime import program_executor, record_launches
+from engine.runtime import program_executor, program_text, record_launches
 from engine.runtime.cuda_graphs import CudaGraphReplay
 from engine.runtime.workers.process_pool import WorkerPool
 from tests.engine.runtime.test_cuda_graphs import Tape
@@ -56,13 +56,13 @@ def test_launches_are_grouped_by_shape_and_line(tmp_path: pathlib.Path) -> None:
 def test_programs_have_no_reports_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generated Python reports launches only while a session asks."""
     texts: list[str] = []
-    written = program_executor._ProgramWriter.text
+    written = program_text.ProgramWriter.text
 
-    def text(self: program_executor._ProgramWriter, *, checks: bool = True) -> str:
+    def text(self: program_text.ProgramWriter, *, checks: bool = True) -> str:
         texts.append(written(self, checks=checks))
         return texts[-1]
 
-    monkeypatch.setattr(program_executor._ProgramWriter, "text", text)
+    monkeypatch.setattr(program_text.ProgramWriter, "text", text)
     f = engine.compile(scores)
     x, w = torch.randn(8, 64), torch.randn(64)
     with engine.record() as plain:
