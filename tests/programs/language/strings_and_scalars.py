@@ -89,3 +89,37 @@ def number_that_varies_in_text(x, scale):
     except TypeError as error:
         text = str(error)
     return x * scale, f"{scale:.3f}", f"{scale!r:>8}", format(scale, "+.1f"), text
+
+
+class Measured:
+    """Converts to numbers, with another value for each kind."""
+
+    def __float__(self):
+        return 2.5
+
+    def __index__(self):
+        return 7
+
+
+class Opaque:
+    """Converts to no number."""
+
+
+@program(lambda: (torch.randn(3), Measured(), Opaque()))
+def objects_as_numbers_in_text(x, measured, opaque):
+    """``%`` converts an object by its methods; the error of one without names its class."""
+    texts = ["%.1f and %x" % (measured, measured)]
+    for template in ("%.1f", "%d", "%x"):
+        try:
+            texts.append(template % opaque)
+        except TypeError as error:
+            texts.append(str(error))
+    return x.sin(), *texts
+
+
+@program(lambda: (torch.tensor([1.0, 5.0, 2.0]),), breaks=1)
+def tensors_as_numbers_in_text(x):
+    """``%`` reads a tensor's value: a graph break on that line, with work around it."""
+    y = x * 2
+    text = "%.2f at %d" % (y.mean(), y.argmax())
+    return y.cos(), text

@@ -6,6 +6,7 @@ The proxies trace ``__str__``, ``__repr__`` and ``__format__`` of each part.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,41 +23,34 @@ class _FormattedContainers(metaclass=SlottedType):
     """The proxies by variable id; None while nothing is formatted."""
 
 
-class TextProxy:
-    """A proxy of a variable for string formatting, which ``%`` does not treat as a mapping."""
-
-    def __init__(self, tx: Tracer, value: Variable) -> None:
-        self.__tx = tx
-        self.__value = value
-
-    def __text(self, function: Any, *rest: Variable) -> str:
-        tx = self.__tx
-        shown = realize(tx, tx.wrap_static(function).call(tx, [self.__value, *rest], {}))
-        return str(shown.as_python_constant(tx))
-
-    def __str__(self) -> str:
-        return self.__text(str)
-
-    def __repr__(self) -> str:
-        return self.__text(repr)
-
-    def __format__(self, spec: str) -> str:
-        return self.__text(format, ConstantVariable(spec))
-
-    def __getattr__(self, name: str) -> Any:
-        return format_proxy(self.__tx, self.__value.get_attr(self.__tx, name))
+class FormatProxy:
+    """A proxy of a variable for string formatting."""
 
 
-class FormatProxy(TextProxy):
-    """A proxy whose items a format string may read."""
+_NUMBERS = {"__float__": float, "__int__": int, "__index__": operator.index}
 
-    def __init__(self, tx: Tracer, value: Variable) -> None:
-        super().__init__(tx, value)
-        self.__tx = tx
-        self.__value = value
 
-    def __getitem__(self, key: Any) -> Any:
-        return format_proxy(self.__tx, self.__value.get_item(self.__tx, ConstantVariable(key)))
+def _make_proxy(tx: Tracer, value: Variable, has_items: bool = True) -> Any:
+    """Return a proxy with the class name and the conversions to numbers of the value.
+
+    Errors show the class name. ``%`` treats an object with items as a mapping.
+    """
+
+    def constant(function: Any, *rest: Variable) -> Any:
+        return realize(tx, tx.wrap_static(function).call(tx, [value, *rest], {})).as_python_constant(tx)
+
+    methods: dict[str, Any] = {
+        "__str__": lambda _: str(constant(str)),
+        "__repr__": lambda _: str(constant(repr)),
+        "__format__": lambda _, spec: str(constant(format, ConstantVariable(spec))),
+        "__getattr__": lambda _, name: format_proxy(tx, value.get_attr(tx, name)),
+    }
+    if has_items:
+        methods["__getitem__"] = lambda _, key: format_proxy(tx, value.get_item(tx, ConstantVariable(key)))
+    for name, convert in _NUMBERS.items():
+        if not value.lacks_methods(name):
+            methods[name] = lambda _, convert=convert: constant(convert)
+    return type(value.python_type().__name__, (FormatProxy,), methods)()
 
 
 def format_proxy(tx: Tracer, value: Variable) -> Any:
@@ -74,7 +68,7 @@ def _proxy_for(tx: Tracer, value: Variable, known: dict[int, Any]) -> Any:
     try:
         return value.as_python_constant(tx)
     except NotPythonConstant:
-        return FormatProxy(tx, value)
+        return _make_proxy(tx, value)
 
 
 @contextlib.contextmanager
@@ -127,7 +121,9 @@ def _format_text(tx: Tracer, text: str, value: Variable) -> Variable:
 
     def format_now() -> str:
         proxy = format_proxy(tx, value)
-        return text % (TextProxy(tx, value) if is_no_mapping and isinstance(proxy, FormatProxy) else proxy)
+        if is_no_mapping and isinstance(proxy, FormatProxy):
+            proxy = _make_proxy(tx, value, False)
+        return str.__mod__(text, proxy)
 
     is_no_mapping = value.lacks_methods("__getitem__")
     return tx.fold_constant(format_now)
