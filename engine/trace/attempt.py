@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from bytecode.instr import InstrLocation
@@ -144,10 +144,9 @@ class TraceAttempt:
                 return self._break_before_raising(frame, start, skip)
             except UserException as error:
                 raised = error.exception.as_exception()
-                uncaught = SkipFrame("raises", raised.text if raised else error.exception.describe())
-                uncaught.stack = tx.user_stack()
-                self._retrace_as_uncompiled(uncaught.what)
-                raise uncaught from error
+                what = raised.text if raised else error.exception.describe()
+                self._retrace_as_uncompiled(what)
+                raise SkipFrame("raises", what, stack=tx.user_stack()) from error
             if outcome is not None:
                 assert frame.result is not None
                 return self._finish_at_return(frame, frame.result)
@@ -168,14 +167,15 @@ class TraceAttempt:
             # The long loops are the frame's own, not one call's.
             # Code after a break here would exceed the budget again.
             raise self._make_skip(reason, reason.stack, "its loops are too long to unroll") from reason
-        if 0 < reason.created_at < self.root_instruction_number:
-            raise RestartTracing(reason.created_at, reason) from reason
+        self._restart_at_creation(reason, reason)
         if (
             reason.inlined_breakpoint is not None
             and self.inlined_breakpoint is None
             and self._can_break_in_inlined_frame(frame, reason)
         ):
-            raise RestartTracing(self.root_instruction_number, reason, cut=reason.inlined_breakpoint) from reason
+            raise RestartTracing(
+                self.root_instruction_number, reason, inlined_breakpoint=reason.inlined_breakpoint
+            ) from reason
         if reason.kind == "internal" or start.has_effects_since(tx):
             raise RestartTracing(self.root_instruction_number, reason) from reason
         frame.kw_names = start.kw_names
@@ -196,8 +196,7 @@ class TraceAttempt:
         runs_finally = any(reaches_suspended_generator(v, 3) for v in stacks)
         if skip.kind != "raises" or runs_finally or not (is_caught or self._has_graph_before()):
             raise skip
-        raised = Unsupported("raises", skip.what)
-        raised.stack = skip.stack
+        raised = Unsupported("raises", skip.what, stack=skip.stack)
         self._pop_inlined_frames(frame)
         if start.has_effects_since(self.tx):
             raise RestartTracing(self.root_instruction_number, raised) from skip
@@ -214,7 +213,7 @@ class TraceAttempt:
         Uncompiled code may not raise there.
         """
         if self.tx.torch_state.read_is_compiling and self.tx.torch_state.is_compiling:
-            raise RestartTracing(0, Unsupported("retrace", f"compiled code raises here: {what}"), as_eager=True)
+            raise RestartTracing(0, Unsupported("retrace", f"compiled code raises here: {what}"), hide_compiler=True)
 
     def _retrace_with_known_rng(self, reason: Unsupported) -> None:
         """Retrace with concrete random numbers if Python needs to know one.
@@ -224,14 +223,14 @@ class TraceAttempt:
         """
         tx = self.tx
         if self._needs_rng_inputs:
-            raise RestartTracing(0, reason, draws="inputs")
+            raise RestartTracing(0, reason, rng_mode="inputs")
         if (
             not tx.random_state.mode
             and tx.random_state.is_used
             and not tx.inputs.saw_tensor
             and not self.request.entry_index
         ):
-            raise RestartTracing(0, reason, draws="known")
+            raise RestartTracing(0, reason, rng_mode="known")
 
     @property
     def _needs_rng_inputs(self) -> bool:
@@ -318,10 +317,11 @@ class TraceAttempt:
                 raise SkipFrame(error.kind, error.what) from error
         if self._needs_rng_inputs:
             reason = Unsupported("retrace", "tensors depend on random numbers")
-            raise RestartTracing(0, reason, draws="inputs")
+            raise RestartTracing(0, reason, rng_mode="inputs")
         is_idle = not tx.graph.op_count and not tx.inputs.saw_tensor and not self.options.fullgraph
         if tx.torch_state.read_is_compiling and tx.torch_state.is_compiling and is_idle:
-            raise RestartTracing(0, Unsupported("retrace", "there is no tensor operation to compile"), as_eager=True)
+            reason = Unsupported("retrace", "there is no tensor operation to compile")
+            raise RestartTracing(0, reason, hide_compiler=True)
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         self._check_unsupported_mutations()
         try:
@@ -330,20 +330,18 @@ class TraceAttempt:
             cg.fill_deferred()
             effects = emit_side_effects(self.tx, cg)
             if cg.writes_root_cells:
-                self._store_cells(frame, cg)
+                cg.store_root_cells(frame)
         except Unsupported as error:
-            if 0 < error.created_at < self.root_instruction_number:
-                raise RestartTracing(error.created_at, error) from error
+            self._restart_at_creation(error, error)
             raise SkipFrame(error.kind, error.what) from error
         cg.restore_grad_mode()
         cg.body.return_value()
         return self._make_traced_frame(frame, cg, effects, (), ())
 
-    def _store_cells(self, frame: Frame, cg: PyCodegen) -> None:
-        for name in frame.code.co_cellvars:
-            cell = frame.cells.get(name)
-            if cell is not None:
-                cg.store_root_cell(name, cell)
+    def _restart_at_creation(self, error: Unsupported, reason: Unsupported) -> None:
+        """Break where Python can create the object that prevents resuming, if that is earlier."""
+        if 0 < error.created_at < self.root_instruction_number:
+            raise RestartTracing(error.created_at, reason) from error
 
     def _check_unsupported_mutations(self) -> None:
         for cached in self.tx.side_effects.externally_cached.values():
@@ -399,13 +397,11 @@ class TraceAttempt:
             TracingFinished: the graph ended here.
             RestartTracing: the graph cannot end here.
         """
-        tx, restart, cut = self.tx, self.restart, self.inlined_breakpoint
+        tx, restart, breakpoint = self.tx, self.restart, self.inlined_breakpoint
         assert restart is not None
-        assert cut is not None
-        if len(tx.call_stack.frames) != cut.depth + 1 or (innermost.code, innermost.op.offset) != (
-            cut.code,
-            cut.offset,
-        ):
+        assert breakpoint is not None
+        is_here = (innermost.code, innermost.op.offset) == (breakpoint.code, breakpoint.offset)
+        if not is_here or len(tx.call_stack.frames) != breakpoint.depth + 1:
             return
         if innermost.exc_stack:
             self._retrace_as_uncompiled(innermost.exc_stack[-1].describe())
@@ -434,7 +430,7 @@ class TraceAttempt:
     ) -> TracedFrame:
         spans = reason.stack or self.tx.user_stack()
         if self.options.fullgraph or (reason.error_on_graph_break and not is_recorded):
-            self._raise_graph_break(make_break_record(reason.kind, reason.what, spans, skipped=False))
+            raise_graph_break(make_break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
         if frame.exc_stack:
             self._retrace_as_uncompiled(frame.exc_stack[-1].describe())
@@ -452,8 +448,7 @@ class TraceAttempt:
         try:
             effects = _emit_break(self.tx, cg, resumption)
         except Unsupported as error:
-            if 0 < error.created_at < self.root_instruction_number:
-                raise RestartTracing(error.created_at, _reason_at_later_break(error, reason)) from error
+            self._restart_at_creation(error, _reason_at_later_break(error, reason))
             raise self._make_skip(reason, spans, error.what, error.kind) from error
         records = () if is_recorded else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
         return self._make_traced_frame(frame, cg, effects, records, tuple(resumption.resume_slots))
@@ -464,7 +459,7 @@ class TraceAttempt:
             not self.tx.graph.op_count
             and not self.tx.inputs.saw_tensor
             and resume_info(frame.code) is None
-            and not self._arguments_reach_tensors()
+            and not any(holds_tensor(v, 3) for v in self.request.arguments.values())
             and not self._references_torch(frame)
         )
 
@@ -476,16 +471,8 @@ class TraceAttempt:
         return any(v is torch or isinstance(v, (torch.Tensor, torch.nn.Module)) for v in named)
 
     def _make_skip(self, reason: Unsupported, spans: tuple[Span, ...], where: str, also: str = "") -> SkipFrame:
-        skip = SkipFrame(reason.kind, f"{reason.what}; the whole function runs as plain Python ({where})", also)
-        skip.stack = spans
-        return skip
-
-    def _arguments_reach_tensors(self) -> bool:
-        return any(holds_tensor(v, 3) for v in self.request.arguments.values())
-
-    def _raise_graph_break(self, record: BreakRecord) -> None:
-        text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
-        raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))
+        what = f"{reason.what}; the whole function runs as plain Python ({where})"
+        return SkipFrame(reason.kind, what, also, stack=spans)
 
     def _make_traced_frame(
         self,
@@ -517,12 +504,12 @@ class TraceAttempt:
                 graph = replace(
                     graph, autograd_uses_after_break=next((asks for f in frames if (asks := find_autograd_use(f))), "")
                 )
-        inlined, steps = self.inlined_calls_and_steps()
+        inlined_calls, steps = self.inlined_calls_and_steps()
         records_trace = current_session() is not None or self.step_recorder is not None
         record = TraceRecord(
             instruction_records(frame.code) if records_trace else (),
             instruction_records(code) if records_trace else (),
-            inlined,
+            inlined_calls,
             breaks,
             effects,
             steps,
@@ -539,9 +526,14 @@ class TraceAttempt:
 
     def inlined_calls_and_steps(self) -> tuple[Any, Any]:
         """Return the inlined calls and the steps recorded so far."""
-        return tuple(
-            self.tx.call_stack.inlined_calls.values()
-        ), self.step_recorder.step_records() if self.step_recorder is not None else ()
+        steps = () if self.step_recorder is None else self.step_recorder.step_records()
+        return tuple(self.tx.call_stack.inlined_calls.values()), steps
+
+
+def raise_graph_break(record: BreakRecord) -> NoReturn:
+    """Raise the error that a graph break is under ``fullgraph``, with its source line."""
+    text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
+    raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))
 
 
 def _reason_at_later_break(error: Unsupported, later: Unsupported) -> Unsupported:

@@ -26,7 +26,7 @@ from engine.ir.sources.base import GlobalsNamespace, Source, UnreadableSourceErr
 from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.torch_private.autograd import set_grad_enabled
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_call_plan import plan_graph_call, with_rerun_plan
 from engine.trace.variables.base import ConstantVariable, Variable
@@ -132,6 +132,12 @@ class PyCodegen:
             self.body.emit("STORE_DEREF", CellVar(name))
         elif cell.root_frame_name and not cell.was_empty:
             self.body.emit("DELETE_DEREF", CellVar(name))
+
+    def store_root_cells(self, frame: Frame) -> None:
+        """Store the contents of a frame's own cells, which resume functions and closures share."""
+        for name in frame.code.co_cellvars:
+            if name in frame.cells:
+                self.store_root_cell(name, frame.cells[name])
 
     def load_all(self, values: Iterable[Variable]) -> None:
         """Push variables in order."""

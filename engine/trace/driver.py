@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import linecache
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +22,7 @@ from engine.process_state import FAKE_TENSOR_LOGGER, higher_recursion_limit, sil
 from engine.records.trace import DiscardedAttempt, TraceRecord
 from engine.torch_private.dispatch import PreserveDispatchKeyGuard
 from engine.torch_private.fake_tensors import TracingContext, tracing
-from engine.trace.attempt import TraceAttempt
+from engine.trace.attempt import TraceAttempt, raise_graph_break
 from engine.trace.exc import RestartTracing, SkipFrame, TracerException, TracingFinished
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.interpreter_loop import describe_internal_error
@@ -140,8 +139,7 @@ def _make_skipped_frame(
     stack = skip.stack or (span_of(code, 0),)
     record = make_break_record(skip.kind, skip.what, stack, skipped=True, also=skip.also)
     if options.fullgraph and skip.kind != "raises":
-        text = "".join(linecache.getlines(record.span.file)) if record.span is not None else ""
-        raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))
+        raise_graph_break(record)
     inlined, steps = parts or ((), ())
     records_trace = current_session() is not None
     trace_record = TraceRecord(instruction_records(code) if records_trace else (), (), inlined, (record,), (), steps)

@@ -32,18 +32,25 @@ class InlinedBreakpoint:
     offset: int
 
 
-class Unsupported(TracerException):
-    """Unsupported code: the graph ends at the root frame's current instruction.
+class BreakReason(TracerException):
+    """A reason why Python runs code; ``kind`` is an id in ``reasons.BREAK_REASONS``.
 
-    ``kind`` is an id in ``reasons.BREAK_REASONS``.
+    ``stack`` is the user's call stack, outermost frame first; it is empty until a handler fills it in.
     """
 
-    def __init__(self, kind: str, what: str) -> None:
+    def __init__(self, kind: str, what: str, stack: tuple[Span, ...]) -> None:
         super().__init__(f"{kind}: {what}")
         self.kind = kind
         self.what = what
-        self.stack: tuple[Span, ...] = ()
-        self.created_at = 0
+        self.stack = stack
+
+
+class Unsupported(BreakReason):
+    """Unsupported code: the graph ends at the root frame's current instruction."""
+
+    def __init__(self, kind: str, what: str, *, created_at: int = 0, stack: tuple[Span, ...] = ()) -> None:
+        super().__init__(kind, what, stack)
+        self.created_at = created_at
         """Number of the root instruction that created the object which prevents resuming; else 0.
 
         Python can run that instruction instead.
@@ -69,18 +76,15 @@ class BreakGraph:
             raise Unsupported(self.kind, self.what) from error
 
 
-class SkipFrame(TracerException):
-    """The whole frame runs as plain Python. ``kind`` is an id in ``reasons.BREAK_REASONS``.
+class SkipFrame(BreakReason):
+    """The whole frame runs as plain Python.
 
     ``also`` is the id of the reason why no resume function could continue after the graph break ``kind``.
     """
 
-    def __init__(self, kind: str, what: str, also: str = "") -> None:
-        super().__init__(f"{kind}: {what}")
-        self.kind = kind
-        self.what = what
+    def __init__(self, kind: str, what: str, also: str = "", *, stack: tuple[Span, ...] = ()) -> None:
+        super().__init__(kind, what, stack)
         self.also = also
-        self.stack: tuple[Span, ...] = ()
 
 
 class UserException(TracerException):
@@ -101,27 +105,27 @@ class RestartTracing(TracerException):
 
     def __init__(
         self,
-        executed: int,
+        break_before: int,
         reason: Unsupported,
         *,
-        as_eager: bool = False,
-        cut: InlinedBreakpoint | None = None,
-        draws: str = "",
+        hide_compiler: bool = False,
+        inlined_breakpoint: InlinedBreakpoint | None = None,
+        rng_mode: str = "",
     ) -> None:
         super().__init__(str(reason))
-        self.break_before = executed
+        self.break_before = break_before
         self.reason = reason
-        self.hide_compiler = as_eager
+        self.hide_compiler = hide_compiler
         """True to hide the compiler: ``is_compiling()`` returns False in the next attempt.
 
         The frame has nothing to compile, or its code for a compiler raises.
         """
-        self.inlined_breakpoint = cut
+        self.inlined_breakpoint = inlined_breakpoint
         """Point inside the calls of that instruction where the graph ends instead."""
-        self.rng_mode = draws
-        """Treatment of Python's random numbers: "specialized", "inputs", or "" if undecided.
+        self.rng_mode = rng_mode
+        """Treatment of Python's random numbers: "known", "inputs", or "" if undecided.
 
-        "specialized" guards the RNG states; "inputs" makes the random numbers graph inputs.
+        "known" guards the RNG states; "inputs" makes the random numbers graph inputs.
         """
 
 

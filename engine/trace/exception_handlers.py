@@ -32,7 +32,7 @@ def set_exception_context(tx: Tracer, error: Variable) -> None:
     error.set_attr(tx, "__context__", before)
 
 
-def jump_to_handler(tx: Tracer, frame: Frame, error: Variable) -> bool:
+def jump_to_handler(frame: Frame, error: Variable) -> bool:
     """Jump to the exception handler of the current instruction; return False if there is none."""
     handler = frame.decoded.handlers[frame.op.index]
     if handler is None:

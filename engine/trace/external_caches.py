@@ -53,11 +53,8 @@ class ExternallyCached(NamedTuple):
         The code uses the object in a way that later calls can observe. Therefore the cache becomes opaque.
         """
         mark_cache_opaque(self.cache)
-        reason = Unsupported(
-            "function-cache", f"{self.variable.describe()}, which a cache also returns to later calls, {description}"
-        )
-        reason.created_at = self.created_at
-        return reason
+        what = f"{self.variable.describe()}, which a cache also returns to later calls, {description}"
+        return Unsupported("function-cache", what, created_at=self.created_at)
 
     def is_mutated(self) -> bool:
         """Return True if the variable is a tensor that was mutated in place."""

@@ -99,7 +99,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Va
         tx.call_stack.frames.pop()
     if raised is not None:
         frame.push(NONE)  # CPython pushes it too; handlers of ``yield from`` expect it
-        if not jump_to_handler(tx, frame, raised):
+        if not jump_to_handler(frame, raised):
             _mark_finished(frame)
             raise _convert_stop_iteration(tx, UserException(raised))
     item = _run_to_next_yield(tx, generator)

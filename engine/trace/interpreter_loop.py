@@ -36,14 +36,15 @@ def run_instruction(tx: Tracer, frame: Frame) -> Any:
     op = frame.decoded.ops[frame.next_index]
     frame.op = op
     frame.next_index += 1
-    tx.instruction_counter.instruction_count += 1
-    frame.instruction_number = tx.instruction_counter.instruction_count
-    if tx.instruction_counter.instruction_count == tx.instruction_counter.breakpoint_at:
-        tx.instruction_counter.on_breakpoint(frame)
-    if tx.instruction_counter.instruction_count > config.instruction_budget:
-        raise Unsupported("budget", f"{tx.instruction_counter.instruction_count} instructions were traced")
-    if tx.instruction_counter.instruction_hook is not None:
-        return tx.instruction_counter.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
+    counter = tx.instruction_counter
+    counter.instruction_count += 1
+    frame.instruction_number = counter.instruction_count
+    if counter.instruction_count == counter.breakpoint_at:
+        counter.on_breakpoint(frame)
+    if counter.instruction_count > config.instruction_budget:
+        raise Unsupported("budget", f"{counter.instruction_count} instructions were traced")
+    if counter.instruction_hook is not None:
+        return counter.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
     return dispatch_opcode(tx, frame, op)
 
 
@@ -68,26 +69,21 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
                 graph_break.inlined_breakpoint = find_inlined_breakpoint(tx)
         raise
     except NotPythonConstant:
-        unknown = Unsupported(
-            "unsupported-operation", "this line needs the Python value of an object that is known only at run time"
-        )
-        unknown.stack = tx.user_stack()
-        raise unknown from None
+        what = "this line needs the Python value of an object that is known only at run time"
+        raise Unsupported("unsupported-operation", what, stack=tx.user_stack()) from None
     except UserException as error:
         if error.is_unhandled_yet:
             error.is_unhandled_yet = False
             if op.opname != "RERAISE":
                 set_exception_context(tx, error.exception)
-        if not jump_to_handler(tx, frame, error.exception):
+        if not jump_to_handler(frame, error.exception):
             raise
         return None
     except (TracerException, ConstraintViolation, RecursionError, MemoryError):
         raise
     except Exception as error:
         # An internal error ends the graph here. Python runs the instruction.
-        defect = Unsupported("internal", describe_internal_error(error))
-        defect.stack = tx.user_stack()
-        raise defect from error
+        raise Unsupported("internal", describe_internal_error(error), stack=tx.user_stack()) from error
 
 
 def describe_internal_error(error: Exception) -> str:

@@ -20,9 +20,9 @@ def append_node(tx: Tracer, target: Any, args: Sequence[Any] = (), example: Any 
     return node
 
 
-def emit_effect(tx: Tracer, target: Any, args: Sequence[Any] = (), example: Any = None) -> torch.fx.Node:
+def emit_effect(tx: Tracer, target: Any, args: Sequence[Any] = ()) -> torch.fx.Node:
     """Append a call that changes state and may raise, where a handler of the user may see it."""
-    node = append_node(tx, target, args, example)
+    node = append_node(tx, target, args)
     tx.fallback.update_op_in_try_block()
     return node
 

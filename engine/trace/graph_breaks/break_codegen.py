@@ -29,40 +29,25 @@ _CONDITIONAL_JUMPS: dict[str, bool] = {
 _ITERATOR_CONSUMERS = frozenset(("LIST_EXTEND", "SET_UPDATE", "UNPACK_SEQUENCE", "UNPACK_EX", "CONTAINS_OP"))
 """Instructions that consume the iterator on top of the stack."""
 
-_STACK_EFFECTS: dict[str, tuple[int, int]] = {
-    "BINARY_OP": (2, 1),
-    "BINARY_SUBSCR": (2, 1),
-    "BINARY_SLICE": (3, 1),
-    "STORE_SUBSCR": (3, 0),
-    "STORE_SLICE": (4, 0),
-    "DELETE_SUBSCR": (2, 0),
-    "COMPARE_OP": (2, 1),
-    "CONTAINS_OP": (2, 1),
-    "IS_OP": (2, 1),
-    "UNARY_NEGATIVE": (1, 1),
-    "UNARY_POSITIVE": (1, 1),
-    "UNARY_INVERT": (1, 1),
-    "UNARY_NOT": (1, 1),
-    "TO_BOOL": (1, 1),
-    "STORE_ATTR": (2, 0),
-    "DELETE_ATTR": (1, 0),
-    "GET_ITER": (1, 1),
-    "IMPORT_NAME": (2, 1),
-    "IMPORT_FROM": (1, 2),
-    "LIST_TO_TUPLE": (1, 1),
-    "FORMAT_SIMPLE": (1, 1),
-    "FORMAT_WITH_SPEC": (2, 1),
-    "CONVERT_VALUE": (1, 1),
-    "GET_LEN": (1, 2),
-    "BUILD_TEMPLATE": (2, 1),
-    "LOAD_BUILD_CLASS": (0, 1),
-    "MATCH_CLASS": (3, 1),
-    "MATCH_KEYS": (2, 3),
-    "DELETE_GLOBAL": (0, 0),
-    "BEFORE_WITH": (1, 2),
-    "CHECK_EXC_MATCH": (2, 2),
+_OPCODES_BY_STACK_EFFECT: dict[tuple[int, int], str] = {
+    (0, 0): "DELETE_GLOBAL",
+    (0, 1): "LOAD_BUILD_CLASS",
+    (1, 0): "DELETE_ATTR",
+    (
+        1,
+        1,
+    ): "UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT TO_BOOL GET_ITER LIST_TO_TUPLE FORMAT_SIMPLE CONVERT_VALUE",
+    (1, 2): "IMPORT_FROM GET_LEN BEFORE_WITH",
+    (2, 0): "DELETE_SUBSCR STORE_ATTR",
+    (2, 1): "BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP IS_OP IMPORT_NAME FORMAT_WITH_SPEC BUILD_TEMPLATE",
+    (2, 2): "CHECK_EXC_MATCH",
+    (2, 3): "MATCH_KEYS",
+    (3, 0): "STORE_SUBSCR",
+    (3, 1): "BINARY_SLICE MATCH_CLASS",
+    (4, 0): "STORE_SLICE",
 }
-"""Instructions that only use the top of the stack: how many values they pop and push."""
+"""Instructions that only use the top of the stack, by how many values they pop and push."""
+_STACK_EFFECTS = {name: effect for effect, names in _OPCODES_BY_STACK_EFFECT.items() for name in names.split()}
 
 
 def stack_effect(op: DecodedInstruction) -> tuple[int, int] | None:
@@ -97,7 +82,7 @@ def stack_effect(op: DecodedInstruction) -> tuple[int, int] | None:
 class BreakCodegen(ResumeCodegen):
     """Emitter of the graph break at one instruction of a frame: Python runs this instruction."""
 
-    def emit(self, replay: Callable[[], None]) -> None:
+    def emit(self, emit_side_effects: Callable[[], None]) -> None:
         """Emit all code after the graph; ``emit_side_effects`` emits the side effects.
 
         Raises:
@@ -113,8 +98,8 @@ class BreakCodegen(ResumeCodegen):
         ]
         # Python closes a suspended generator also if the broken instruction raises. Its local must exist by then.
         self.reconstruct([*dated, *(v for v in self.frame.locals.values() if v.holds_suspended_generator)])
-        self.store_cells()
-        _EMITTERS.get(self.op.opname, BreakCodegen._stack_only)(self, replay)
+        self.cg.store_root_cells(self.frame)
+        _EMITTERS.get(self.op.opname, BreakCodegen._stack_only)(self, emit_side_effects)
         self.emit_handler()
 
     @contextlib.contextmanager
@@ -157,10 +142,10 @@ class BreakCodegen(ResumeCodegen):
 
     # One emitter for each kind of break.
 
-    def _jump(self, replay: Callable[[], None]) -> None:
+    def _jump(self, emit_side_effects: Callable[[], None]) -> None:
         below, (condition,) = self._store_operands(1)
         self._materialize_both_branches()
-        replay()
+        emit_side_effects()
         label = Label()
         with self._in_try_block():
             self.cg.body.load(condition)
@@ -176,10 +161,10 @@ class BreakCodegen(ResumeCodegen):
         self._pop_exc()
         self.return_resume_call(if_false)
 
-    def _for_iter(self, replay: Callable[[], None]) -> None:
+    def _for_iter(self, emit_side_effects: Callable[[], None]) -> None:
         below, (iterator,) = self._store_operands(1)
         self._materialize_both_branches()
-        replay()
+        emit_side_effects()
         label = Label()
         with self._in_try_block():
             self._load_iterator(self.stack[-1], iterator)
@@ -192,7 +177,7 @@ class BreakCodegen(ResumeCodegen):
         self._pop_exc()
         self.return_resume_call(ResumeTarget(index_after_loop(self.op.target), [*below]))
 
-    def _call(self, replay: Callable[[], None]) -> None:
+    def _call(self, emit_side_effects: Callable[[], None]) -> None:
         cg, op = self.cg, self.op
         if op.opname == "CALL_FUNCTION_EX":
             count = 2 if RULES.mapping_is_optional else 1 + (op.arg & 1)
@@ -206,7 +191,7 @@ class BreakCodegen(ResumeCodegen):
         else:
             fn, beside = (pair[1], NULL) if pair[0] is NULL else pair
         callee, *names = self.load_to_temps([v for v in (fn, beside, *args) if v is not NULL])
-        replay()
+        emit_side_effects()
         with self._in_try_block():
             cg.load_callable_dispatched(lambda: cg.body.load(callee))
             for name in names:
@@ -231,10 +216,10 @@ class BreakCodegen(ResumeCodegen):
             out.emit("KW_NAMES", self.frame.kw_names)
         out.call(count)
 
-    def _load_attr(self, replay: Callable[[], None]) -> None:
+    def _load_attr(self, emit_side_effects: Callable[[], None]) -> None:
         as_method = self.op.opname == "LOAD_METHOD" or (RULES.load_attr_has_flag and bool(self.op.arg & 1))
         below, (of,) = self._store_operands(1)
-        replay()
+        emit_side_effects()
         with self._in_try_block():
             self.cg.body.load(of)
             self.cg.body.attribute(self.op.argval)
@@ -243,9 +228,9 @@ class BreakCodegen(ResumeCodegen):
         pair: list[Variable | str] = [attribute_temp, NULL] if RULES.null_above_callable else [NULL, attribute_temp]
         self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, *(pair if as_method else [attribute_temp])]))
 
-    def _load_special(self, replay: Callable[[], None]) -> None:
+    def _load_special(self, emit_side_effects: Callable[[], None]) -> None:
         below, (of,) = self._store_operands(1)
-        replay()
+        emit_side_effects()
         with self._in_try_block():
             self.cg.body.callable(lambda: self.cg.load_const(load_special_method))
             self.cg.body.load(of)
@@ -255,34 +240,34 @@ class BreakCodegen(ResumeCodegen):
         self._pop_exc()
         self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, attribute_temp, NULL]))
 
-    def _with_except(self, replay: Callable[[], None]) -> None:
+    def _with_except(self, emit_side_effects: Callable[[], None]) -> None:
         """Emit a call of ``__exit__`` with the exception that passes a ``with`` block.
 
         The instruction leaves its operands on the stack.
         """
         self.reconstruct(self.stack)
-        replay()
+        emit_side_effects()
         with self._in_try_block():
             self.cg.body.callable(lambda: self.cg.load_const(call_exit))
             self.load_all([self.stack[EXIT_FROM_TOP], self.stack[-1]])
             self.cg.body.call(2)
         self._resume_next(self.stack, 1)
 
-    def _raise(self, replay: Callable[[], None]) -> None:
+    def _raise(self, emit_side_effects: Callable[[], None]) -> None:
         """Emit a ``raise`` of an unknown object; only a handler can follow it."""
         self.reconstruct(self.stack)
-        replay()
+        emit_side_effects()
         with self._in_try_block():
             self.load_all(self.stack[len(self.stack) - self.op.arg :])
             self.cg.body.extend([self._broken_instruction()])
 
-    def _stack_only(self, replay: Callable[[], None]) -> None:
+    def _stack_only(self, emit_side_effects: Callable[[], None]) -> None:
         counts = stack_effect(self.op)
         if counts is None:
             raise Unsupported("break-position", f"no graph break is possible at the instruction {self.op.opname}")
         takes, leaves = counts
         below, names = self._store_operands(takes)
-        replay()
+        emit_side_effects()
         with self._in_try_block():
             for name in names[:-1]:
                 self.cg.body.load(name)

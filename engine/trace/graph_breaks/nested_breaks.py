@@ -148,7 +148,7 @@ class NestedBreakCodegen:
         """Resume functions that the emitted code calls."""
         return [slot for level in self.frame_codegens for slot in level.resume_slots]
 
-    def emit(self, replay: Callable[[], None]) -> None:
+    def emit(self, emit_side_effects: Callable[[], None]) -> None:
         """Emit all code after the graph; ``emit_side_effects`` emits the side effects.
 
         Raises:
@@ -156,7 +156,7 @@ class NestedBreakCodegen:
         """
         *outer, inner = self.frame_codegens
         root = self.frame_codegens[0]
-        root.store_cells()
+        self.cg.store_root_cells(root.frame)
         for level in outer:
             self._materialize_live(level, level.op.index + 1)
             if level.handler is not None:
@@ -165,7 +165,7 @@ class NestedBreakCodegen:
         self._materialize_live(inner, start)
         for level in self.frame_codegens:
             level.check_exc_stack()
-        replay()
+        emit_side_effects()
         for n in range(len(outer), 0, -1):
             self._emit_rest_of_frame(n, start)
         root.return_resume_call(ResumeTarget(root.op.index + 1, [*root.stack, self.result]))

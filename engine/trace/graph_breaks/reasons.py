@@ -40,36 +40,17 @@ def make_break_record(kind: str, what: str, stack: tuple[Span, ...], *, skipped:
     )
 
 
-_CALL_KINDS = {
-    "_io.BytesIO": "memory-buffer",
-    "_io.StringIO": "memory-buffer",
-    "_datetime": "clock",
-    "_io": "file-system",
-    "_posixsubprocess": "process-or-network",
-    "_signal": "process-or-network",
-    "_socket": "process-or-network",
-    "_thread": "process-or-network",
-    "_queue": "process-or-network",
-    "datetime": "clock",
-    "gc": "interpreter-state",
-    "io": "file-system",
-    "multiprocessing": "process-or-network",
-    "nt": "file-system",
-    "numpy": "numpy-function",
-    "os": "file-system",
-    "pathlib": "file-system",
-    "posix": "file-system",
-    "shutil": "file-system",
-    "socket": "process-or-network",
-    "subprocess": "process-or-network",
-    "sys": "interpreter-state",
-    "tempfile": "file-system",
-    "threading": "process-or-network",
-    "time": "clock",
-    "torch.utils.data": "data-loader",
-    "tracemalloc": "interpreter-state",
+_CALLABLES_BY_KIND = {
+    "clock": "_datetime datetime time",
+    "data-loader": "torch.utils.data",
+    "file-system": "_io io nt os pathlib posix shutil tempfile",
+    "interpreter-state": "gc sys tracemalloc",
+    "memory-buffer": "_io.BytesIO _io.StringIO",
+    "numpy-function": "numpy",
+    "process-or-network": "_posixsubprocess _queue _signal _socket _thread multiprocessing socket subprocess threading",
 }
-"""Start of the full name of a callable -> id that says more than "unknown-call"."""
+"""Starts of full names of callables, by the id that says more than "unknown-call"."""
+_CALL_KINDS = {name: kind for kind, names in _CALLABLES_BY_KIND.items() for name in names.split()}
 
 
 def unknown_call_kind(function: Any) -> str:

@@ -152,15 +152,6 @@ class ResumeCodegen:
         self.load_all(values)
         return [self.pop_to_temp() for _ in values][::-1]
 
-    def store_cells(self) -> None:
-        """Store the contents of the frame's own cells.
-
-        Resume functions and closures share these cells.
-        """
-        for name in self.code.co_cellvars:
-            if name in self.frame.cells:
-                self.cg.store_root_cell(name, self.frame.cells[name])
-
     def return_resume_call(self, outcome: ResumeTarget) -> None:
         """Return the result of the rest of the function.
 

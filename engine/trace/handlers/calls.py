@@ -24,23 +24,14 @@ def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:
     return (above, args) if below is NULL else (below, [above, *args])
 
 
-@handles("CALL")
+@handles("CALL", "CALL_KW")
 def _call(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    names, frame.kw_names = frame.kw_names, ()
+    keyword_names, frame.kw_names = frame.kw_names, ()
+    if op.opname == "CALL_KW":
+        keyword_names = realize(tx, frame.stack.pop()).as_python_constant(tx)
     fn, args = pop_call(frame, op.arg)
-    _invoke(tx, frame, fn, args, names)
-
-
-@handles("CALL_KW")
-def _call_kw(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    names = realize(tx, frame.stack.pop()).as_python_constant(tx)
-    fn, args = pop_call(frame, op.arg)
-    _invoke(tx, frame, fn, args, names)
-
-
-def _invoke(tx: Tracer, frame: Frame, fn: Variable, args: list[Variable], names: tuple[str, ...]) -> None:
-    split = len(args) - len(names)
-    kwargs = dict(zip(names, args[split:], strict=True))
+    split = len(args) - len(keyword_names)
+    kwargs = dict(zip(keyword_names, args[split:], strict=True))
     tx.call_stack.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args[:split], kwargs))
 

@@ -75,16 +75,11 @@ def _to_tuple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(TupleVariable(list(sequence_items(tx, frame.stack.pop()))))
 
 
-@handles("SET_ADD")
-def _add(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+@handles("SET_ADD", "SET_UPDATE")
+def _extend_set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = frame.stack.pop()
-    realize(tx, frame.stack[-op.arg]).call_method(tx, "add", [value], {})
-
-
-@handles("SET_UPDATE")
-def _update_set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = frame.stack.pop()
-    realize(tx, frame.stack[-op.arg]).call_method(tx, "update", [value], {})
+    method = "add" if op.opname == "SET_ADD" else "update"
+    realize(tx, frame.stack[-op.arg]).call_method(tx, method, [value], {})
 
 
 @handles("MAP_ADD")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.bytecode.opcodes import EXIT_FROM_TOP, unsupported_reason
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import BreakGraph, Unsupported, UserException
-from engine.trace.handlers.load_store import push_method
+from engine.trace.handlers.load_store import push_loaded
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
 from engine.trace.variables.exceptions.exceptions import (
@@ -91,7 +91,7 @@ def _load_special(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if name not in ("__enter__", "__exit__"):
         raise Unsupported("unsupported-opcode", unsupported_reason("BEFORE_ASYNC_WITH"))
     _check_manager(tx, manager, name)
-    push_method(frame, manager.get_attr(tx, name))
+    push_loaded(frame, manager.get_attr(tx, name), with_null=True)
 
 
 def _check_manager(tx: Tracer, manager: Variable, name: str) -> None:

@@ -23,11 +23,6 @@ def _yield(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     return YIELD
 
 
-@handles("GET_YIELD_FROM_ITER")
-def _yield_from_iter(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(realize(tx, realize(tx, frame.stack.pop()).get_iterator(tx)))
-
-
 @handles("SEND")
 def _send(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     sent = realize(tx, frame.stack.pop())

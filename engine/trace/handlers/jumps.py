@@ -19,15 +19,10 @@ _IF_TRUE = ("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_I
 _IF_FALSE = ("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 
 
-@handles(*_IF_TRUE)
-def _if_true(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if _branch_condition(tx, frame, realize(tx, frame.stack.pop()), on_true=op.target, on_false=frame.next_index):
-        frame.next_index = op.target
-
-
-@handles(*_IF_FALSE)
-def _if_false(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if not _branch_condition(tx, frame, realize(tx, frame.stack.pop()), on_true=frame.next_index, on_false=op.target):
+@handles(*_IF_TRUE, *_IF_FALSE)
+def _jump_if(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    condition = realize(tx, frame.stack.pop())
+    if _branch_condition(tx, frame, condition, op, frame.next_index) == (op.opname in _IF_TRUE):
         frame.next_index = op.target
 
 
@@ -35,31 +30,28 @@ def _if_false(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _to_bool(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     """Evaluate the boolean on which the next instruction branches (Python 3.13 and later)."""
     value = realize(tx, frame.stack.pop())
-    jump = frame.decoded.ops[frame.next_index]
-    after = frame.next_index + 1
-    if jump.opname in _IF_TRUE:
-        truth = _branch_condition(tx, frame, value, on_true=jump.target, on_false=after)
-    elif jump.opname in _IF_FALSE:
-        truth = _branch_condition(tx, frame, value, on_true=after, on_false=jump.target)
-    elif jump.opname == "UNARY_NOT":  # It asks for the boolean itself, and keeps that of the data in the graph.
+    following = frame.decoded.ops[frame.next_index]
+    if following.opname == "UNARY_NOT":  # It asks for the boolean itself: a symbolic one stays in the graph.
         frame.push(value)
         return
-    else:
-        truth = value.is_truthy(tx)
+    is_branch = following.opname in (*_IF_TRUE, *_IF_FALSE)
+    next_index = frame.next_index + 1
+    truth = _branch_condition(tx, frame, value, following, next_index) if is_branch else value.is_truthy(tx)
     frame.push(ConstantVariable(truth))
 
 
-def _branch_condition(tx: Tracer, frame: Frame, value: Variable, *, on_true: int, on_false: int) -> bool:
-    """Return the boolean value of a branch condition.
+def _branch_condition(tx: Tracer, frame: Frame, value: Variable, jump: DecodedInstruction, next_index: int) -> bool:
+    """Return the boolean on which ``jump`` branches; without the jump, ``next_index`` follows.
 
     For a tensor condition, if one branch can only raise, assume the other one: generated code checks the
     condition.
     """
     if isinstance(value, TensorVariable) and not isinstance(tx.graph, SubgraphBuilder):
-        bad, good = _only_raises(frame, on_true), _only_raises(frame, on_false)
-        if bad != good and value.fake.numel() == 1 and not value.fake.is_meta:
-            tx.fallback.assume_condition(value.node(tx), truth=good)
-            return good
+        target_raises, next_raises = _only_raises(frame, jump.target), _only_raises(frame, next_index)
+        if target_raises != next_raises and value.fake.numel() == 1 and not value.fake.is_meta:
+            assumed_truth = next_raises == (jump.opname in _IF_TRUE)
+            tx.fallback.assume_condition(value.node(tx), truth=assumed_truth)
+            return assumed_truth
     return value.is_truthy(tx)
 
 
@@ -77,35 +69,24 @@ def _only_raises(frame: Frame, start: int) -> bool:
     return False
 
 
-@handles("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
-def _if_none(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if is_none(realize(tx, frame.stack.pop())):
+_IF_NONE = ("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
+
+
+@handles(*_IF_NONE, "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+def _jump_if_none(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    if is_none(realize(tx, frame.stack.pop())) == (op.opname in _IF_NONE):
         frame.next_index = op.target
 
 
-@handles("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
-def _if_not_none(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if not is_none(realize(tx, frame.stack.pop())):
-        frame.next_index = op.target
-
-
-@handles("JUMP_IF_TRUE_OR_POP")
-def _true_or_pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if realize(tx, frame.stack[-1]).is_truthy(tx):
+@handles("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+def _jump_or_pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    if realize(tx, frame.stack[-1]).is_truthy(tx) == (op.opname == "JUMP_IF_TRUE_OR_POP"):
         frame.next_index = op.target
     else:
         frame.stack.pop()
 
 
-@handles("JUMP_IF_FALSE_OR_POP")
-def _false_or_pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if not realize(tx, frame.stack[-1]).is_truthy(tx):
-        frame.next_index = op.target
-    else:
-        frame.stack.pop()
-
-
-@handles("GET_ITER")
+@handles("GET_ITER", "GET_YIELD_FROM_ITER")
 def _get_iter(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(realize(tx, realize(tx, frame.stack.pop()).get_iterator(tx)))
 

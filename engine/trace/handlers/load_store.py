@@ -21,23 +21,17 @@ from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
 
 
-def push_method(frame: Frame, value: Variable) -> None:
-    """Push the result of a method load, always as NULL and a bound attribute."""
-    frame.stack.extend((value, NULL) if RULES.null_above_callable else (NULL, value))
+def push_loaded(frame: Frame, value: Variable, *, with_null: bool) -> None:
+    """Push a loaded value; ``with_null`` adds the NULL that a call expects beside a callable."""
+    pair = (value, NULL) if RULES.null_above_callable else (NULL, value)
+    frame.stack.extend(pair if with_null else (value,))
 
 
-@handles("LOAD_ATTR")
-def _load(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+@handles("LOAD_ATTR", "LOAD_METHOD")
+def _load_attr(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = realize(tx, frame.stack.pop()).get_attr(tx, op.argval)
-    if RULES.load_attr_has_flag and op.arg & 1:
-        push_method(frame, value)
-    else:
-        frame.push(value)
-
-
-@handles("LOAD_METHOD")
-def _load_method(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    push_method(frame, realize(tx, frame.stack.pop()).get_attr(tx, op.argval))
+    is_flagged = RULES.load_attr_has_flag and bool(op.arg & 1)
+    push_loaded(frame, value, with_null=is_flagged or op.opname == "LOAD_METHOD")
 
 
 @handles("LOAD_SUPER_ATTR")
@@ -46,10 +40,7 @@ def _load_super(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = SuperVariable(realize(tx, cls).as_python_constant(tx), realize(tx, of)).get_attr(
         tx, frame.code.co_names[op.arg >> 2]
     )
-    if op.arg & 1:
-        push_method(frame, value)
-    else:
-        frame.push(value)
+    push_loaded(frame, value, with_null=bool(op.arg & 1))
 
 
 @handles("STORE_ATTR")
@@ -138,11 +129,7 @@ def _delete_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("LOAD_GLOBAL")
 def _load_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = read_global(tx, frame, op.argval)
-    if op.arg & 1:
-        frame.stack.extend((value, NULL) if RULES.null_above_callable else (NULL, value))
-    else:
-        frame.push(value)
+    push_loaded(frame, read_global(tx, frame, op.argval), with_null=bool(op.arg & 1))
 
 
 class _LoadedGlobals:

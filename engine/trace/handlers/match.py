@@ -12,19 +12,15 @@ from engine.trace.variables.base import NONE, ConstantVariable, Variable, realiz
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_builtins import is_instance
 
-_TPFLAGS_SEQUENCE, _TPFLAGS_MAPPING = 1 << 5, 1 << 6
+_PATTERN_FLAGS = {"MATCH_SEQUENCE": 1 << 5, "MATCH_MAPPING": 1 << 6}
 """Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING: type flags that patterns read."""
 _SELF_MATCHING_TYPES = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
-@handles("MATCH_MAPPING")
-def _mapping(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(ConstantVariable(bool(realize(tx, frame.stack[-1]).python_type().__flags__ & _TPFLAGS_MAPPING)))
-
-
-@handles("MATCH_SEQUENCE")
-def _sequence(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(ConstantVariable(bool(realize(tx, frame.stack[-1]).python_type().__flags__ & _TPFLAGS_SEQUENCE)))
+@handles(*_PATTERN_FLAGS)
+def _match_kind(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    type_flags = realize(tx, frame.stack[-1]).python_type().__flags__
+    frame.push(ConstantVariable(bool(type_flags & _PATTERN_FLAGS[op.opname])))
 
 
 @handles("MATCH_KEYS")

@@ -77,19 +77,12 @@ def _contains(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(ConstantVariable(of.contains(tx, item) != bool(op.arg)))
 
 
-@handles("UNARY_NEGATIVE")
-def _negative(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(arithmetic.unary_op(tx, "-", frame.stack.pop()))
+_UNARY_SYMBOLS = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~"}
 
 
-@handles("UNARY_POSITIVE")
-def _positive(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(arithmetic.unary_op(tx, "+", frame.stack.pop()))
-
-
-@handles("UNARY_INVERT")
-def _invert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(arithmetic.unary_op(tx, "~", frame.stack.pop()))
+@handles(*_UNARY_SYMBOLS)
+def _unary(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(arithmetic.unary_op(tx, _UNARY_SYMBOLS[op.opname], frame.stack.pop()))
 
 
 @handles("UNARY_NOT")

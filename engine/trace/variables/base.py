@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from engine.frame_code.codegen_runtime.f_strings import format_value, join_f_string
 from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def type_name(cls: type) -> str:
     """Return the class name that CPython's messages use; C classes include their module."""
-    if cls.__flags__ & _HEAPTYPE_FLAG or cls.__module__ == "builtins":
+    if is_heap_type(cls) or cls.__module__ == "builtins":
         return cls.__name__
     return f"{cls.__module__}.{cls.__name__}"
 
@@ -44,9 +45,6 @@ class _NoConstant:
 
 NO_CONSTANT = _NoConstant()
 """Stands for the constant of a variable that is not a constant."""
-
-_HEAPTYPE_FLAG = 1 << 9
-"""The flag ``Py_TPFLAGS_HEAPTYPE`` of ``type.__flags__``."""
 
 
 class MutatedObject:

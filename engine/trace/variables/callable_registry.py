@@ -79,6 +79,15 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
     return register
 
 
+def register_break(kind: str, what: str, *callables: Any) -> None:
+    """Register callables whose calls break the graph, always for this reason."""
+
+    def break_graph(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        raise Unsupported(kind, what)
+
+    register_rule(*callables)(break_graph)
+
+
 def register_rule_by_name(*locations: tuple[str, str]) -> Callable[[CallRule], CallRule]:
     """Register the tracing rule of functions in modules that may not be loaded."""
     return register_once(RULES_BY_NAME, locations, "a rule")

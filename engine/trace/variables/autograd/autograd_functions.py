@@ -331,11 +331,8 @@ class _TracedBackward(NamedTuple):
 
     def graph_break(self) -> Unsupported:
         """Return the graph break that lets Python apply the function."""
-        reason = Unsupported(
-            "autograd-function-backward", f"the backward of {self.name} reads values that may change before it runs"
-        )
-        reason.created_at = self.applied_at
-        return reason
+        what = f"the backward of {self.name} reads values that may change before it runs"
+        return Unsupported("autograd-function-backward", what, created_at=self.applied_at)
 
 
 def _is_external_and_mutable(value: Variable) -> bool:

@@ -12,7 +12,6 @@ import torch.fx
 import torch.utils.hooks
 
 from engine.ir.graph_callable import GraphCallable
-from engine.torch_private.autograd import set_grad_enabled
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import append_node, emit_effect
@@ -131,12 +130,8 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
         gradient = fake_leaf_like(tx, tensor.fake.detach())
         return [TensorVariable(builder.add_parameter(gradient), gradient)]
 
-    grad = torch.is_grad_enabled()
-    set_grad_enabled(False)
-    try:
+    with torch.no_grad():
         body = trace_subgraph(tx, hook, parameters)
-    finally:
-        set_grad_enabled(grad)
     nodes += lift_shared_free_variables([body])
     return _emit_registration(tx, _RegisterHook(body.module(), body.output_tree), nodes)
 

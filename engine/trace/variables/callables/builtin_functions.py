@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
@@ -84,16 +85,13 @@ def call_classmethod_on_subclass(tx: Tracer, real: Any, args: Args, kwargs: Kwar
     name = real.__name__
     owner = next((base for base in cls.__mro__ if name in vars(base)), cls)
     rule = SUBCLASS_METHOD_RULES.get((owner, name)) if cls is not owner else None
-    if rule is not None and cls.__flags__ & _HEAP_TYPE_FLAG:
+    if rule is not None and is_heap_type(cls):
         return rule(tx, cls, args, kwargs)
     base = next((b for b in _SCALARS if issubclass(cls, b)), None)
     if base is None or name.startswith("__"):
         return None
     result = tx.wrap_static(getattr(base, name)).call(tx, args, kwargs)
     return tx.wrap_static(cls).call(tx, [result], {})
-
-
-_HEAP_TYPE_FLAG = 1 << 9
 
 
 _C_CALLABLES = (

@@ -16,7 +16,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_CODE, register_break, register_rule
 from engine.trace.variables.callables.functions import UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import make_partial
@@ -102,6 +102,4 @@ _SINGLEDISPATCH_CODE = functools.singledispatch(len).__code__  # type: ignore[at
 RULES_BY_CODE[id(_SINGLEDISPATCH_CODE)] = (_SINGLEDISPATCH_CODE, _call_external_singledispatch)
 
 
-@register_rule(functools.singledispatch)
-def _singledispatch(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("singledispatch", "a singledispatch function is created")
+register_break("singledispatch", "a singledispatch function is created", functools.singledispatch)

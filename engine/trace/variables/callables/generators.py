@@ -147,8 +147,5 @@ class GeneratorVariable(IteratorVariable):
 
         Its instruction number is that of the creation, so Python creates the generator instead.
         """
-        error = Unsupported(
-            "generator-state", f"rebuilding the generator {self.frame.code.co_qualname} after the graph"
-        )
-        error.created_at = self.created_at
-        return error
+        what = f"rebuilding the generator {self.frame.code.co_qualname} after the graph"
+        return Unsupported("generator-state", what, created_at=self.created_at)

@@ -61,9 +61,8 @@ class SuspendedGeneratorVariable(GeneratorVariable):
 
     def rebuild_error(self) -> Unsupported:
         """Return the error that leaves the steps of the generator to Python."""
-        error = Unsupported("outside-iterator", "a generator created outside the graph is still suspended at the end")
-        error.created_at = self.created_at
-        return error
+        what = "a generator created outside the graph is still suspended at the end"
+        return Unsupported("outside-iterator", what, created_at=self.created_at)
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that ends the real generator on the stack.

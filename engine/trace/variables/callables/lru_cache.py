@@ -30,8 +30,8 @@ def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs) -> Any:
 class _CacheUse:
     """Results of an external cache in this trace, and the instruction of its first use."""
 
-    def __init__(self, born: int) -> None:
-        self.created_at = born
+    def __init__(self, created_at: int) -> None:
+        self.created_at = created_at
         self.results: dict[Any, Variable] = {}
 
 
@@ -69,9 +69,8 @@ class ExternalLruCacheVariable(BuiltinVariable):
             id(self.real_object), _CacheUse(tx.instruction_counter.root_instruction_number)
         )
         memo = used.results
-        is_dynamic = any(
-            _has_symbols(tx, a) for a in (*args, *kwargs.values())
-        )  # one trace covers many values of a symbol
+        is_dynamic = any(_has_symbols(tx, a) for a in (*args, *kwargs.values()))
+        # One trace covers many values of a symbol, so no result is reused.
         key = object() if is_dynamic else _cache_key(tx, args, kwargs)
         if key not in memo:
             before = (tx.side_effects.external_mutation_count, len(tx.side_effects.side_effect_calls))
@@ -91,12 +90,12 @@ class ExternalLruCacheVariable(BuiltinVariable):
         return BuiltinMethodVariable(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        graph_break = Unsupported("function-cache", f"{name}() of {self.describe()} is called")
+        first_use: _CacheUse | None = None
         if name != "cache_parameters":
             mark_cache_opaque(self.real_object)
-            used = tx.state_of(_CacheUses).by_cache_id.get(id(self.real_object))
-            graph_break.created_at = used.created_at if used is not None else 0
-        raise graph_break
+            first_use = tx.state_of(_CacheUses).by_cache_id.get(id(self.real_object))
+        created_at = 0 if first_use is None else first_use.created_at
+        raise Unsupported("function-cache", f"{name}() of {self.describe()} is called", created_at=created_at)
 
     def _only_logs_or_warns(
         self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, before: tuple[int, int]

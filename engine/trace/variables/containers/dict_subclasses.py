@@ -189,13 +189,8 @@ def _default_missing(self: DictSubclassVariable, tx: Tracer, key: Variable) -> V
 
 
 def _register_or(methods: MethodTable, merge: Callable[[Tracer, Variable, Variable], Variable]) -> None:
-    @methods.method("__or__")
-    def or_(self: DictSubclassVariable, tx: Tracer, other: Variable) -> Variable:
-        return merge(tx, self, other)
-
-    @methods.method("__ror__")
-    def ror(self: DictSubclassVariable, tx: Tracer, other: Variable) -> Variable:
-        return merge(tx, other, self)
+    methods.method("__or__")(lambda self, tx, other: merge(tx, self, other))
+    methods.method("__ror__")(lambda self, tx, other: merge(tx, other, self))
 
 
 _register_or(_DICT_METHODS, _or)

@@ -420,7 +420,7 @@ def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
     return parts[0], parts[1]
 
 
-def _build_key(tx: Tracer, real: Any, key: Any, index: int, source: Source) -> Variable:
+def _build_key(tx: Tracer, key: Any, index: int, source: Source) -> Variable:
     return ConstantVariable(key) if is_literal(key) else tx.wrap(key, DictKeyAtSource(source, index))
 
 
@@ -453,7 +453,7 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], source: Source) -> dict[Any,
     tx.guard(DictKeysMatch, source, tuple(key for key, _ in pairs), why=why)
     entries: dict[Any, DictEntry] = {}
     for n, (key, item) in enumerate(pairs):
-        key_value = _build_key(tx, real, key, n, source)
+        key_value = _build_key(tx, key, n, source)
         hash_key, has_user_hash = _hash_real_key(tx, entries, real, key, key_value)
         is_hashed = isinstance(real, dict) and (has_user_hash or key_value.fake is not None)
         reached = DictValueAtSource(source, n) if is_hashed else item_source(real, source, key)

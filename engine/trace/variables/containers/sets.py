@@ -259,11 +259,8 @@ def _check_order_not_observed(of: SetVariable) -> None:
         Unsupported: the order depends on addresses, so a set rebuilt after the graph may have another order.
     """
     if of.order_observed_at is not None:
-        graph_break = Unsupported(
-            "object-address", "rebuilding a set whose order depends on object addresses after the graph"
-        )
-        graph_break.created_at = of.order_observed_at
-        raise graph_break
+        what = "rebuilding a set whose order depends on object addresses after the graph"
+        raise Unsupported("object-address", what, created_at=of.order_observed_at)
 
 
 def _current_keys(of: SetVariable) -> list[Any]:

@@ -224,9 +224,8 @@ class ExceptionVariable(AttributeDictVariable):
 
     def _known_to_python(self, what: str) -> Unsupported:
         """Return the graph break before the instruction that raised it: Python raises it instead."""
-        error = Unsupported("exception-handling", f"reading {what} of a {self.cls.__name__} that Python itself raises")
-        error.created_at = self.raised_at
-        return error
+        reason = f"reading {what} of a {self.cls.__name__} that Python itself raises"
+        return Unsupported("exception-handling", reason, created_at=self.raised_at)
 
     def as_exception(self) -> ExceptionVariable:
         return self

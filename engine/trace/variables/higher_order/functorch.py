@@ -14,13 +14,12 @@ import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.register_once import register_table
-from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import Args, Kwargs, NotPythonConstant, Variable, realize
-from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.callable_registry import RULES_BY_CODE, register_break, register_rule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import (
@@ -85,7 +84,8 @@ class FunctorchFunctionVariable(FunctionWrapperVariable):
             return make(function, **options)(*positional, **named)
 
         flat = _FlatArguments(tx, args, kwargs)
-        with _fake_grad_mode(enabled=torch.is_grad_enabled() or self.transform.differentiates):
+        # Fake tensors need gradients; the graph records no change of grad mode.
+        with torch.set_grad_enabled(torch.is_grad_enabled() or self.transform.differentiates):
             body = _trace_transformed_body(
                 tx, self.function, flat, self._dims(flat), differentiates=self.transform.differentiates
             )
@@ -124,20 +124,6 @@ def _broadcast_in_dims(dims: Any, tree: TreeSpec) -> list[Any]:
     if dims is None or type(dims) is int:
         return [dims] * tree.num_leaves()
     raise Unsupported("functorch-argument", "in_dims does not fit the arguments of vmap")
-
-
-class _fake_grad_mode:  # noqa: N801
-    """Set grad mode for fake evaluation only; the graph records no change."""
-
-    def __init__(self, *, enabled: bool) -> None:
-        self._wanted = enabled
-        self._before = torch.is_grad_enabled()
-
-    def __enter__(self) -> None:
-        set_grad_enabled(self._wanted)
-
-    def __exit__(self, *_: object) -> None:
-        set_grad_enabled(self._before)
 
 
 def _trace_transformed_body(
@@ -253,7 +239,7 @@ def _jvp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function, primals, tangents = (realize(tx, keywords.pop(name)) for name in names)
     options = _options(tx, "jvp", keywords)
     point = list(sequence_items(tx, primals))
-    with _fake_grad_mode(enabled=True):
+    with torch.enable_grad():
         body = _trace_transformed_body(tx, function, _FlatArguments(tx, point, {}), None, differentiates=False)
 
     def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
@@ -268,7 +254,7 @@ def _vjp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function = realize(tx, args[0] if args else keywords.pop("func"))
     options = _options(tx, "vjp", keywords)
     flat = _FlatArguments(tx, list(args[1:]), {})
-    with _fake_grad_mode(enabled=True):
+    with torch.enable_grad():
         body = _trace_transformed_body(tx, function, flat, None, differentiates=True)
 
     def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
@@ -277,9 +263,7 @@ def _vjp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return emit_transform_node(tx, "vjp", body, flat, run)
 
 
-@register_rule(torch.func.linearize)
-def _linearize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("functorch-state", "torch.func.linearize is called")
+register_break("functorch-state", "torch.func.linearize is called", torch.func.linearize)
 
 
 class GraphFunctionVariable(Variable):

@@ -55,16 +55,9 @@ class SubgraphBuilder(GraphBuilder):
 
     def add_parameter(self, fake: Any) -> torch.fx.Node:
         """Add an input to the subgraph."""
-        first = next(iter(self.graph.nodes), None)
-        name = f"arg_{len(self.parameters)}"
-        if self.parameters:
-            with self.graph.inserting_after(self.parameters[-1]):
-                node = self.graph.placeholder(name)
-        elif first is not None:
-            with self.graph.inserting_before(first):
-                node = self.graph.placeholder(name)
-        else:
-            node = self.graph.placeholder(name)
+        graph, earlier = self.graph, self.parameters
+        with graph.inserting_after(earlier[-1]) if earlier else graph.inserting_before():
+            node = graph.placeholder(f"arg_{len(earlier)}")
         node.meta["example_value"] = fake
         self.parameters.append(node)
         return node

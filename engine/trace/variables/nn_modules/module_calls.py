@@ -18,7 +18,7 @@ from engine.torch_private.modules import infer_parameters, module_hooks
 from engine.trace.annotations import Tracer
 from engine.trace.exc import BreakGraph, RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_break
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, items_or_value
 
@@ -185,9 +185,8 @@ class ModuleCall:
         return [*hooks, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
 
 
-@register_rule(RemovableHandle, torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
-def _register_hook(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("module-hook", "a hook is registered")
+_HOOK_REGISTRATIONS = (torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
+register_break("module-hook", "a hook is registered", RemovableHandle, *_HOOK_REGISTRATIONS)
 
 
 def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> None:

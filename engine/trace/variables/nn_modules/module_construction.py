@@ -223,11 +223,7 @@ class NewParameterVariable(TensorVariable):
         return torch.nn.Parameter
 
 
-def _new_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
-    return torch.nn.Parameter(data, requires_grad)
-
-
-_NEW_PARAMETER = GraphCallable("parameter", _new_parameter, changes_state=True)
+_NEW_PARAMETER = GraphCallable("parameter", torch.nn.Parameter, changes_state=True)
 
 
 @register_bound_rule(torch.nn.Parameter)

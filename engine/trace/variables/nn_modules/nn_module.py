@@ -148,19 +148,19 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if value.fake is not None and issubclass(value.python_type(), torch.nn.Parameter):
             return "_parameters"
         if self.has_member("_parameters", name):
-            return "_parameters" if is_none(value) else self._wrong_member_type(tx, value, "parameter", name)
+            return "_parameters" if is_none(value) else self._wrong_member_type(value, "parameter", name)
         if value.as_module() is not None:
             return "_modules"
         if self.has_member("_modules", name):
-            return "_modules" if is_none(value) else self._wrong_member_type(tx, value, "child module", name)
+            return "_modules" if is_none(value) else self._wrong_member_type(value, "child module", name)
         if value.fake is not None and issubclass(value.python_type(), torch.nn.Buffer):
             raise Unsupported("module-attribute", f"the buffer {name!r} of a module is set to a Buffer")
         if self.has_member("_buffers", name):
             is_buffer = is_none(value) or value.fake is not None
-            return "_buffers" if is_buffer else self._wrong_member_type(tx, value, "buffer", name)
+            return "_buffers" if is_buffer else self._wrong_member_type(value, "buffer", name)
         return None
 
-    def _wrong_member_type(self, tx: Tracer, value: Variable, kind: str, name: str) -> Any:
+    def _wrong_member_type(self, value: Variable, kind: str, name: str) -> Any:
         """Raise a graph break where the user's code raises TypeError; Python words the message."""
         raise Unsupported("raises", f"the {kind} {name!r} of a module is set to a {value.python_type().__name__}")
 

@@ -17,7 +17,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import is_literal
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_break, register_rule
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.objects.class_lookup import has_user_method
 from engine.trace.variables.objects.classes import ClassVariable
@@ -70,23 +70,22 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
     return _create_class(tx, type, [args[0], bases, entries.from_str_keys(named)], {})
 
 
+_CLASS_STATEMENT = "a class statement runs, or a decorator of one"
+
+
 class LibraryClassVariable(Variable):
     """A class created by a class statement in library code, which often does not use it."""
 
     __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        raise _class_statement()
+        raise Unsupported("class-creation", _CLASS_STATEMENT)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        raise _class_statement()
+        raise Unsupported("class-creation", _CLASS_STATEMENT)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        raise _class_statement()
-
-
-def _class_statement() -> Unsupported:
-    return Unsupported("class-creation", "a class statement runs, or a decorator of one")
+        raise Unsupported("class-creation", _CLASS_STATEMENT)
 
 
 @register_rule(builtins.__build_class__)
@@ -94,14 +93,10 @@ def _run_class_statement(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     bases = [realize(tx, a).as_class() for a in args[2:]]
     if tx.call_stack.frames[-1].is_trusted and all(is_trusted_module(b.__module__) for b in bases) and not kwargs:
         return LibraryClassVariable()
-    raise _class_statement()
+    raise Unsupported("class-creation", _CLASS_STATEMENT)
 
 
-@register_rule(dataclasses.dataclass, functools.total_ordering)
-def _decorate_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise _class_statement()
-
-
+register_break("class-creation", _CLASS_STATEMENT, dataclasses.dataclass, functools.total_ordering)
 _NAMEDTUPLE: Any = vars(collections)["namedtuple"]
 
 

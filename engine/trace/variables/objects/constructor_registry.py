@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.graph_breaks.reasons import unknown_call_kind
@@ -15,8 +16,8 @@ from engine.trace.variables.objects.class_lookup import find_in_class
 Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
 """Constructs an instance from the class and the arguments."""
 _CONSTRUCTORS: list[tuple[int, Callable[[Any], bool], Constructor]] = []
-_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
-"""Flags of classes: the first is set for C classes only, the second for some of them."""
+_IMMUTABLE_TYPE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE: set for C classes only."""
 METACLASS_CALL_ORDER = 50
 """Order of the constructor that calls ``__call__`` of a metaclass."""
 
@@ -59,7 +60,7 @@ def _check_no_finalizer(cls: builtins.type) -> None:
     """
     if find_in_class(cls, "__del__") is None:
         return
-    if cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) != _HEAP_TYPE:
+    if cls.__flags__ & _IMMUTABLE_TYPE or not is_heap_type(cls):
         kind = unknown_call_kind(cls)
         raise SkipFrame(
             "object-creation" if kind == "unknown-call" else kind, f"{cls.__module__}.{cls.__qualname__} is created"

@@ -9,10 +9,11 @@ import pickle
 import types
 from dataclasses import dataclass, field, replace
 
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import register_bound_rule, register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_break, register_rule
 from engine.trace.variables.containers.builtin_subclasses import (
     BuiltinSubclassVariable,
     builtin_base_of,
@@ -152,7 +153,7 @@ def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
         name
         for base in of.cls.__mro__
         for name, entry in vars(base).items()
-        if type(entry) is types.MemberDescriptorType and base.__flags__ & (1 << 9)
+        if type(entry) is types.MemberDescriptorType and is_heap_type(base)
     ]
     if names and of.source is not None and not of.is_constructed:
         raise Unsupported("copy", f"copying {of.describe()}, which has __slots__")
@@ -358,6 +359,4 @@ def _deepcopy(tx: Tracer, x: Variable, memo: Variable = NONE) -> Variable:
     return _DeepCopier(tx)(x)
 
 
-@register_rule(pickle.dumps, pickle.loads)
-def _pickle(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("pickle", "an object is pickled or unpickled")
+register_break("pickle", "an object is pickled or unpickled", pickle.dumps, pickle.loads)

@@ -181,9 +181,8 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
     hashed = [k for k in keys if isinstance(k, UserHashKey)]
     changing = [k for k in hashed if k.has_effects]
     if changing:
-        graph_break = Unsupported("dict-key", f"rebuilding a {what} with keys whose __hash__ has a side effect")
-        graph_break.created_at = min(k.created_at for k in changing)
-        raise graph_break
+        reason = f"rebuilding a {what} with keys whose __hash__ has a side effect"
+        raise Unsupported("dict-key", reason, created_at=min(k.created_at for k in changing))
     if hashed and len(set(map(hash, keys))) < len(keys):
         raise Unsupported("dict-key", f"rebuilding a {what} with keys that have the same hash")
 

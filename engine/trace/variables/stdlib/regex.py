@@ -54,8 +54,3 @@ register_sourceless_builder(re.Match)(lambda tx, value: ConstantVariable(value))
 def _compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Compile a pattern, as every function of ``re`` does first."""
     return tx.fold_constant(re.compile, *tx.as_python_constants(args))
-
-
-@register_rule(re.escape)
-def _escape(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return tx.fold_constant(re.escape, *tx.as_python_constants([*args, *kwargs.values()]))

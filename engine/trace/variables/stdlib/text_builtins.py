@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from engine.ir.register_once import register_table
@@ -72,8 +71,3 @@ def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _bytes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     made = realize(tx, args[0]).call_user_method(tx, "__bytes__", []) if args else None
     return made or arithmetic.fold_constant_call(tx, bytes, args, kwargs)
-
-
-@register_rule(sys.intern)
-def _intern(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return arithmetic.fold_constant_call(tx, sys.intern, args, kwargs)

@@ -15,7 +15,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import guarded_builder, register_builder, register_subclass_builder
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_break, register_rule
 from engine.trace.variables.callables.methods import VariableWithMethods
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -35,9 +35,7 @@ class ExternalLockVariable(VariableWithMethods, RealObjectVariable):
 register_builder(*_LOCK_TYPES)(guarded_builder(ExternalLockVariable, "the lock was used", by_type=True))
 
 
-@register_rule(threading.Lock, threading.RLock, *_LOCK_TYPES)
-def _new_lock(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("lock", "a lock is created")
+register_break("lock", "a lock is created", threading.Lock, threading.RLock, *_LOCK_TYPES)
 
 
 class ThreadLocalVariable(UserDefinedObjectVariable):
@@ -101,9 +99,6 @@ class ContextVarVariable(VariableWithMethods, RealObjectVariable):
         return None
 
 
-@register_rule(contextvars.ContextVar, contextvars.copy_context)
-def _use_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("context-variable", "a context variable is created, or the context is copied")
-
-
+_CONTEXT_USE = "a context variable is created, or the context is copied"
+register_break("context-variable", _CONTEXT_USE, contextvars.ContextVar, contextvars.copy_context)
 register_builder(contextvars.ContextVar)(guarded_builder(ContextVarVariable, "the context variable was used"))

@@ -5,6 +5,7 @@ An index with run-time integers becomes one select or slice per part of the key,
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,9 @@ def index_tensor(tx: Tracer, of: TensorVariable, key: Variable) -> Variable:
         return by_protocol
     key = convert_index_arrays(tx, key)
     if is_vmapped_index(tx, key):
-        return emit_node(tx, "call_function", operator.getitem, [of, key], run=vmap_getitem)
+        return emit_node(
+            tx, "call_function", operator.getitem, [of, key], run=functools.partial(_under_vmap, operator.getitem)
+        )
     # A mode must see the key unchanged.
     found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
     return emit_node(tx, "call_function", operator.getitem, [of, key]) if found is None else found
@@ -58,7 +61,13 @@ def assign_index(tx: Tracer, of: TensorVariable, key: Variable, value: Variable)
         return
     key = convert_index_arrays(tx, key)
     if is_vmapped_index(tx, key):
-        emit_node(tx, "call_function", operator.setitem, [of, key, value], run=vmap_setitem)
+        emit_node(
+            tx,
+            "call_function",
+            operator.setitem,
+            [of, key, value],
+            run=functools.partial(_under_vmap, operator.setitem),
+        )
         return
     found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
     target: list[Variable] = [of, key] if found is None else [found, ConstantVariable(Ellipsis)]
@@ -154,28 +163,19 @@ def _depends_on_vmap_input(node: torch.fx.Node) -> bool:
     return False
 
 
-def vmap_getitem(of: torch.Tensor, key: Any) -> Any:
-    """Compute ``of[key]`` under ``vmap``, on fake tensors."""
-    return _under_vmap(operator.getitem, of, key)
-
-
-def vmap_setitem(of: torch.Tensor, key: Any, value: Any) -> None:
-    """Compute ``of[key] = value`` under ``vmap``, on fake tensors."""
-    _under_vmap(operator.setitem, of, key, value)
-
-
-def _under_vmap(act: Callable[..., Any], of: torch.Tensor, key: Any, *value: Any) -> Any:
+def _under_vmap(access: Callable[..., Any], of: torch.Tensor, key: Any, *value: Any) -> Any:
+    """Compute ``of[key]`` or ``of[key] = value`` under ``vmap``, on fake tensors."""
     parts = list(key) if isinstance(key, tuple) else [key]
     dims = [n for n, p in enumerate(parts) if isinstance(p, torch.Tensor)]
 
-    def row(one: torch.Tensor, *positions: torch.Tensor) -> Any:
-        filled = list(parts)
+    def access_sample(sample: torch.Tensor, *positions: torch.Tensor) -> Any:
+        sample_key = list(parts)
         for dim, position in zip(dims, positions, strict=True):
-            filled[dim] = position
-        found = act(one, tuple(filled), *value)
-        return one if found is None else found
+            sample_key[dim] = position
+        item = access(sample, tuple(sample_key), *value)
+        return sample if item is None else item
 
-    return torch.vmap(row)(of.unsqueeze(0), *(parts[n].unsqueeze(0) for n in dims)).squeeze(0)
+    return torch.vmap(access_sample)(of.unsqueeze(0), *(parts[n].unsqueeze(0) for n in dims)).squeeze(0)
 
 
 def _is_data_dependent(tx: Tracer, part: Variable) -> bool:

@@ -306,7 +306,7 @@ def call_numpy(
     tree = flatten_variable(tx, arguments_variable(args, kwargs), values, _is_leaf, _constant_argument)
     for value in values:
         if value.fake is not None:
-            tensor_to_numpy(tx, value)  # raises Unsupported if numpy cannot read the tensor
+            tensor_to_numpy(value)  # raises Unsupported if numpy cannot read the tensor
     known = _compute_constant(tx, name, numpys, lambda contents: unflatten_python(tree, iter(contents)), values)
     if known is not None:
         return known
@@ -468,7 +468,7 @@ def _construct_constant(cls: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Var
     return fold_constant_call(tx, cls, args, kwargs)
 
 
-def tensor_to_numpy(tx: Tracer, tensor: Any) -> Variable:
+def tensor_to_numpy(tensor: Any) -> Variable:
     """Trace ``tensor.numpy()``."""
     fake = tensor.fake
     if (
@@ -490,7 +490,7 @@ def _numpy(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Va
     if realize(tx, kwargs.get("force", ConstantVariable(False))).is_truthy(tx):
         for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
             found = realize(tx, found.call_method(tx, method, [], {}))
-    return tensor_to_numpy(tx, found)
+    return tensor_to_numpy(found)
 
 
 _PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -572,11 +572,7 @@ class ConstantArrayStorageVariable(Variable):
         return flat
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call(_copy_array, self.base_array.copy(order="K"))
-
-
-def _copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.copy(order="K")
+        cg.call(np.copy, self.base_array.copy(order="K"))
 
 
 def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable:
@@ -634,9 +630,6 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
     def dtype(self) -> np.dtype[Any]:
         found: np.dtype[Any] = self.array.dtype
         return found
-
-    def python_type(self) -> type:
-        return np.ndarray
 
     def describe(self) -> str:
         return f"array {self.dtype}[{', '.join(map(str, self.array.shape))}]"

@@ -15,7 +15,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import register_break, register_rule
 
 
 @register_each(register_rule, torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -29,6 +29,5 @@ def _recurrent(function: Any, tx: Tracer, args: list[Variable], kwargs: dict[str
     return emit_node(tx, "call_function", function, args, kwargs)
 
 
-@register_rule(pack_padded_sequence, pad_packed_sequence)
-def _break_on_packing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    raise Unsupported("dynamic-output", "the length of a packed sequence depends on data")
+_DATA_DEPENDENT_LENGTH = "the length of a packed sequence depends on data"
+register_break("dynamic-output", _DATA_DEPENDENT_LENGTH, pack_padded_sequence, pad_packed_sequence)

@@ -47,13 +47,9 @@ def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, 
     words = {k: v for k, v in words.items() if not is_none(realize(tx, v))}
     if copy and (made := array.copy_to_tensor(tx)) is not None:
         return emit_node(tx, "call_method", "to", [made], words) if words else made
-    if not copy and not words:
-        return emit_node(tx, "call_method", "detach", [array.tensor])
-    return (
-        emit_node(tx, "call_method", "to", [array.tensor], {**words, "copy": ConstantVariable(copy)})
-        if words
-        else emit_node(tx, "call_method", "clone", [array.tensor])
-    )
+    if words:
+        return emit_node(tx, "call_method", "to", [array.tensor], {**words, "copy": ConstantVariable(copy)})
+    return emit_node(tx, "call_method", "clone" if copy else "detach", [array.tensor])
 
 
 @register_table(register_rule, {torch.tensor: True, torch.as_tensor: False, torch.asarray: False})

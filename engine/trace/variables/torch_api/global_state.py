@@ -30,7 +30,7 @@ from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, UserErrors, Variable
 from engine.trace.variables.builder import register_builder
-from engine.trace.variables.callable_registry import register_bound_rule, register_rule
+from engine.trace.variables.callable_registry import register_bound_rule, register_break, register_rule
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
@@ -211,6 +211,5 @@ _KERNEL_QUERIES = [
 ]
 
 
-@register_rule(SDPAParams, *filter(None, _KERNEL_QUERIES))
-def _query_kernels(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("torch-internals", "a query about attention kernels, which reads the memory of tensors")
+_KERNEL_QUERY = "a query about attention kernels, which reads the memory of tensors"
+register_break("torch-internals", _KERNEL_QUERY, SDPAParams, *filter(None, _KERNEL_QUERIES))

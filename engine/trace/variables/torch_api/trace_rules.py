@@ -8,7 +8,9 @@ import cmath
 import json
 import math
 import operator
+import re
 import struct
+import sys
 import types
 import unicodedata
 import zlib
@@ -40,14 +42,12 @@ _FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal", "torch.func
 
 
 def _collect_in_graph_functions() -> dict[int, Any]:
-    leaves: dict[int, Any] = {}
-    for name, found in vars(torch.nn.functional).items():
-        is_python = isinstance(found, types.FunctionType) and found.__module__ in _FUNCTIONAL_MODULES
-        if is_python and not name.startswith("_") and name not in _NOT_IN_GRAPH:
-            leaves[id(found)] = found
-    for name, found in _builtins_of(torch.nn.functional).items():
-        if not name.startswith("_") and name not in _NOT_IN_GRAPH and str(found.__module__).startswith("torch"):
-            leaves[id(found)] = found
+    """Return torch's functions that are nodes of a graph, by id."""
+    named = [
+        (name, function)
+        for name, function in vars(torch.nn.functional).items()
+        if not name.startswith("_") and _is_functional(function)
+    ]
     for namespace in (
         VariableFunctions,
         nn_functions,
@@ -56,21 +56,22 @@ def _collect_in_graph_functions() -> dict[int, Any]:
         special_functions,
         sparse_functions,
     ):
-        for name in dir(namespace):
-            found = getattr(namespace, name)
-            if not name.startswith("__") and name not in _NOT_IN_GRAPH and callable(found):
-                leaves[id(found)] = found
-    for name in torch.functional.__all__:
-        leaves[id(getattr(torch, name))] = getattr(torch, name)
+        members = {name: getattr(namespace, name) for name in dir(namespace) if not name.startswith("__")}
+        named += [(name, member) for name, member in members.items() if callable(member)]
+    named += [(name, f) for name, f in _builtins_of(torch).items() if hasattr(VariableFunctions, name)]
+    functions = [function for name, function in named if name not in _NOT_IN_GRAPH]
+    functions += [getattr(torch, name) for name in torch.functional.__all__]
     for namespace in (torch.linalg, torch.fft, torch.special):
-        leaves.update((id(f), f) for name, f in _builtins_of(namespace).items() if not name.startswith("_"))
-    for name, found in _builtins_of(torch).items():
-        if hasattr(VariableFunctions, name) and name not in _NOT_IN_GRAPH:
-            leaves[id(found)] = found
-    nested = (torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor)
-    for found in (torch.tensor, torch.as_tensor, *nested):
-        leaves[id(found)] = found
-    return leaves
+        functions += [f for name, f in _builtins_of(namespace).items() if not name.startswith("_")]
+    functions += [torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor]
+    return {id(function): function for function in (*functions, torch.tensor, torch.as_tensor)}
+
+
+def _is_functional(member: Any) -> bool:
+    """Return True if a member of ``torch.nn.functional`` is one of torch's functions."""
+    if isinstance(member, types.FunctionType):
+        return member.__module__ in _FUNCTIONAL_MODULES
+    return isinstance(member, types.BuiltinFunctionType) and str(member.__module__).startswith("torch")
 
 
 def _builtins_of(module: Any) -> dict[str, Any]:
@@ -90,7 +91,7 @@ _FOLDABLE_FUNCTIONS: dict[int, Any] = {
         operator.index, operator.inv, operator.invert,
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,
-        struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, bisect.bisect_left, bisect.bisect_right,
+        struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, re.escape, sys.intern, bisect.bisect_left, bisect.bisect_right,
         binascii.a2b_base64, binascii.b2a_base64, binascii.hexlify, binascii.unhexlify, zlib.crc32, zlib.compress, zlib.decompress,
         unicodedata.category, unicodedata.name, unicodedata.normalize, json.dumps, json.loads, str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
     )

@@ -64,6 +64,7 @@ def sites() -> Iterator[tuple[str, str]]:
                 "BreakGraph",
                 "SkipFrame",
                 "_MutatesContainerArgument",
+                "register_break",
             ):
                 yield from ((place, id) for id in literals(node.args[0]))
             elif isinstance(node.func, ast.Attribute) and node.func.attr in HELPERS:
