@@ -11,8 +11,32 @@ if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
     from engine.trace.codegen import PyCodegen
     from engine.trace.frame import Frame
+    from engine.trace.state.call_stack import CallStack, InstructionCounter
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.base import Variable
+    from engine.trace.variables.callables.cells import CellVariable
+    from engine.trace.variables.callables.functions import FunctionVariable, UserFunctionVariable
+    from engine.trace.variables.callables.generators import GeneratorVariable
+    from engine.trace.variables.callables.methods import BuiltinMethodVariable
+    from engine.trace.variables.containers.builtin_subclasses import DictSubclassVariable
+    from engine.trace.variables.containers.dicts import DictVariable
+    from engine.trace.variables.containers.sequences import RangeVariable, SequenceVariable
+    from engine.trace.variables.containers.sets import SetVariable
+    from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
+    from engine.trace.variables.objects.class_creation import NewClassVariable
+    from engine.trace.variables.objects.classes import ClassVariable
+    from engine.trace.variables.objects.instance_attributes import InstanceVariable
+    from engine.trace.variables.tensors.tensor import TensorVariable
 else:
-    DecodedInstruction = Frame = PyCodegen = Tracer = Any
+    CallStack = DecodedInstruction = Frame = InstructionCounter = PyCodegen = Tracer = Any
+    BuiltinMethodVariable = CellVariable = ClassVariable = DictSubclassVariable = DictVariable = Any
+    ExceptionVariable = FunctionVariable = GeneratorVariable = InstanceVariable = NNModuleVariable = Any
+    NewClassVariable = RangeVariable = SequenceVariable = SetVariable = TensorVariable = Any
+    UserFunctionVariable = Variable = Any
 
-__all__ = ["DecodedInstruction", "Frame", "PyCodegen", "Tracer"]
+__all__ = ["CallStack", "DecodedInstruction", "Frame", "InstructionCounter", "PyCodegen", "Tracer"]
+__all__ += ["BuiltinMethodVariable", "CellVariable", "ClassVariable", "DictSubclassVariable", "DictVariable"]
+__all__ += ["ExceptionVariable", "FunctionVariable", "GeneratorVariable", "InstanceVariable", "NNModuleVariable"]
+__all__ += ["NewClassVariable", "RangeVariable", "SequenceVariable", "SetVariable", "TensorVariable"]
+__all__ += ["UserFunctionVariable", "Variable"]

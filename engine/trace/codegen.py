@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -26,13 +26,10 @@ from engine.ir.sources.base import GlobalsNamespace, Source, UnreadableSourceErr
 from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.torch_private.autograd import set_grad_enabled
-from engine.trace.annotations import Frame, Tracer
+from engine.trace.annotations import CellVariable, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_call_plan import plan_graph_call, with_rerun_plan
 from engine.trace.variables.base import ConstantVariable, Variable
-
-if TYPE_CHECKING:
-    from engine.trace.variables.callables.cells import CellVariable
 
 
 class PyCodegen:

@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -31,11 +31,9 @@ from engine.ir.sources.base import FrameScope, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.stdlib import ArgumentPath, ArgumentsSource, ComputedNumberSource, RandomDrawSource
 from engine.ir.sources.tensors import TensorItemSource
+from engine.ir.traced_frame import GraphInput
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
-
-if TYPE_CHECKING:
-    from engine.ir.traced_frame import GraphInput
 
 _MAX_OPS = 40
 """Maximum number of operations in a guard."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from engine.ir.introspection.torch_global_state import error_on_graph_break
+from engine.ir.traced_frame import TracedFrame
 from engine.records.bytecode import Span
-
-if TYPE_CHECKING:
-    from engine.ir.traced_frame import TracedFrame
-    from engine.trace.variables.base import Variable
+from engine.trace.annotations import Variable
 
 
 class TracerException(Exception):

@@ -6,14 +6,12 @@ The module records variables that they retain, and caches that Python must call.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from engine.trace.annotations import Variable
 from engine.trace.exc import Unsupported
-
-if TYPE_CHECKING:
-    from engine.trace.variables.base import Variable
 
 _OPAQUE_CACHES: weakref.WeakSet[Any] = weakref.WeakSet()
 """Opaque caches: their statistics were read, or an object that they hold was mutated."""

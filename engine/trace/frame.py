@@ -5,16 +5,14 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.decode import DecodedCode, DecodedInstruction, decode
 from engine.bytecode.source_positions import span_of
 from engine.ir.sources.base import GlobalsNamespace
 from engine.records.bytecode import Span
+from engine.trace.annotations import CellVariable
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.variables.callables.cells import CellVariable
 
 
 @dataclass(eq=False, slots=True)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from engine.bytecode.to_records import instruction_records
 from engine.ir.current_session import current_session
 from engine.options import config
 from engine.records.trace import InlinedCall
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import FunctionVariable, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import Frame
 from engine.trace.variables.base import Variable
 from engine.trace.variables.callables.generators import GeneratorVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.variables.callables.functions import FunctionVariable
 
 
 def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:

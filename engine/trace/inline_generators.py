@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.bytecode.opcodes import RULES
-from engine.trace.annotations import Frame, Tracer
+from engine.trace.annotations import Frame, GeneratorVariable, Tracer
 from engine.trace.exc import UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.opcode_registry import YIELD
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.exceptions.exceptions import to_exception
-
-if TYPE_CHECKING:
-    from engine.trace.variables.callables.generators import GeneratorVariable
 
 
 def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -> Variable | None:

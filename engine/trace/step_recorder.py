@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.source_positions import span_of
 from engine.records.trace import StepRecord
-from engine.trace.annotations import DecodedInstruction, Frame, Tracer
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer, Variable
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import RETURN
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.variables.base import Variable
 
 _MAX_STEPS = 20_000
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable, realize
 
-if TYPE_CHECKING:
-    TorchFunctionHandler = Callable[
-        [Tracer, str, Any, list[Variable], dict[str, Variable], list[Variable]], Variable | None
-    ]
+TorchFunctionHandler = Callable[
+    [Tracer, str, Any, list[Variable], dict[str, Variable], list[Variable]], Variable | None
+]
 
 _HANDLERS: list[TorchFunctionHandler] = []
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from engine.ir.introspection.python_operators import Operator
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import DictVariable, SequenceVariable, SetVariable, Tracer, Variable
 from engine.trace.exc import Unsupported
 from engine.trace.variables.node_argument import NodeArgument
-
-if TYPE_CHECKING:
-    from engine.trace.variables.base import Variable
-    from engine.trace.variables.containers.dicts import DictVariable
-    from engine.trace.variables.containers.sequences import SequenceVariable
-    from engine.trace.variables.containers.sets import SetVariable
 
 OperatorResult = Any
 """The variable of an operator's result, or ``NotImplemented``."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.resume_functions import resume_info
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
-from engine.trace.annotations import Frame
-
-if TYPE_CHECKING:
-    from engine.ir.sources.base import Source
-    from engine.records.bytecode import Span
-    from engine.records.trace import InlinedCall
-    from engine.trace.variables.base import Variable
+from engine.ir.sources.base import Source
+from engine.records.bytecode import Span
+from engine.records.trace import InlinedCall
+from engine.trace.annotations import Frame, Variable
 
 
 class CallStack:

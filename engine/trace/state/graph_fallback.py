@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch.fx
 
 from engine.bytecode.decode import reraise_index
 from engine.bytecode.opcodes import EXIT_FROM_TOP
-from engine.trace.annotations import Frame
+from engine.trace.annotations import CallStack, Frame, InstructionCounter
 from engine.trace.variables.nn_modules.optimizer_inlining import USE_GRAD_CODE
-
-if TYPE_CHECKING:
-    import torch.fx
-
-    from engine.trace.state.call_stack import CallStack, InstructionCounter
 
 OFFSET_AND_ERRORS = 3
 """Values above a handler's depth when its code calls ``__exit__``.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.library_functions import LibraryFunction, LibraryFunctionsMatch
 from engine.ir.guards.python_values import CodeMatch, EqualsMatch, IdMatch, TypeMatch
 from engine.ir.sources.base import GlobalsNamespace
-
-if TYPE_CHECKING:
-    from engine.trace.annotations import Tracer
+from engine.trace.annotations import Tracer
 
 _IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
 """Guards that cannot fail on an object which the compiled code itself holds."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from engine.trace.annotations import NewClassVariable
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.variables.objects.class_creation import NewClassVariable
 
 
 class KnownObjects:

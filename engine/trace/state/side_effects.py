@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource
+from engine.trace.annotations import InstructionCounter, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.external_caches import ExternallyCached, version_of
 from engine.trace.variables.base import Variable, reachable_variables
-
-if TYPE_CHECKING:
-    from engine.ir.sources.base import GlobalsNamespace
-    from engine.trace.annotations import Tracer
-    from engine.trace.state.call_stack import InstructionCounter
 
 
 class SideEffects:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch.fx
 
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.introspection.torch_state_snapshot import TorchStateSnapshot
-
-if TYPE_CHECKING:
-    import torch.fx
-
-    from engine.trace.variables.base import Variable
+from engine.trace.annotations import Variable
 
 _GUARDED_GLOBAL_STATES = (
     "grad_mode",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
 
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
 from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
-
-if TYPE_CHECKING:
-    from engine.ir.guards.base import Cause
-    from engine.ir.sources.base import Source
+from engine.ir.guards.base import Cause
+from engine.ir.sources.base import Source
 
 
 class InputTensors:

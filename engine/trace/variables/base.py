@@ -8,7 +8,7 @@ import inspect
 import math
 import types
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from engine.frame_code.codegen_runtime.f_strings import format_value, join_f_string
 from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
@@ -16,15 +16,11 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import ExceptionVariable, NNModuleVariable, PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.operand import CONSTANT_OPERATORS, Operand, OperatorResult
 from engine.trace.variables.slotted_type import SlottedType, fresh, state
-
-if TYPE_CHECKING:
-    from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 
 def type_name(cls: type) -> str:

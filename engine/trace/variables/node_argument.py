@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.trace.annotations import Tracer
+import torch.fx
+
+from engine.trace.annotations import Tracer, Variable
 from engine.trace.exc import Unsupported
-
-if TYPE_CHECKING:
-    import torch.fx
-
-    from engine.trace.variables.base import Variable
 
 
 class NodeArgument:

@@ -5,8 +5,9 @@ One graph node runs them under autograd. Used if an argument is an object or a b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -27,10 +28,7 @@ from engine.trace.variables.higher_order.subgraph import (
     variable_for_node,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Method = Callable[[str, list[Variable]], Variable]
+Method = Callable[[str, list[Variable]], Variable]
 
 
 @dataclass(frozen=True)

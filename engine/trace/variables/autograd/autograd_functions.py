@@ -12,7 +12,8 @@ import inspect
 import types
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
@@ -49,9 +50,6 @@ from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUC
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.slotted_type import fresh, state
 from engine.trace.variables.torch_api.grad_and_autocast_contexts import set_grad_mode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class AutogradFunctionContextVariable(VariableWithMethods, UserDefinedObjectVariable):

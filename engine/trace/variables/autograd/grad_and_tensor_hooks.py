@@ -5,7 +5,8 @@ They become nodes that call eager autograd when the graph runs as traced.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.fx
@@ -36,9 +37,6 @@ from engine.trace.variables.tensors.tensor_members import (
     register_tensor_setter,
 )
 from engine.trace.variables.torch_api.torch_contexts import real_hook_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @register_rule(torch.autograd.grad)

@@ -9,14 +9,12 @@ import dis
 import enum
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from engine.trace.frame import is_trusted_module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _EMPTY_CELL = types.CellType()
 _VALUE_TYPES = (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import BuiltinMethodVariable, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.reasons import unknown_call_kind
@@ -24,9 +24,6 @@ from engine.trace.variables.callable_registry import (
 )
 from engine.trace.variables.callables.methods import check_arity, check_method_arity
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
-
-if TYPE_CHECKING:
-    from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 
 class BuiltinVariable(FixedObjectVariable):

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import DictSubclassVariable, Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
@@ -17,9 +16,6 @@ from engine.trace.variables.containers.dicts import DictVariable, iterate_pairs,
 from engine.trace.variables.containers.iterators import iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.objects.class_lookup import class_source
-
-if TYPE_CHECKING:
-    from engine.trace.variables.containers.builtin_subclasses import DictSubclassVariable
 
 
 def call_inherited_dict_method(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import DictVariable, PyCodegen, Tracer
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
@@ -18,9 +18,6 @@ from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SET_OPERATORS, SetVariable
 from engine.trace.variables.stdlib.string_format import entry_proxies
-
-if TYPE_CHECKING:
-    from engine.trace.variables.containers.dicts import DictVariable
 
 
 class DictViewVariable(Variable):

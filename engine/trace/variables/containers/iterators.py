@@ -5,23 +5,18 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import position_sources
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import DictVariable, PyCodegen, RangeVariable, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.slotted_type import state
-
-if TYPE_CHECKING:
-    from engine.trace.variables.containers.dicts import DictVariable
-    from engine.trace.variables.containers.sequences import RangeVariable
-
 
 _REVERSIBLE_TYPES = (str, bytes, list, tuple, collections.deque)
 """Builtin types whose reversed iterator is rebuilt after the graph."""

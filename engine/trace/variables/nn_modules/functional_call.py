@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import torch
 import torch.overrides
@@ -11,15 +10,12 @@ import torch.overrides
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.torch_private.modules import weights_have_changed
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import NNModuleVariable, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import FALSE, NONE, TRUE, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_bound_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import items_or_value, sequence_items
-
-if TYPE_CHECKING:
-    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 
 @register_bound_rule(torch.func.functional_call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -15,16 +15,12 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import infer_parameters, module_hooks
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import NNModuleVariable, Tracer
 from engine.trace.exc import BreakGraph, RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_break
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, items_or_value
-
-if TYPE_CHECKING:
-    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
-
 
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.fx
 
 from engine.frame_code.codegen_runtime.objects import new_object
 from engine.ir.graph_callable import GraphCallable
@@ -210,10 +211,6 @@ def _may_hold_tensors(cls: type) -> bool:
     if cls in (torch.nn.PReLU, torch.nn.MultiheadAttention):
         return True
     return cls.__module__.rpartition(".")[2] not in _TENSORLESS_MODULES and cls is not torch.nn.Identity
-
-
-if TYPE_CHECKING:
-    import torch.fx
 
 
 class NewParameterVariable(TensorVariable):

@@ -10,18 +10,15 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import Tracer, UserFunctionVariable
 from engine.trace.inline import inline_call
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module, unwrap_disabled_optimizer_function
-
-if TYPE_CHECKING:
-    from engine.trace.variables.callables.functions import UserFunctionVariable
 
 
 def _init_group_functions() -> Iterator[FunctionType]:

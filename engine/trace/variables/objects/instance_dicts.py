@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import InstanceVariable, PyCodegen, Tracer
 from engine.trace.variables.base import NONE, Args, AttributeDictVariable, Kwargs, Variable
 from engine.trace.variables.containers.dict_contents import DictEntry
 from engine.trace.variables.containers.dicts import ORDERED_DICT_ATTRIBUTES, DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
-
-if TYPE_CHECKING:
-    from engine.trace.variables.objects.instance_attributes import InstanceVariable
 
 
 class InstanceDictVariable(DictVariable):

@@ -5,18 +5,15 @@ from __future__ import annotations
 import builtins
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import ClassVariable, Tracer
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.attribute_binding import bind_attribute
 from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
 from engine.trace.variables.objects.constructor_registry import construct
-
-if TYPE_CHECKING:
-    from engine.trace.variables.objects.classes import ClassVariable
 
 
 def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -17,15 +17,12 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import TensorVariable, Tracer
 from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.variables.tensors.tensor import TensorVariable
 
 _INT_DTYPES = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.annotations import Tracer
@@ -15,9 +16,6 @@ from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.tensors.storages import UntypedStorageVariable, record_input_storages
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method, register_tensor_setter
-
-if TYPE_CHECKING:
-    import torch.fx
 
 
 def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:

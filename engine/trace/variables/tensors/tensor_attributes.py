@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.register_once import register_each
@@ -18,11 +20,6 @@ from engine.trace.variables.tensors.tensor_members import (
     register_tensor_method,
     register_tensor_setter,
 )
-
-if TYPE_CHECKING:
-    import torch
-
-    from engine.trace.variables.tensors.tensor import TensorVariable
 
 
 @register_each(register_tensor_attribute, "data", "T", "mT", "H", "mH", "real", "imag")

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from engine.ir.register_once import register_once
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import TensorVariable, Tracer
 from engine.trace.variables.base import Variable
 
-if TYPE_CHECKING:
-    from engine.trace.variables.tensors.tensor import TensorVariable
-
-    MethodRule = Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable | None]
-    AttributeRule = Callable[[Tracer, TensorVariable], Variable | None]
-    SetterRule = Callable[[Tracer, TensorVariable, Variable], None]
+MethodRule = Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable | None]
+AttributeRule = Callable[[Tracer, TensorVariable], Variable | None]
+SetterRule = Callable[[Tracer, TensorVariable, Variable], None]
 
 METHOD_RULES: dict[str, MethodRule] = {}
 """Rules of methods. A rule that returns None leaves the call to the graph."""
