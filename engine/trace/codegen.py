@@ -193,21 +193,18 @@ class PyCodegen:
         yield
         self._temps = before
 
-    def is_cached(self, value: Variable) -> bool:
-        """Return True if the variable has been reconstructed already."""
-        return id(value) in self._temps
-
     def call(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
         """Emit a call of a constant callable; an argument that is no variable is a constant."""
         self.body.callable(lambda: self.load_const(function))
         self._load_arguments(args, kwargs)
         self.call_with_keywords(len(args), tuple(kwargs))
 
-    def call_on_top(self, function: Any, *args: Any) -> None:
-        """Emit a call of a constant callable; its first argument is on top of the stack already."""
+    def pop_into_call(self, function: Any, *args: Any) -> None:
+        """Emit a call without a result; its first argument is on top of the stack and is popped."""
         self.body.insert_callable(lambda: self.load_const(function))
         self._load_arguments(args, {})
         self.body.call(1 + len(args))
+        self.body.emit("POP_TOP")
 
     def _load_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value in (*args, *kwargs.values()):

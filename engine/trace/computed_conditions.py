@@ -64,6 +64,18 @@ class _BackwardSlice:
     nodes: set[torch.fx.Node] = field(default_factory=set)
     write_counts: dict[torch.fx.Node, int] = field(default_factory=dict)
     """Number of in-place writes of the slice to each of its input and new tensors."""
+    steps: tuple[ConditionOp, ...] = ()
+    """The nodes as operations of a guard, in graph order."""
+
+    @property
+    def example_values(self) -> list[Any]:
+        """Values of the inputs in this call."""
+        return [graph_input.example_value for graph_input in self.inputs.values()]
+
+    @property
+    def sources(self) -> list[Source]:
+        """Sources of the inputs."""
+        return [graph_input.source for graph_input in self.inputs.values()]
 
 
 def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
@@ -72,17 +84,15 @@ def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
     The tensors have their values from the start of the call; the guard computes the condition again at each call.
     Return None if the condition depends on anything else.
     """
-    sliced = _slice_of(tx, node)
-    if sliced is None:
+    program = _slice_of(tx, node)
+    if program is None:
         return None
-    program, steps = sliced
-    program_inputs = list(program.inputs.values())
-    outcome = evaluate_condition(steps, *(g.example_value for g in program_inputs))
-    if outcome is None or not program_inputs:
+    outcome = evaluate_condition(program.steps, *program.example_values)
+    if outcome is None or not program.inputs:
         return outcome
-    first, *other_sources = (g.source for g in program_inputs)
+    first, *other_sources = program.sources
     cause = tx.guard_cause("its value decided a branch")
-    tx.guards.add(ComputedCondition(first, tuple(other_sources), steps, outcome, cause=cause))
+    tx.guards.add(ComputedCondition(first, tuple(other_sources), program.steps, outcome, cause=cause))
     return outcome
 
 
@@ -91,29 +101,25 @@ def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
 
     Return None if it depends on anything else, or if a buffer is written or known to change between calls.
     """
-    sliced = _slice_of(tx, node)
-    if sliced is None:
+    program = _slice_of(tx, node)
+    if program is None or any(program.write_counts.values()):
         return None
-    program, steps = sliced
-    program_inputs = list(program.inputs.values())
-    if any(program.write_counts.values()) or not all(_is_integer_buffer(tx, g) for g in program_inputs):
+    if not all(_is_integer_buffer(tx, graph_input) for graph_input in program.inputs.values()):
         return None
-    for buffer in program_inputs:
+    for buffer in program.inputs.values():
         why = "its value decided what was traced"
         tx.guard(EqualsMatch, TensorItemSource(buffer.source), int(buffer.example_value), why=why)
-    return evaluate_number(steps, *(g.example_value for g in program_inputs))
+    return evaluate_number(program.steps, *program.example_values)
 
 
 def fold_zero(tx: Tracer, node: torch.fx.Node) -> float:
     """Return 0.0 or -0.0, as Python computes it; guard the numbers that decide."""
-    sliced = _slice_of(tx, node)
-    program_inputs = [] if sliced is None else list(sliced[0].inputs.values())
-    if sliced is None or any(type(g.example_value) not in (int, float) for g in program_inputs):
+    program = _slice_of(tx, node)
+    if program is None or any(type(value) not in (int, float) for value in program.example_values):
         return 0.0
-    steps = sliced[1]
-    for number in program_inputs:
+    for number in program.inputs.values():
         tx.guard(EqualsMatch, number.source, number.example_value, why="it decided the sign of a zero")
-    outcome = run_steps(steps, [g.example_value for g in program_inputs])
+    outcome = run_steps(program.steps, program.example_values)
     return 0.0 if outcome is None else math.copysign(0.0, outcome)
 
 
@@ -123,43 +129,42 @@ def compute_before_graph(tx: Tracer, fn: Callable[..., Any] | None, args: list[A
     Its arguments are nodes and constants; without a function, the result is the only node. The result may vary between calls like any input. Return None if an input
     that is not a number or a size decides it, or if the function raises.
     """
-    sliced = _slice_of(tx, *(arg for arg in args if isinstance(arg, torch.fx.Node)), takes_sizes=True)
-    if sliced is None or not sliced[0].inputs:
+    program = _slice_of(tx, *(arg for arg in args if isinstance(arg, torch.fx.Node)), takes_sizes=True)
+    if program is None or not program.inputs:
         return None
-    program, steps = sliced
-    program_inputs = list(program.inputs.values())
-    positions = _places(tx, program)
+    sources, positions = program.sources, _value_positions(tx, program)
     operands = tuple(ValueRef(positions[arg]) if isinstance(arg, torch.fx.Node) else arg for arg in args)
-    steps = steps if fn is None else (*steps, ConditionOp(fn, operands))
-    text = _text([g.source.expr if len(program_inputs) == 1 else user_expr(g.source) for g in program_inputs], steps)
-    base, paths = (program_inputs[0].source, ()) if len(program_inputs) == 1 else _argument_paths(tx, program_inputs)
+    steps = program.steps if fn is None else (*program.steps, ConditionOp(fn, operands))
+    has_one_input = len(sources) == 1
+    text = _text([source.expr if has_one_input else user_expr(source) for source in sources], steps)
+    base, paths = (sources[0], ()) if has_one_input else _argument_paths(tx, sources)
     if base is None:
         return None
     source = ComputedNumberSource(base, NumberProgram(steps, paths), text)
-    real = run_steps(steps, [g.example_value for g in program_inputs])
+    real = run_steps(steps, program.example_values)
     if real is None:
         return None
     tx.symbols.known_dynamic_sources.add(source)
     return real, source
 
 
-def _argument_paths(tx: Tracer, roots_given: list[Any]) -> tuple[Source | None, tuple[ArgumentPath, ...]]:
+def _argument_paths(tx: Tracer, sources: list[Source]) -> tuple[Source | None, tuple[ArgumentPath, ...]]:
     """Return a source of the arguments that hold these numbers, and the paths to them.
 
     The source is None if one of the numbers is not in an argument.
     """
-    chains = [g.source.chain() for g in roots_given]
-    roots = [getattr(root, "names", (root.parameter_name,)) for root, *_ in chains]
-    names = tuple(dict.fromkeys(name for found in roots for name in found))
+    chains = [source.chain() for source in sources]
+    root_names = [getattr(root, "names", (root.parameter_name,)) for root, *_ in chains]
+    names = tuple(dict.fromkeys(name for names_of_root in root_names for name in names_of_root))
     if not all(map(str.isidentifier, names)):
         return None, ()
     paths = []
-    for (root, *links), own in zip(chains, roots, strict=True):
+    for (root, *links), own_names in zip(chains, root_names, strict=True):
         value, typed = root.read(FrameScope(tx.request.arguments)), []
         for link in links:
             typed.append((link, type(value)))
             value = link.read(value)
-        start = tuple(map(names.index, own))
+        start = tuple(map(names.index, own_names))
         paths.append(ArgumentPath(start, not root.parameter_name, tuple(typed)))
     return ArgumentsSource(names), tuple(paths)
 
@@ -172,10 +177,8 @@ def _text(texts: list[str], steps: tuple[ConditionOp, ...]) -> str:
     return texts[-1]
 
 
-def _slice_of(
-    tx: Tracer, *nodes: torch.fx.Node, takes_sizes: bool = False
-) -> tuple[_BackwardSlice, tuple[ConditionOp, ...]] | None:
-    """Return the slice of nodes and its operations; None if a guard cannot compute it.
+def _slice_of(tx: Tracer, *nodes: torch.fx.Node, takes_sizes: bool = False) -> _BackwardSlice | None:
+    """Return the slice of nodes; None if a guard cannot compute it.
 
     With ``takes_sizes``, symbolic sizes of input tensors are inputs of the slice.
     """
@@ -185,9 +188,10 @@ def _slice_of(
     try:
         _collect_slice(tx, program, nodes)
         _check_no_other_writes(tx, program)
-        return program, _to_guard_steps(tx, program)
+        program.steps = _to_guard_steps(tx, program)
     except _NotComputable:
         return None
+    return program
 
 
 def _is_integer_buffer(tx: Tracer, graph_input: GraphInput) -> bool:
@@ -323,7 +327,7 @@ def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, graph_input: Graph
 
 def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, ...]:
     """Convert the slice to guard operations, in graph order."""
-    positions = _places(tx, program)
+    positions = _value_positions(tx, program)
     steps: list[ConditionOp] = []
 
     def part(arg: Any) -> Any:
@@ -340,7 +344,7 @@ def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, .
     return tuple(steps)
 
 
-def _places(tx: Tracer, program: _BackwardSlice) -> dict[torch.fx.Node, int]:
+def _value_positions(tx: Tracer, program: _BackwardSlice) -> dict[torch.fx.Node, int]:
     """Return the index of each value: the inputs, then the nodes in graph order."""
     ordered = (node for node in tx.graph.graph.nodes if node in program.nodes)
     return {node: n for n, node in enumerate((*program.inputs, *ordered))}

@@ -77,10 +77,6 @@ class Frame:
         """Push a variable."""
         self.stack.append(value)
 
-    def pop(self) -> Variable:
-        """Pop a variable without realizing it (it may be lazy)."""
-        return self.stack.pop()
-
     def popn(self, count: int) -> list[Variable]:
         """Pop ``count`` variables, bottom first."""
         if not count:

@@ -13,7 +13,6 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
-from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -51,10 +50,6 @@ class AutogradFunctionTracer:
         self.graph_inputs = [v for v in inputs if v.is_graph_value]
         for value in self.graph_inputs:
             value.as_node_arg(tx)
-
-    def forward_inputs(self, builder: SubgraphBuilder) -> list[Variable]:
-        """Return the forward's arguments: placeholders for tensors and symbols, others unchanged."""
-        return [add_parameter_for(self.tx, builder, v) for v in self.inputs]
 
     def check_outputs(self, result: Variable, earlier_ids: set[int]) -> list[Variable]:
         """Return the forward's outputs as a list; the backward can reach ``earlier_ids``.
@@ -136,33 +131,28 @@ def check_no_attribute_writes(cls: type, values: Sequence[Any]) -> None:
 
 
 def trace_forward_and_backward(
-    tx: Tracer, cls: type, given: list[Variable], ctx: Any, result_of: Method, once: bool
+    tx: Tracer, cls: type, arguments: list[Variable], ctx: Any, result_of: Method, once: bool
 ) -> Variable:
     """Emit the node that runs forward and backward under autograd; return its packed results.
 
     Raises:
         Unsupported: a body contains an operation that a subgraph cannot hold.
     """
-    bodies = AutogradFunctionTracer(tx, cls, given, ctx.needs_input_grad)
-    grad = torch.is_grad_enabled()
-    with building_subgraph(tx, allow_side_effects=True) as forward:
-        set_grad_enabled(False)
-        inputs = bodies.forward_inputs(forward)
+    bodies = AutogradFunctionTracer(tx, cls, arguments, ctx.needs_input_grad)
+    with building_subgraph(tx, allow_side_effects=True) as forward, torch.no_grad():
+        inputs = [add_parameter_for(tx, forward, v) for v in arguments]
         result = realize(tx, result_of("forward", inputs))
         outputs = bodies.check_outputs(
             result, {id(v) for v in reachable_variables(v for v in ctx.attr_writes.values() if v is not None)}
         )
         check_no_attribute_writes(cls, [*inputs, *outputs])
         nodes = [o.as_node_arg(tx)[0] for o in outputs if o.fake is not None]
-        set_grad_enabled(grad)
     before = _tensor_versions(forward)
     try:
-        with building_subgraph(tx) as backward:
+        with building_subgraph(tx) as backward, torch.no_grad():
             backward.is_autograd_function_body = True
-            set_grad_enabled(False)
             grads = [NONE if o.fake is None else add_parameter_like(tx, backward, o.fake.detach()) for o in outputs]
             gradients = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
-            set_grad_enabled(grad)
             if _tensor_versions(forward) != before:
                 raise Unsupported(
                     "autograd-function-backward", f"the backward of {cls.__name__} mutates a tensor of its forward"

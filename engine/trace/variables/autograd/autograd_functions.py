@@ -138,12 +138,8 @@ Their node must not run the user's code, because it would repeat the mutation.
 """
 
 
-def _function_instance(tx: Tracer, cls: type[Function], args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Create an instance of a Function class. It has no state: the methods are static."""
-    return UserDefinedObjectVariable(cls, None, NotImplemented)
-
-
-C_CLASS_CONSTRUCTORS[FunctionBase] = _function_instance
+# An instance of a Function class has no state: the methods are static.
+C_CLASS_CONSTRUCTORS[FunctionBase] = lambda tx, cls, args, kwargs: UserDefinedObjectVariable(cls, None, NotImplemented)
 
 
 @register_rule(torch.autograd.Function.__init__)

@@ -106,20 +106,12 @@ class TensorHookHandleVariable(VariableWithMethods, GraphObjectVariable):
 
 @register_tensor_method("register_hook")
 def _register_hook(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return register_hook(tx, tensor, realize(tx, args[0] if args else kwargs["hook"]))
-
-
-@register_tensor_method("register_post_accumulate_grad_hook")
-def _register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return register_post_accumulate_grad_hook(tx, tensor, realize(tx, args[0] if args else kwargs["hook"]))
-
-
-def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
     """Trace ``tensor.register_hook(hook)``. The hook becomes a subgraph that autograd runs.
 
     Raises:
         Unsupported: the hook has side effects, or the tensor does not require gradients.
     """
+    hook = realize(tx, args[0] if args else kwargs["hook"])
     if not tensor.fake.requires_grad or tx.in_subgraph():
         raise Unsupported("tensor-hook", "Tensor.register_hook is called")
     nodes = [tensor.node(tx)]
@@ -134,12 +126,14 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
     return _emit_registration(tx, _RegisterHook(body.module(), body.output_tree), nodes)
 
 
-def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
+@register_tensor_method("register_post_accumulate_grad_hook")
+def _register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``tensor.register_post_accumulate_grad_hook(hook)``. The hook remains Python.
 
     Raises:
         Unsupported: the hook depends on objects of this call, or the tensor is not a leaf that requires gradients.
     """
+    hook = realize(tx, args[0] if args else kwargs["hook"])
     if not tensor.fake.requires_grad or not tensor.fake.is_leaf or tx.in_subgraph():
         raise Unsupported("tensor-hook", "Tensor.register_post_accumulate_grad_hook is called")
     tensor.guard_is_leaf(tx)

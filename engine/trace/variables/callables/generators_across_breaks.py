@@ -72,8 +72,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
         """
         if not self.frame.is_finished:
             raise self.rebuild_error()
-        cg.call_on_top(end_unstarted_generator, self.stop_token)
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(end_unstarted_generator, self.stop_token)
 
 
 def build_suspended_generator(

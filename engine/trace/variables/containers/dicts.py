@@ -210,8 +210,7 @@ class DictVariable(DictContents):
             update = refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict
             entries = self.entries
         keys, values = zip(*entries.values(), strict=True) if entries else ((), ())
-        cg.call_on_top(update, TupleVariable(list(keys)), TupleVariable(list(values)))
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(update, TupleVariable(list(keys)), TupleVariable(list(values)))
 
 
 def _emit_build_map(cg: PyCodegen, of: DictVariable) -> None:

@@ -100,8 +100,7 @@ class ExternalIteratorVariable(IteratorVariable):
             raise Unsupported(
                 "mutated-while-iterating", "a list is mutated while an iterator created outside the function reads it"
             )
-        cg.call_on_top(advance_iterator, self.steps_taken)
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(advance_iterator, self.steps_taken)
 
 
 class ItemGuardedIteratorVariable(IteratorVariable):

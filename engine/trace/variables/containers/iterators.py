@@ -175,7 +175,8 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
             self.expected_length = -1  # later steps raise again
             tx.raise_error(RuntimeError, f"{self.container_name} changed size during iteration")
         if self.position >= len(self.keys):
-            self._exhaust(tx)
+            tx.side_effects.record_mutation(self)
+            self.keys, self.position, self.expected_length, self.dict_variable = [], 0, 0, None
             return None
         item = self.read_entry(self.keys[self.position])
         if item is None:
@@ -183,10 +184,6 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         tx.side_effects.record_mutation(self)
         self.position += 1
         return item
-
-    def _exhaust(self, tx: Tracer) -> None:
-        tx.side_effects.record_mutation(self)
-        self.keys, self.position, self.expected_length, self.dict_variable = [], 0, 0, None
 
     def _check_change(self, of: DictVariable) -> None:
         """Check that a changed dict has another size, which raises an error in the traced code.

@@ -531,8 +531,7 @@ class ListVariable(SequenceVariable):
             cg.load(copy)
             cg.body.emit("POP_TOP")
         if self.load_items is not None and self.cls is collections.deque:
-            cg.call_on_top(extend_deque, TupleVariable(self.appended))
-            cg.body.emit("POP_TOP")
+            cg.pop_into_call(extend_deque, TupleVariable(self.appended))
             return
         if self.load_items is not None:
             cg.build("BUILD_LIST", self.appended)
@@ -547,8 +546,7 @@ class ListVariable(SequenceVariable):
             cg.body.emit("BUILD_SLICE", 2)
             cg.body.emit("STORE_SUBSCR")
             return
-        cg.call_on_top(refill_list if self.builtin_class is list else refill_deque, TupleVariable(self.items))
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(refill_list if self.builtin_class is list else refill_deque, TupleVariable(self.items))
 
 
 # Methods of list and deque.

@@ -248,8 +248,7 @@ class SetVariable(Variable):
         """Emit code that pops the existing set on the stack and replaces its contents."""
         _check_order_not_observed(self)
         check_keys_rebuildable(self.elements, self.cls.__name__)
-        cg.call_on_top(refill_set, TupleVariable(list(self.elements.values())))
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(refill_set, TupleVariable(list(self.elements.values())))
 
 
 def _check_order_not_observed(of: SetVariable) -> None:

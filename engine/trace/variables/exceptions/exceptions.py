@@ -260,7 +260,8 @@ class ExceptionVariable(AttributeDictVariable):
             case "__cause__":
                 return NONE
             case "__context__":
-                self._guard_context_is_none(tx)
+                if self.raised_at:  # outside a handler; else ``__context__`` would depend on the caller
+                    guard_not_in_except_block(tx)
                 return NONE
             case "__suppress_context__":
                 return ConstantVariable(False)
@@ -290,14 +291,6 @@ class ExceptionVariable(AttributeDictVariable):
     def _has_filename_attributes(self) -> bool:
         """Return True if file names are attributes of an OSError and not in ``args``."""
         return issubclass(self.cls, OSError) and self.cls is not BlockingIOError and 3 <= len(self.args) <= 5
-
-    def _guard_context_is_none(self, tx: Tracer) -> None:
-        """Guard that the caller handles no exception if this one was raised outside a handler.
-
-        Otherwise ``__context__`` would depend on the caller.
-        """
-        if self.raised_at:
-            guard_not_in_except_block(tx)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         tx.side_effects.record_mutation(self)

@@ -69,7 +69,6 @@ class ModuleCall:
     def run(self, args: Args, kwargs: Kwargs) -> Variable:
         """Call ``forward``, with hooks if there are any."""
         tx, module = self.tx, self.module
-        assert module.source is not None
         direct = tx.call_stack.direct_callee is module
         around = self._has_global_hooks()
         own = any(self._hook_dict(table) for table in ModuleHooksSource.TABLES)
@@ -162,7 +161,6 @@ class ModuleCall:
     def _hooks(self, table: str) -> list[tuple[Variable, bool]]:
         """Return the hooks in call order, global ones first, each with its with-kwargs flag."""
         tx, module = self.tx, self.module
-        assert module.source is not None
         everywhere = torch.nn.modules.module.__dict__
         real = everywhere[f"_global{table}"]
         with_kwargs = everywhere.get(f"_global{table}_with_kwargs", {})

@@ -10,7 +10,7 @@ import torch
 from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import Source
-from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
+from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
@@ -53,6 +53,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
     Everything else behaves as for any instance.
     """
 
+    source: Source
     functional_call_overrides: dict[str, Variable] = fresh(dict)
     """Replacements of parameters and buffers during ``torch.func.functional_call``."""
     member_dicts: dict[str, DictVariable] = fresh(dict)
@@ -81,7 +82,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
         members = self.member_dicts.get(name)
         if members is not None and not self.functional_call_overrides:
             return members
-        assert self.source is not None
         real = self.real_object.__dict__[name]
         source = AttrSource(self.source, name)
         tx.guard(DictKeysMatch, source, tuple(real), why="the module's members were listed")
@@ -101,7 +101,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def member(self, tx: Tracer, table: str, name: str) -> Variable:
         """Return a parameter, buffer or submodule from its member dict."""
-        assert self.source is not None
         if name in self.functional_call_overrides:
             return self.functional_call_overrides[name]
         members = self.member_dicts.get(table)
@@ -120,7 +119,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
         for table in _MEMBER_DICTS:
             if self.has_member(table, name):
                 return realize(tx, self.member(tx, table, name))
-        assert self.source is not None
         if not any(name in self.real_object.__dict__.get(table, {}) for table in _MEMBER_DICTS):
             tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
         return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
@@ -289,10 +287,6 @@ def _module(tx: Tracer, real: torch.nn.Module, source: Source) -> Variable:
     if ORIGINAL_MODULE_ATTR in type(real).__dict__:
         tx.guard_type(real, source, "it is a compiled module, and its original was inlined")
         return tx.wrap(getattr(real, ORIGINAL_MODULE_ATTR), AttrSource(source, ORIGINAL_MODULE_ATTR))
-    behind = unwrap_torch_compile(real)
-    if behind is not None:
-        tx.guard_type(real, source, "torch.compile created it, and its original was inlined")
-        return tx.wrap(behind, ModuleMemberSource(source, "_modules", "_orig_mod"))
     tx.guard_type(real, source, "the module's members or methods were used")
     if id(real.__dict__) in tx.objects.variables_by_id:
         raise Unsupported("module-attribute", f"a {type(real).__name__} whose __dict__ is also used directly")

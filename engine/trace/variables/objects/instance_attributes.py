@@ -319,21 +319,18 @@ class InstanceVariable(Variable):
         """Emit code that pops the object on the stack and sets its written attributes."""
         if self.dict_was_assigned and self.shared_dict is not None:
             cg.body.emit("COPY", 1)
-            cg.call_on_top(set_instance_dict, self.shared_dict)
-            cg.body.emit("POP_TOP")
+            cg.pop_into_call(set_instance_dict, self.shared_dict)
         own = getattr(self.real_object, "__dict__", {})
         deleted = tuple(n for n, v in self.attr_writes.items() if v is None and n in own)
         if deleted:
             cg.body.emit("COPY", 1)
-            cg.call_on_top(delete_attributes, deleted)
-            cg.body.emit("POP_TOP")
+            cg.pop_into_call(delete_attributes, deleted)
         present = {n: v for n, v in self.attr_writes.items() if v is not None}
         if not present:
             cg.body.emit("POP_TOP")
             return
         values = TupleVariable(list(present.values()))
-        cg.call_on_top(choose_attribute_setter(self.cls, present), tuple(present), values)
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(choose_attribute_setter(self.cls, present), tuple(present), values)
 
 
 @functools.singledispatch

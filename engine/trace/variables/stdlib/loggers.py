@@ -13,6 +13,7 @@ from engine.bytecode.source_positions import span_of
 from engine.frame_code.codegen_runtime.warnings_logging import log_at_line
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -47,11 +48,11 @@ class LoggerVariable(FixedObjectVariable):
     """A logger. Its levels are guarded; messages below the level are omitted."""
 
     real_object: logging.Logger
+    source: Source
 
     is_mutable = True
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        assert self.source is not None
         own = vars(self.real_object).get(name)
         if own is not None and is_literal(own):
             return tx.wrap(own, AttrSource(self.source, name))
@@ -89,7 +90,6 @@ class LoggerVariable(FixedObjectVariable):
 
     def _is_enabled(self, tx: Tracer, args: Args) -> bool:
         wanted = realize(tx, args[0]).as_python_constant(tx)
-        assert self.source is not None
         why = "a level of logging decided what was traced"
         for owner, name in ((self.source, "disabled"), (AttrSource(self.source, "manager"), "disable")):
             real = self.real_object if name == "disabled" else self.real_object.manager
@@ -101,7 +101,6 @@ class LoggerVariable(FixedObjectVariable):
     def _level(self, tx: Tracer) -> int:
         source, real = self.source, self.real_object
         while True:
-            assert source is not None
             tx.guard(EqualsMatch, AttrSource(source, "level"), real.level, why="a logging level was read")
             if real.level or real.parent is None:
                 return real.level

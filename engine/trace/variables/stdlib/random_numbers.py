@@ -134,8 +134,7 @@ class RandomVariable(Variable):
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that sets the state of the generator at the stack top and pops it."""
         assert self.known_generator is not None
-        cg.call_on_top(random.Random.setstate, self.known_generator.getstate())
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(random.Random.setstate, self.known_generator.getstate())
 
 
 def _fits_int64(bits: Args) -> bool:

@@ -11,6 +11,7 @@ from engine.ir.guards.aliasing import SharedStorage, byte_offsets_in_storage
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
+from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import emit_node
@@ -138,34 +139,26 @@ class UntypedStorageVariable(Variable):
         cg.call_method(self.current_tensor(), "untyped_storage")
 
 
-def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariable:
-    """Trace ``tensor.untyped_storage()``.
-
-    Raises:
-        Unsupported: the tensor has no storage of its own.
-    """
+@register_tensor_method("untyped_storage")
+def _untyped_storage(
+    tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable | None:
+    if args or kwargs:
+        return None
     fake = tensor.fake
     if is_wrapper_subclass(fake) or fake.layout is not torch.strided or tx.in_subgraph():
         raise Unsupported("storage-access", "Tensor.untyped_storage is called")
     record_input_storages(tx)
     storage = fake.untyped_storage()._cdata
-    found: UntypedStorageVariable = tx.state_of(_StorageState).variables.setdefault(
-        storage, UntypedStorageVariable(tensor)
-    )
-    if len(found.input_tensors) > 1:
-        first, *others = found.input_tensors
+    variables = tx.state_of(_StorageState).variables
+    variable: UntypedStorageVariable = variables.setdefault(storage, UntypedStorageVariable(tensor))
+    if len(variable.input_tensors) > 1:
+        first, *others = variable.input_tensors
         origins = [v.source for v in others if v.source is not None]
         assert first.source is not None
         starts = byte_offsets_in_storage(first.real_object, *(v.real_object for v in others))
         tx.guard(SharedStorage, first.source, tuple(origins), tuple(s or 0 for s in starts), why=_WHY)
-    return found
-
-
-@register_tensor_method("untyped_storage")
-def _untyped_storage(
-    tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable | None:
-    return None if args or kwargs else untyped_storage(tx, tensor)
+    return variable
 
 
 @register_tensor_method("data_ptr")
@@ -186,10 +179,10 @@ def record_input_storages(tx: Tracer) -> None:
 class ExternalStorageVariable(RealObjectVariable):
     """A storage object passed in from outside the frame."""
 
+    source: Source
     is_mutable = True
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        assert self.source is not None
         if name == "device":
             return tx.wrap(self.real_object.device, AttrSource(self.source, name))
         if callable(getattr(torch.UntypedStorage, name, None)):
@@ -202,7 +195,6 @@ class ExternalStorageVariable(RealObjectVariable):
         return self.length(tx)
 
     def length(self, tx: Tracer) -> Variable:
-        assert self.source is not None
         if any(s.resize_count for s in tx.state_of(_StorageState).variables.values()):
             raise self.unsupported("reading its size after a resize", "storage-access")
         found = self.real_object.nbytes()

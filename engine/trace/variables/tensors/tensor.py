@@ -362,8 +362,7 @@ class TensorVariable(TensorOperators):
             cg.body.emit("SWAP", 2)
             cg.body.emit("STORE_ATTR", name)
             return
-        cg.call_on_top(set_attributes, tuple(self.attr_writes), TupleVariable(list(self.attr_writes.values())))
-        cg.body.emit("POP_TOP")
+        cg.pop_into_call(set_attributes, tuple(self.attr_writes), TupleVariable(list(self.attr_writes.values())))
 
 
 def _dispatch_member(
