@@ -43,11 +43,13 @@ _FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal", "torch.func
 
 def _collect_in_graph_functions() -> dict[int, Any]:
     """Return torch's functions that are nodes of a graph, by id."""
-    named = [
-        (name, function)
-        for name, function in vars(torch.nn.functional).items()
-        if not name.startswith("_") and _is_functional(function)
-    ]
+    python_functions = {
+        name: f
+        for name, f in vars(torch.nn.functional).items()
+        if isinstance(f, types.FunctionType) and f.__module__ in _FUNCTIONAL_MODULES
+    }
+    c_functions = {n: f for n, f in _builtins_of(torch.nn.functional).items() if str(f.__module__).startswith("torch")}
+    named = [(name, f) for name, f in (python_functions | c_functions).items() if not name.startswith("_")]
     for namespace in (
         VariableFunctions,
         nn_functions,
@@ -65,13 +67,6 @@ def _collect_in_graph_functions() -> dict[int, Any]:
         functions += [f for name, f in _builtins_of(namespace).items() if not name.startswith("_")]
     functions += [torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor]
     return {id(function): function for function in (*functions, torch.tensor, torch.as_tensor)}
-
-
-def _is_functional(member: Any) -> bool:
-    """Return True if a member of ``torch.nn.functional`` is one of torch's functions."""
-    if isinstance(member, types.FunctionType):
-        return member.__module__ in _FUNCTIONAL_MODULES
-    return isinstance(member, types.BuiltinFunctionType) and str(member.__module__).startswith("torch")
 
 
 def _builtins_of(module: Any) -> dict[str, Any]:
