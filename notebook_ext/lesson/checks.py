@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+
 import torch
 
 from engine.records.session import Session
@@ -9,18 +12,22 @@ from engine.records.session import Session
 __all__ = ["as_number", "data_dependent_sizes", "is_close"]
 
 
-def as_number(answer: object) -> float:
+def as_number(answer: object, name: str = "answer") -> float:
     """Return an answer as a number; a tensor with one element counts as its value.
+
+    ``name``: what the message calls it.
 
     Raises:
         AssertionError: it is missing, or not a number.
     """
-    if answer is None:
+    if answer is None and name == "answer":
         raise AssertionError("put a number into answer.")
     if isinstance(answer, torch.Tensor) and answer.numel() == 1:
-        return float(answer.item())
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
-        raise AssertionError(f"answer should be a number, not {type(answer).__name__}.")  # noqa: TRY004
+        answer = answer.item()
+    if isinstance(answer, bool) or not isinstance(answer, numbers.Real):  # NumPy registers its scalars
+        raise AssertionError(f"{name} should be a number, not {type(answer).__name__}.")  # noqa: TRY004
+    if math.isnan(answer):
+        raise AssertionError(f"{name} should be a number, not NaN.")
     return float(answer)
 
 

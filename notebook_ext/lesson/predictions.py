@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+import linecache
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -115,7 +117,7 @@ class LessonMagics(Magics):
             code = self.shell.compile(self.shell.transform_cell(body), "<check>", "exec")
             exec(code, dict(self.shell.user_ns))
 
-        _run_check(name, run)
+        _run_check(name, run, self.shell.user_ns)
 
     @no_var_expand
     @cell_magic
@@ -128,7 +130,7 @@ class LessonMagics(Magics):
             exec(code, self.shell.user_ns)
             puzzles.check_puzzle(number, self.shell.user_ns)
 
-        _run_check(f"Puzzle {number}", run)
+        _run_check(f"Puzzle {number}", run, self.shell.user_ns)
 
     @line_magic
     def reveal(self, line: str) -> None:
@@ -153,8 +155,11 @@ class LessonMagics(Magics):
         print(explain_term(line.strip()))
 
 
-def _run_check(name: str, run: Callable[[], None]) -> None:
-    """Run the check of an exercise and show its verdict."""
+def _run_check(name: str, run: Callable[[], None], names: Mapping[str, Any]) -> None:
+    """Run the check of an exercise and show its verdict.
+
+    An exception of the learner's code, whose globals are ``names``, is shown with the line.
+    """
     try:
         run()
     except AssertionError as error:
@@ -164,9 +169,20 @@ def _run_check(name: str, run: Callable[[], None]) -> None:
     except Exception as error:
         # Incomplete code raises a private subclass of SyntaxError from Python 3.13 on.
         kind = next(c.__name__ for c in type(error).__mro__ if not c.__name__.startswith("_"))
-        _show_box(f"{name}: {NOT_YET}.", f"{kind}: {one_line(str(error), 300)}", WRONG_COLOR)
+        text = f"{kind}: {one_line(str(error), 300)}{_line_of(error, names)}"
+        _show_box(f"{name}: {NOT_YET}.", text, WRONG_COLOR)
     else:
         _show_box(f"{name}: {SOLVED}.", "", RIGHT_COLOR)
+
+
+def _line_of(error: BaseException, names: Mapping[str, Any]) -> str:
+    """Return the last line of the learner's code that an exception passed, or ""."""
+    lines = [
+        linecache.getline(frame.f_code.co_filename, line).strip()
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals is names and frame.f_code.co_name != "<module>"
+    ]
+    return f" (in: {lines[-1]})" if lines and lines[-1] else ""
 
 
 def _show_box(head: str, body: str, hue: str) -> None:

@@ -92,7 +92,7 @@ def _write_explorers(page: Page, sessions: Explorers, folder: pathlib.Path) -> d
     if not sessions:
         return {}
     cells = json.loads((REPO_ROOT / page.lesson).read_text(encoding="utf-8"))["cells"]
-    titles = {cell["id"]: title_of_cell("".join(cell["source"])) for cell in cells}
+    titles = {cell["id"]: title_of_cell(cell) for cell in cells if cell["id"] in sessions}
     sessions = {cell: session for cell, session in sessions.items() if cell in titles}
     made: dict[pathlib.Path, str] = {}
     for cell, session in sessions.items():

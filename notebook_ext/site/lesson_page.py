@@ -10,7 +10,8 @@ from typing import Any
 from notebook_ext.notebook_html import ANSI, WIDGET_MIME
 from notebook_ext.site.markdown_html import Links, Slugs, code_html, markdown_html
 
-FUNCTION = re.compile(r"^\s*(?:def|class) (\w+)", re.MULTILINE)
+SUMMARY = re.compile(r"(?:^|· )((?:backward )?[\w.]+): \d+ graphs?, ")
+"""The beginning of what a summary says about one function."""
 EXPLORED = re.compile(r"^%explore (?:.*/)?(\w+)", re.MULTILINE)
 
 
@@ -27,17 +28,21 @@ def _cell_html(cell: Any, links: Links, slugs: Slugs, explorers: Mapping[str, st
         outputs = "".join(map(_output_html, cell["outputs"]))
         yield f'<div class="cell">{code_html(source, "python")}{outputs}'
         if cell["id"] in explorers:
-            yield explorer_fold(explorers[cell["id"]], title_of_cell(source))
+            yield explorer_fold(explorers[cell["id"]], title_of_cell(cell))
         yield "</div>"
 
 
-def title_of_cell(source: str) -> str:
+def title_of_cell(cell: Any) -> str:
     """Return the name of a cell's explorer.
 
-    It is the first function or class, else the file that the cell opens, else its first line.
+    It has the functions of the cell's summary, else the name that the cell explores, else its first line.
     """
-    if found := FUNCTION.search(source) or EXPLORED.search(source):
-        return found.group(1)
+    source = "".join(cell["source"])
+    for output in cell["outputs"]:
+        if functions := SUMMARY.findall("".join(output.get("data", {}).get("text/plain", ""))):
+            return ", ".join(functions)
+    if explored := EXPLORED.search(source):
+        return explored.group(1)
     lines = [line for line in source.splitlines() if line.strip() and not line.startswith("%%")]
     return lines[0].strip() if lines else "this cell"
 

@@ -67,6 +67,13 @@ def test_a_check_says_what_is_missing(shell, body: str, told: str) -> None:
     assert told in ran.text
 
 
+def test_a_check_names_the_line_of_an_exception(shell) -> None:
+    """An exception in the learner's function is shown with the line that raised it."""
+    shell.run("def last_row(x):\n    size = len(x)\n    return x[size]")
+    text = shell.run("%%check Exercise 1\nassert last_row([1, 2]) == 2").text
+    assert "IndexError: list index out of range (in: return x[size])" in text
+
+
 def test_a_check_leaves_no_names(shell) -> None:
     """A check reads the notebook's names, and the names that it binds are gone afterwards."""
     shell.run("here = 1")

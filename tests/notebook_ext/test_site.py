@@ -19,7 +19,7 @@ from notebook_ext.site import __main__ as command
 from notebook_ext.site import lesson_explorers
 from notebook_ext.site.api_reference import docstring_html
 from notebook_ext.site.build_site import page_body
-from notebook_ext.site.lesson_page import lesson_html
+from notebook_ext.site.lesson_page import lesson_html, title_of_cell
 from notebook_ext.site.markdown_html import Slugs, markdown_html
 from notebook_ext.site.package_map import STAGES
 from notebook_ext.site.page_frame import POLICY
@@ -319,3 +319,12 @@ def test_github_pages_get_what_make_site_built() -> None:
     places = [text.index(step) for step in steps]
     assert places == sorted(places)
     assert "contents: write" not in text
+
+
+def test_an_explorer_has_the_name_of_its_functions() -> None:
+    """An explorer is named for what its summary lists, else for what the cell opens."""
+    summary = "stock torch.compile · GPT.forward: 1 graph, no breaks · loss_of: 2 graphs, 2 breaks (line 3: print, …)"
+    shown = {"source": ["%%compile\n", "torch.manual_seed(0)"], "outputs": [{"data": {"text/plain": [summary]}}]}
+    assert title_of_cell(shown) == "GPT.forward, loss_of"
+    assert title_of_cell({"source": ["%explore sessions/train.log.gz"], "outputs": []}) == "train"
+    assert title_of_cell({"source": ["%%compile\n", "f(x)"], "outputs": []}) == "f(x)"

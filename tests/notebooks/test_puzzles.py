@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,10 +18,16 @@ from tests.notebooks.test_exercise_checks import ANSWERS, BEGIN
 LEAST = 24
 
 
-def solved() -> dict[int, str]:
-    """A solution by puzzle."""
+def answers() -> Iterator[tuple[int, str | None, str]]:
+    """Yield puzzle, words and code; a wrong answer's message has the words, None is right."""
     parts = BEGIN.split((ANSWERS / "puzzles.txt").read_text(encoding="utf-8"))[1:]
-    return {int(number): code.strip() + "\n" for number, code in zip(parts[::4], parts[3::4], strict=True)}
+    for number, kind, words, code in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True):
+        yield int(number), None if kind == "right" else words, code.strip() + "\n"
+
+
+def solved() -> set[int]:
+    """Puzzles with a right answer."""
+    return {number for number, words, _ in answers() if words is None}
 
 
 def names_after(code: str) -> dict[str, Any]:
@@ -36,7 +43,7 @@ def test_the_puzzles_are_graded() -> None:
     assert len(levels) >= LEAST
     assert levels == sorted(levels)
     assert set(levels) == set(range(len(LEVELS)))
-    assert set(solved()) == set(PUZZLES)
+    assert solved() == set(PUZZLES)
 
 
 def test_the_notebook_is_that_of_the_module() -> None:
@@ -54,11 +61,16 @@ def test_unknown_puzzles_and_missing_functions_are_named() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", PUZZLES)
-def test_a_puzzle_rejects_its_start_and_accepts_its_solution(number: int) -> None:
-    """The start is rejected with a sentence; the solution is accepted."""
+def test_a_puzzle_accepts_right_answers_and_explains_wrong_ones(number: int) -> None:
+    """Start and wrong answers are rejected with a sentence; right answers are accepted."""
+    tried = [("", PUZZLES[number].start), *((words, code) for puzzle, words, code in answers() if puzzle == number)]
     with contextlib.redirect_stdout(io.StringIO()):
-        with pytest.raises(AssertionError) as caught:
-            check_puzzle(number, names_after(PUZZLES[number].start))
-        message, _, _ = str(caught.value).partition("\nassert ")  # where pytest rewrites the package's assertions
-        assert message.rstrip().endswith(".")
-        check_puzzle(number, names_after(solved()[number]))
+        for words, code in tried:
+            if words is None:
+                check_puzzle(number, names_after(code))
+                continue
+            with pytest.raises(AssertionError) as caught:
+                check_puzzle(number, names_after(code))
+            message, _, _ = str(caught.value).partition("\nassert ")  # where pytest rewrites the package's assertions
+            assert message.rstrip().endswith("."), code
+            assert words in message, code
