@@ -56,7 +56,7 @@ def order_of_base(view: torch.fx.Node, order: Order) -> Order | None:
     if base is None or value is None or static_sizes((*base.shape, *value.shape)) is None:
         return None
     if view.target in PERMUTATIONS:
-        positions = torch.empty_strided([1] * base.dim(), range(base.dim()), device="meta")
+        positions = torch.empty_strided([1] * base.dim(), tuple(range(base.dim())), device="meta")
         dims = view.target(positions, *view.args[1:]).stride()
         return tuple(dims[d] for d in order)
     return _order_before_reshape(base.shape, value.shape, order) if view.target in RESHAPES else None

@@ -99,3 +99,19 @@ def test_rows_are_padded_for_a_product_of_matrices_not_for_batched_ones() -> Non
     for product, rows in ((lambda a: torch.bmm(a * 2, a), 49), (lambda a: torch.mm((a * 2).view(-1, 49), a[0]), 56)):
         program = lower(trace_to_aten(product, (x,)), "cuda:90", print_triton)
         assert program.buffers["mul"].stride[-2:] == (rows, 1)
+
+
+def test_a_gradient_permuted_before_a_convolution_is_channels_last() -> None:
+    """A convolution reads a permuted value in the order of the permuted dimensions."""
+
+    def rows_first(grad: Any, x: Any, w: Any) -> tuple[Any, ...]:
+        images = (grad * 2).permute(1, 0, 2, 3)
+        done = torch.ops.aten.convolution_backward(
+            images, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+        )
+        return done[:2]
+
+    last = {"memory_format": torch.channels_last}
+    x, w = torch.randn(8, 64, 16, 16).contiguous(**last), torch.randn(32, 64, 3, 3).contiguous(**last)
+    grad = torch.randn(32, 8, 16, 16)
+    assert chosen_for(rows_first, grad, x, w) == {"mul": (1, 8192, 512, 32)}
