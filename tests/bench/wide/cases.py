@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from tests.bench.wide import attention_models as attention
 from tests.bench.wide import kernel_cases
 from tests.bench.wide import older_models as older
 from tests.bench.wide import other_models as other
+from tests.bench.wide import recent_models as recent
 from tests.bench.wide import unseen_models as unseen
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -215,6 +217,40 @@ OLDER: dict[str, Case] = {
 }
 
 
+RECENT_STEPS: dict[str, Case] = {
+    "convnext v2": Case(recent.convnext_v2, one(lambda: floats(32, 3, 224, 224)), channels_last=True),
+    "image encoder": Case(recent.ImageEncoder, one(lambda: floats(4, 3, 384, 384))),
+    "experts with capacity": Case(
+        lambda: nn.Sequential(*(recent.CapacityExperts(512) for _ in range(2))), one(lambda: floats(4096, 512))
+    ),
+    "chunked scan": Case(
+        lambda: nn.Sequential(*(recent.ChunkedScan() for _ in range(2))), one(lambda: floats(4, 1024, 256))
+    ),
+    "code decoder": Case(recent.CodeDecoder, one(lambda: floats(8, 64, 32, 32))),
+    "point groups": Case(recent.PointGroups, one(lambda: floats(16, 2048, 3)), autocast=False),
+    "vocoder": Case(recent.Vocoder, one(lambda: floats(16, 80, 128))),
+    "interest": Case(
+        recent.Interest,
+        one(lambda: tokens(50000, 2048), lambda: tokens(50000, 2048, 50), lambda: tokens(10000, 6, 2048, 8)),
+        autocast=False,
+    ),
+    "molecules": Case(
+        recent.Molecules,
+        one(lambda: tokens(100, 10000), lambda: floats(10000, 3), lambda: edges(10000, 200000)),
+        autocast=False,
+    ),
+    "retention": Case(
+        lambda: nn.Sequential(*(recent.Retention() for _ in range(3))), one(lambda: floats(4, 1024, 512))
+    ),
+    "sampled decoder": Case(recent.SampledDecoder, one(lambda: floats(4, 256, 128, 128))),
+    "restorer": Case(recent.Restorer, one(lambda: floats(8, 3, 128, 128))),
+    "styled generator": Case(recent.StyledGenerator, one(lambda: floats(16, 256))),
+}
+RECENT = RECENT_STEPS | {
+    f"{name} infer": dataclasses.replace(case, trains=False) for name, case in RECENT_STEPS.items()
+}
+
+
 class Steps(nn.Module):
     """An optimizer's step over many parameters, as a function of nothing else."""
 
@@ -252,4 +288,4 @@ KERNELS = {
     )
     for name, k in kernel_cases.KERNELS.items()
 }
-CASES: dict[str, Case] = {**MODELS, **UNSEEN, **OLDER, **STEPS, **KERNELS}
+CASES: dict[str, Case] = {**MODELS, **UNSEEN, **OLDER, **RECENT, **STEPS, **KERNELS}
