@@ -9,14 +9,19 @@ from engine.kernels.source_builder import SourceLine
 
 
 class IrWriter:
-    """The lines of a function body; ``ops`` are the loop ops of the lines written now."""
+    """The lines of a function body; ``ops`` are the loop ops of the lines written now.
 
-    def __init__(self) -> None:
+    ``parameter_names`` are names of parameters and blocks. LLVM has one namespace for them and for values, so the
+    names of values are added.
+    """
+
+    def __init__(self, parameter_names: set[str]) -> None:
         self.lines: list[SourceLine] = []
         self.entry_lines: list[SourceLine] = []
         """Lines of the entry block: parameters and stack slots."""
         self.declarations: dict[str, str] = {}
         self.ops: tuple[int, ...] = ()
+        self._parameter_names = parameter_names
         self._names: dict[str, int] = {}
         self._indent = "  "
 
@@ -30,8 +35,9 @@ class IrWriter:
 
     def fresh(self, hint: str) -> str:
         """Return an unused name: the hint, and a number if it is taken."""
-        count = self._names.get(hint, 0)
+        count = self._names.get(hint, int(hint in self._parameter_names))
         self._names[hint] = count + 1
+        self._parameter_names.add(hint)
         return f"%{hint}" if count == 0 else f"%{hint}.{count}"
 
     def assign(self, hint: str, text: str) -> str:

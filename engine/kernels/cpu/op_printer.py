@@ -33,7 +33,7 @@ class OpPrinter:
         self.kernel = kernel
         self.plan = plan
         self.parameters = parameters
-        self.writer = IrWriter()
+        self.writer = IrWriter(parameters.used_names)
         self.math = VectorMath(self.writer, unit)
         self.arithmetic = Arithmetic(self.writer, self.math)
         context = LaneContext(plan.lane_var, plan.lanes, self.variable, self._position_of, self.size)

@@ -51,6 +51,7 @@ class NestPrinter:
         self.live_ops = dependences.live_ops(kernel.ops, keeps_checks=True)
         self.plan: LoopPlan = make_plan(kernel, self.live_ops, unit)
         self.parameters = KernelParameters(kernel)
+        self.parameters.used_names = {"arguments", "begin", "end", "entry", "result"}
         self.parameters.name_pointers(kernel, self.live_ops)
         self.printer = OpPrinter(kernel, self.plan, self.parameters, unit)
         self.writer = self.printer.writer

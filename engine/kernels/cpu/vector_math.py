@@ -80,7 +80,7 @@ class VectorMath:
 
     def _define_exact(self, name: str, lanes: int) -> None:
         """Define the function that an inline one calls for large arguments."""
-        own, kind = VectorMath(IrWriter(), self._unit), wide("float", lanes)
+        own, kind = VectorMath(IrWriter(set()), self._unit), wide("float", lanes)
         result = own.call_library(name, "float", lanes, ["%x"], "made")
         body = "\n".join(line.text for line in own._writer.lines)
         declared = "\n".join(own._writer.declarations.values())

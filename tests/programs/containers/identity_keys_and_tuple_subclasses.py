@@ -321,3 +321,17 @@ def class_of_a_namedtuple(x):
     """Attributes that every object has, read through a namedtuple."""
     point = Plane(x.sin(), 2)
     return point.__class__(3, x), point.__class__ is Plane, point.__doc__, point._replace(y=x), Plane.__name__
+
+
+def keyed(*order):
+    """Two tensors, and a dict that has the chosen ones of three tensors as keys, numbered."""
+    tensors = [torch.full((2,), float(n)) for n in range(3)]
+    return tensors[0], tensors[1], {tensors[n]: {"number": n} for n in order}
+
+
+@program(*[lambda order=order: keyed(*order) for order in ((0, 1), (0, 1), (1, 0), (2, 1), (1, 2), (2,))])
+def tensors_as_keys(x, y, numbers):
+    """Which of the arguments are keys decides, not which tensors they are."""
+    first = next(iter(numbers))
+    held = [numbers[t]["number"] if t in numbers else -1 for t in (x, y)]
+    return held, first is x, first is y, sum(numbers) + x, [n["number"] for n in numbers.values()]

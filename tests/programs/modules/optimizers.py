@@ -264,3 +264,16 @@ def scheduler_created_inside(steps):
         scheduler.step()
         rates += scheduler.get_last_lr()
     return rates, SCHEDULED.param_groups[0]["initial_lr"], sorted(vars(type(SCHEDULED).step))
+
+
+@program(*[lambda: (torch.randn(2, 3),)] * 4, breaks=1)
+def optimizer_of_each_call(target):
+    """An optimizer made in the function has new parameters and no state in each call."""
+    latent = target.clone().requires_grad_()
+    optimizer = torch.optim.Adam([latent], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = (latent.sin() * target).sum()
+        loss.backward()
+        optimizer.step()
+    return latent.detach(), loss.detach()

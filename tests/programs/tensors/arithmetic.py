@@ -213,3 +213,11 @@ def imaginary_part_of_a_conjugate(a, b):
 def complex_elements_roll_in_memory_order(a):
     """A roll without dimensions moves whole complex numbers, over the ends of rows."""
     return a.conj().roll(1), (a * 2).roll(-2), (a + 1).roll((1, -1), (-1, 0))
+
+
+@program(*[lambda n=n: (torch.randn(n, 4), torch.randn(n, 4), torch.randn(n, 4), torch.randn(n, 4)) for n in (2, 3, 5)])
+def named_like_parts_of_a_kernel(begin, end, size, end_ptr):
+    """Names of tensors may be those that kernels have for bounds, sizes and pointers."""
+    entry = begin * end + size.sin() * end.shape[0]
+    result = torch.where(entry > 0, end_ptr, entry.cos())
+    return result, result.sum(-1), (result - begin).amax(0)

@@ -7,9 +7,11 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from engine.frame_code.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
 from engine.ir.guards.aliasing import SameObject
-from engine.ir.guards.python_values import DictKeysMatch
+from engine.ir.guards.python_values import DictKeysMatch, LengthMatch
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
@@ -449,7 +451,10 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], source: Source) -> dict[Any,
     why = "its keys decided what was traced"
     tx.guard_type(real, source, why)
     pairs = _real_items(real)
-    tx.guard(DictKeysMatch, source, tuple(key for key, _ in pairs), why=why)
+    if pairs and all(torch.is_tensor(key) for key, _ in pairs):
+        tx.guard(LengthMatch, source, len(pairs), why=why)  # guards on each key distinguish it from other tensors
+    else:
+        tx.guard(DictKeysMatch, source, tuple(key for key, _ in pairs), why=why)
     entries: dict[Any, DictEntry] = {}
     for n, (key, item) in enumerate(pairs):
         key_value = _build_key(tx, key, n, source)

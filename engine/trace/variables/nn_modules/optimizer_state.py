@@ -2,14 +2,17 @@
 
 ``torch.optim`` creates moments and step counters in the first ``step``. If that were traced, the second step, which
 finds the state, would be another graph and recompile. As in Dynamo, the state is created while the step is traced.
+
+The creation is traced all the same if the optimizer of the frame's first cache entry is gone: each call has its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from collections.abc import Iterator
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +22,9 @@ from engine.trace.inline import inline_call
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module, unwrap_disabled_optimizer_function
+
+_FIRST_OPTIMIZERS: weakref.WeakKeyDictionary[CodeType, weakref.ref[torch.optim.Optimizer]] = weakref.WeakKeyDictionary()
+"""The optimizer whose state was created for the first cache entry of a code."""
 
 
 def _init_group_functions() -> Iterator[FunctionType]:
@@ -41,11 +47,19 @@ def _is_untouched(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
     return not any(id(o) in variables_by_id and id(variables_by_id[id(o)][0]) in mutated for o in deciding)
 
 
+def _outlives_call(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
+    """Return False if the optimizer of the frame's first cache entry is gone."""
+    code, weak = tx.request.function.__code__, weakref.ref(optimizer)
+    if tx.request.entry_index == 0:
+        _FIRST_OPTIMIZERS[code] = weak
+    return _FIRST_OPTIMIZERS.setdefault(code, weak)() is not None
+
+
 def _call_init_group(tx: Tracer, function: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Create the state of all groups for real, then inline the method, which finds it."""
     optimizer = realize(tx, args[0]).as_python_object() if args else None
     init_group = function.real_object
-    if optimizer is not None and _is_untouched(tx, optimizer):
+    if optimizer is not None and _is_untouched(tx, optimizer) and _outlives_call(tx, optimizer):
         outputs = len(inspect.signature(init_group).parameters) - 2
         with torch.no_grad(), contextlib.suppress(Exception):  # an error is raised again by the inlined method
             for group in optimizer.param_groups:
