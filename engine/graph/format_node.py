@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.node_values import called_overload
-from engine.torch_private.operators import HigherOrderOperator, OpOverload
+from engine.torch_private.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _BINARY: dict[Any, str] = {
     operator.add: "+",
@@ -193,8 +193,8 @@ def _qualified(target: Any) -> str:
         return str(target).removesuffix(".default")
     if isinstance(target, str):
         return target
-    if isinstance(target, HigherOrderOperator):
-        return str(target.name())
+    if isinstance(target, (HigherOrderOperator, OpOverloadPacket)):
+        return str(target)
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
     if name.startswith("TensorBase."):
         return f"Tensor.{name.removeprefix('TensorBase.')}"

@@ -28,6 +28,13 @@ _NAME_KINDS = {"code", "library functions"}
 """Kinds of guards on what a name refers to."""
 _STOCK_NAME_TYPES = {f"<class '{kind}'>" for kind in ("module", "builtin_function_or_method", "function", "code")}
 """Types in guards of torch.compile on what a name refers to."""
+_LIBRARY_MODULE = re.compile(r"^(?:<class ')?torch\.nn\.modules\.")
+"""Type of a module of torch, whose settings are constants of the graph."""
+_MODULE_IDENTITY = re.compile(r"^G\[\S+ is G\[\S+$")
+_LIBRARY_NAME = re.compile(r"G\['(?:__builtins_dict___|__import_|torch'\])")
+"""Start of the sources by which torch.compile guards names of Python and torch."""
+_INDICES = re.compile(r"(?:\[[^\[\]]*\])+$")
+_NO_OVERLAP = "no memory shared with "
 _NAME_SUFFIX = re.compile(r"( \((from line|rank|process) \d+\))+$")
 
 CompilationRecords = tuple[CompilationRecord, ...]
@@ -210,11 +217,30 @@ def _results(compilations: CompilationRecords) -> Iterable[str]:
 
 
 def _guards(compilations: CompilationRecords) -> Iterable[str]:
-    """Yield the guards on values; those on functions only say how the code is spelled."""
-    for record in (g for c in compilations if c.guards for g in c.guards.guards if not _is_of_name(g)):
-        # Hooks are numbered in a process.
-        expected = _DIGITS.sub("…", record.expected) if record.source.endswith("_hooks") else record.expected
-        yield f"{record.source} {record.kind}: {expected}"
+    """Yield the guards on values; those on functions and on torch's modules are spelling."""
+    for compilation in (c for c in compilations if c.guards):
+        guards = compilation.guards.guards if compilation.guards else ()
+        modules = {g.source for g in guards if _LIBRARY_MODULE.search(g.expected)}
+        tensors = {g.source for g in guards if g.kind in ("dtype", "TENSOR_MATCH")}
+        for record in guards:
+            owner = _INDICES.sub("", record.source).rpartition(".")[0]
+            is_setting = record.source not in tensors and not modules.isdisjoint((record.source, owner))
+            if not is_setting and not _is_of_name(record):
+                yield _guard_text(record)
+
+
+def _guard_text(record: GuardRecord) -> str:
+    if record.kind == "no overlap":  # of a pair, one has the guard: the one that the code reads first
+        names = {_short_name(record.source), *record.expected.removeprefix(_NO_OVERLAP).split(", ")}
+        return f"{record.kind}: {', '.join(sorted(names))}"
+    # Hooks are numbered in a process.
+    expected = _DIGITS.sub("…", record.expected) if record.source.endswith("_hooks") else record.expected
+    return f"{record.source} {record.kind}: {expected}"
+
+
+def _short_name(source: str) -> str:
+    """Return a source as the guard against overlap names it: ``x`` for ``L['x']``."""
+    return re.sub(r"^L\['(\w+)'\]", r"\1", source)
 
 
 def _is_of_name(guard: GuardRecord) -> bool:
@@ -222,6 +248,9 @@ def _is_of_name(guard: GuardRecord) -> bool:
     return (
         guard.kind in _NAME_KINDS
         or (guard.kind == "id" and guard.expected.startswith(("module ", "missing", "builtin_function_or_method")))
+        or (guard.kind == "id" and guard.expected == f"function {guard.source}")
+        or _MODULE_IDENTITY.search(guard.expected) is not None
+        or _LIBRARY_NAME.match(guard.source) is not None
         or (guard.kind == "ID_MATCH" and guard.expected in _STOCK_NAME_TYPES)
     )
 

@@ -519,6 +519,7 @@ def _hidden_redistributions(session: Session) -> Iterator[Finding]:
 
 _RANK_FIXES = {
     "collective order": "Issue the same collectives in the same order on every rank: move them out of branches on the rank or on data",
+    "graph breaks": "Let every rank run the same code: move the break out of the branch on the rank or on data",
     "compile ids": "Give every rank inputs of equal shapes and types, or mark the dimensions that vary as dynamic",
     "tensor metadata": "Give every rank inputs of equal shapes: pad or drop the last batch, or mark the dimension as dynamic",
     "cache outcomes": "Share one compile cache among the ranks, or fill it on each machine before the run",

@@ -34,8 +34,11 @@ DEFAULTS = {
     "std": {"correction": 1, "unbiased": True},
     "var": {"correction": 1, "unbiased": True},
     "pad": {"value": 0},
+    "arange": {"start": 0, "step": 1},
 }
 """Arguments equal to what the operator does without them, though no schema has them."""
+_WINDOWS = ("kernel_size", "stride", "padding", "dilation")
+"""Parameters of pooling, of which one number stands for all dimensions."""
 _NEW_DIMENSION = {"unsqueeze", "stack"}
 _OTHER_NAMES = {
     "input": "self",
@@ -79,7 +82,32 @@ def canonical_call(call: Call, *, is_float: bool = False) -> tuple[str, tuple[tu
     if call.name in COMMUTATIVE and len(arguments) == 2:
         values = sorted((v for _, v in arguments), key=repr)
         arguments = [(k, v) for (k, _), v in zip(arguments, values, strict=True)]
-    return call.name, tuple(sorted(arguments, key=lambda pair: pair[0]))
+    name, values_of = call.name, dict(arguments)
+    if "_pool" in name:
+        values_of = _with_short_windows(values_of)
+    elif name in ("transpose", "permute"):
+        name, values_of = "permute", _as_permutation(values_of, rank or 0)
+    return name, tuple(sorted(values_of.items()))
+
+
+def _with_short_windows(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a pooling operator's arguments, equal numbers as one, without defaults."""
+    for name in _WINDOWS:
+        value: Any = arguments.get(name)
+        sizes = set(value) if hasattr(value, "__iter__") else {value}
+        arguments[name] = sizes.pop() if len(sizes) == 1 else value
+    implied = {"stride": (None, (), arguments["kernel_size"]), "padding": (None, 0), "dilation": (None, 1)}
+    return {k: v for k, v in arguments.items() if v not in implied.get(k, (None,))}
+
+
+def _as_permutation(arguments: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return the arguments of ``transpose`` as those of ``permute``."""
+    order = range(rank)
+    first, second = arguments.get("dim0"), arguments.get("dim1")
+    if "dims" in arguments or not {first, second} <= set(order):
+        return arguments
+    exchanged = {first: second, second: first}
+    return {"self": arguments.get("self"), "dims": tuple(exchanged.get(d, d) for d in order)}
 
 
 def _is_implied(operator: str, parameter: str, value: ArgumentValue) -> bool:
@@ -92,6 +120,11 @@ def _canonical_form(call: Call) -> Call:
     name, args = ALIASES.get(call.name, call.name), call.args
     if name in CASTS and len(args) == 1:
         return Call("to", (*args, ConstantValue(CASTS[name])))
+    if "_pool" in name:
+        kept = {k: v for k, v in call.kwargs.items() if k != "return_indices" or not v.equals(False)}
+        return Call(name, args, kept, call.overload)
+    if name == "t" and args and args[0].rank == 2:
+        return Call("transpose", (*args, ConstantValue(0), ConstantValue(1)))
     if name == "rsub" and len(args) == 2 and not call.kwargs:
         return Call("sub", args[::-1])
     if name == "where" and call.is_method and len(args) == 3:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from engine.observe.canonical.graphs import GraphDifference, compare_graphs
+from engine.observe.canonical.graphs import GraphDifference, GraphInputs, compare_graphs, input_name
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import CompilationRecord
 from engine.records.session_comparison import AspectComparison
@@ -15,6 +17,8 @@ TRACED = ("fx", "pre-grad")
 FUNCTIONAL = ("aten", "joint", "forward", "backward", "decomposed", "autograd")
 _NO_OPERATION = ("placeholder", "output", "get_attr")
 
+_NUMBERED = re.compile(r"primals_\d+|arg\d+_1")
+"""Inputs as AOTAutograd names them."""
 Pairs = list[tuple[CompilationRecord | None, CompilationRecord | None]]
 
 
@@ -38,7 +42,7 @@ def compare_graph_lists(
             differing += [*difference.second, *difference.first]
             lines[0].extend(map(_node_text, difference.first))
             lines[1].extend(map(_node_text, difference.second))
-            if difference.has_other_outputs:
+            if difference.has_other_outputs or difference.has_other_order_of_outputs:
                 lines[0].append("the same operations, other results returned")
                 lines[1].append("the same operations, other results returned")
     sizes = _size(before), _size(after)
@@ -87,6 +91,9 @@ def _compare(first: CompilationRecord, second: CompilationRecord, is_one_compile
     functional = _compare_stages(first, second, FUNCTIONAL, is_one_compiler)
     if not functional:
         return traced
+    if traced and all(d.is_same for d in traced):
+        # Mutated inputs and gradients are returned in the order of the inputs, which are read in another order.
+        functional = [replace(d, has_other_order_of_outputs=False) for d in functional]
     if all(d.is_same for d in functional):
         return functional
     is_spelled_alike = traced and all(d.is_same for d in traced)
@@ -98,9 +105,26 @@ def _compare_stages(
 ) -> list[GraphDifference]:
     a, b = (_by_stage(c, stages) for c in (first, second))
     empty = GraphRecord("", "", "")
-    return [
-        compare_graphs(a.get(s, empty), b.get(s, empty), with_strides=is_one_compiler) for s in dict.fromkeys([*a, *b])
-    ]
+    differences = []
+    for stage in dict.fromkeys([*a, *b]):
+        inputs = tuple(_known_inputs(c, graphs, stage) for c, graphs in ((first, a), (second, b)))
+        pair = a.get(stage, empty), b.get(stage, empty)
+        differences.append(compare_graphs(*pair, with_strides=is_one_compiler, inputs=(inputs[0], inputs[1])))
+    return differences
+
+
+def _known_inputs(compilation: CompilationRecord, graphs: dict[str, GraphRecord], stage: str) -> GraphInputs:
+    """Return the names of numbered inputs: those of the traced graph, in its order."""
+    forward = graphs.get("forward") if stage == "backward" else None
+    named = forward or graphs.get(stage)
+    traced = next((g for g in compilation.graphs if g.stage in TRACED), None)
+    if named is None or traced is None:
+        return GraphInputs(forward=forward)
+    inputs = [n for n in traced.nodes if n.op == "placeholder"]
+    numbered = [n for n in named.nodes if n.op == "placeholder" and _NUMBERED.fullmatch(n.name)]
+    is_alike = [n.shape for n in inputs] == [n.shape for n in numbered]
+    names = {n.name: input_name(i.name) for n, i in zip(numbered, inputs, strict=True)} if is_alike else {}
+    return GraphInputs(names, forward)
 
 
 def _by_stage(record: CompilationRecord, stages: tuple[str, ...]) -> dict[str, GraphRecord]:

@@ -15,6 +15,7 @@ from engine.observe.canonical.parse_node_text import read_call
 from engine.records.graph import GraphRecord, NodeRecord
 
 _SYMBOL = re.compile(r"\b([su]+)\d+\b")
+SavedValues = tuple[Mapping[str, NodeValue], Mapping[str, NodeValue]]
 _INPUT_PARTS = re.compile(r"(?:^|_)(?:modules|parameters|buffers|l)(?=_)")
 
 
@@ -42,57 +43,136 @@ class CanonicalGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphInputs:
+    """Facts about the inputs of a graph that other graphs of its compilation have.
+
+    ``names``: inputs that the graph only numbers, by what the traced graph calls them. ``forward``: of a backward,
+    the graph whose values it reads by name.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    forward: GraphRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GraphDifference:
     """Nodes of two graphs without an equal in the other; none if both compute the same.
 
-    ``is_reordered``: the same operations, in another order.
+    ``is_reordered``: the same operations, in another order. ``has_other_order_of_outputs``: the same results, in another order.
     """
 
     first: tuple[NodeRecord, ...] = ()
     second: tuple[NodeRecord, ...] = ()
     is_reordered: bool = False
     has_other_outputs: bool = False
+    has_other_order_of_outputs: bool = False
 
     @property
     def is_same(self) -> bool:
         """True if both graphs compute the same."""
-        return not self.first and not self.second and not self.has_other_outputs
+        return not self.first and not self.second and not self.has_other_outputs and not self.has_other_order_of_outputs
 
 
-def compare_graphs(first: GraphRecord, second: GraphRecord, *, with_strides: bool = True) -> GraphDifference:
+def compare_graphs(
+    first: GraphRecord,
+    second: GraphRecord,
+    *,
+    with_strides: bool = True,
+    inputs: tuple[GraphInputs, GraphInputs] = (GraphInputs(), GraphInputs()),
+) -> GraphDifference:
     """Compare two graphs by structure, not by the names of their values.
 
     Spellings of one computation are equal: positional and keyword arguments, methods and functions, defaults,
     negative dimensions, operands of commutative operators in either order. Inputs of other sizes are a difference
     of the inputs, not of each operation. ``with_strides``: also compare the strides of results, on which
-    graphs of one compiler agree.
+    graphs of one compiler agree. ``inputs``: what is known of the inputs of each graph.
     """
-    names = _match_inputs(first, second)
-    inputs = _inputs_with_other_sizes(first, second, names)
-    a = _Normalizer(with_strides, with_sizes=not inputs[0]).run(first)
-    b = _Normalizer(with_strides, with_sizes=not inputs[0], input_names=names).run(second)
+    saved = _saved_values(inputs, with_strides=with_strides)
+    mine, theirs = _inputs_by_name(first, inputs[0], saved[0]), _inputs_by_name(second, inputs[1], saved[1])
+    names = _match_inputs(mine, theirs)
+    resized = _inputs_with_other_sizes(mine, theirs, names)
+    own_names = {n.name: name for name, n in mine.items()}
+    a = _Normalizer(with_strides, with_sizes=not resized[0], input_names=own_names, saved=saved[0]).run(first)
+    b = _Normalizer(with_strides, with_sizes=not resized[0], input_names=names, saved=saved[1]).run(second)
     keys_a, keys_b = [n.key for n in a.nodes], [n.key for n in b.nodes]
     if Counter(keys_a) == Counter(keys_b):
-        if keys_a != keys_b and any(n.is_in_place for n in a.nodes):
-            # Views may be read between writes, so the order counts.
-            parting = next((x, y) for x, y in zip(a.nodes, b.nodes, strict=True) if x.key != y.key)
-            return GraphDifference((*inputs[0], parting[0].node), (*inputs[1], parting[1].node))
-        return GraphDifference(*inputs, is_reordered=keys_a != keys_b, has_other_outputs=a.outputs != b.outputs)
+        parting = None if keys_a == keys_b else _first_exchanged_write(a.nodes, b.nodes)
+        if parting is not None:
+            return GraphDifference((*resized[0], parting[0].node), (*resized[1], parting[1].node))
+        has_other_order = a.outputs != b.outputs and Counter(a.outputs) == Counter(b.outputs)
+        return GraphDifference(
+            *resized,
+            is_reordered=keys_a != keys_b,
+            has_other_outputs=a.outputs != b.outputs and not has_other_order,
+            has_other_order_of_outputs=has_other_order,
+        )
     only_a, only_b = _unmatched(a.nodes, b.nodes), _unmatched(b.nodes, a.nodes)
     shown_a, shown_b = _without_local_equal(only_a, only_b), _without_local_equal(only_b, only_a)
     if not shown_a and not shown_b:
         shown_a, shown_b = _first_in_data_flow(only_a), _first_in_data_flow(only_b)
-    return GraphDifference((*inputs[0], *(n.node for n in shown_a)), (*inputs[1], *(n.node for n in shown_b)))
+    return GraphDifference((*resized[0], *(n.node for n in shown_a)), (*resized[1], *(n.node for n in shown_b)))
+
+
+def _saved_values(inputs: tuple[GraphInputs, GraphInputs], *, with_strides: bool) -> SavedValues:
+    """Return the keys of the values that two backwards may read of their forwards, by name.
+
+    A value's name says only which one of its operator it is, and that changes with the order of statements.
+    """
+    first, second = (i.forward for i in inputs)
+    if first is None or second is None:
+        return {}, {}
+    mine, theirs = _inputs_by_name(first, inputs[0], {}), _inputs_by_name(second, inputs[1], {})
+    own_names = {n.name: name for name, n in mine.items()}
+    normalizers = tuple(_Normalizer(with_strides, input_names=n) for n in (own_names, _match_inputs(mine, theirs)))
+    for normalizer, graph in zip(normalizers, (first, second), strict=True):
+        normalizer.run(graph)
+    return normalizers[0].operands, normalizers[1].operands
+
+
+def _first_exchanged_write(
+    first: Sequence[CanonicalNode], second: Sequence[CanonicalNode]
+) -> tuple[CanonicalNode, CanonicalNode] | None:
+    """Return the first nodes whose order a write makes count; None if there are none."""
+    if not any(n.is_in_place for n in first):
+        return None
+    uses = _uses_of_written(first), _uses_of_written(second)
+    for storage in uses[0].keys() | uses[1].keys():
+        for a, b in zip(uses[0].get(storage, []), uses[1].get(storage, []), strict=False):
+            if a.key != b.key:
+                return a, b
+    return None
+
+
+def _uses_of_written(nodes: Sequence[CanonicalNode]) -> dict[str, list[CanonicalNode]]:
+    """Return the nodes that may use each storage that some node writes, in order.
+
+    A result may be a view of each operand.
+    """
+    storages: dict[str, frozenset[str]] = {}
+    uses: dict[str, list[CanonicalNode]] = {}
+    written: set[str] = set()
+    for node in nodes:
+        reached = [storages.get(key, frozenset((key,))) for key in node.inputs]
+        storages[node.key] = frozenset((node.key,)).union(*reached)
+        written |= reached[0] if node.is_in_place and reached else set()
+        for storage in storages[node.key]:
+            uses.setdefault(storage, []).append(node)
+    return {storage: uses[storage] for storage in written if storage in uses}
 
 
 def _inputs_with_other_sizes(
-    first: GraphRecord, second: GraphRecord, names: Mapping[str, str]
+    mine: Mapping[str, NodeRecord], theirs: Mapping[str, NodeRecord], names: Mapping[str, str]
 ) -> tuple[tuple[NodeRecord, ...], tuple[NodeRecord, ...]]:
     """Return the inputs of both graphs that have one name and other fixed sizes."""
-    mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
-    theirs = {names.get(n.name, _input_name(n.name)): n for n in second.nodes if n.op == "placeholder"}
-    pairs = [(mine[k], n) for k, n in theirs.items() if k in mine and _static_shape(mine[k]) != _static_shape(n)]
+    named = ((names[n.name], n) for n in theirs.values())
+    pairs = [(mine[k], n) for k, n in named if k in mine and _static_shape(mine[k]) != _static_shape(n)]
     return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+
+
+def _inputs_by_name(graph: GraphRecord, known: GraphInputs, saved: Mapping[str, NodeValue]) -> dict[str, NodeRecord]:
+    """Return the inputs that are no saved values, by a name that all graphs share."""
+    inputs = (n for n in graph.nodes if n.op == "placeholder" and n.name not in saved)
+    return {known.names.get(n.name) or input_name(n.name): n for n in inputs}
 
 
 def _static_shape(node: NodeRecord) -> tuple[str, ...] | None:
@@ -104,15 +184,20 @@ class _Normalizer:
     with_strides: bool
     with_sizes: bool = True
     input_names: Mapping[str, str] = field(default_factory=dict)
+    saved: Mapping[str, NodeValue] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     operands: dict[str, NodeValue] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
 
     def run(self, graph: GraphRecord) -> CanonicalGraph:
         operations = []
+        for node in sorted((n for n in graph.nodes if n.name in self.input_names), key=self._input_name):
+            self._type(node)  # numbers its size symbols, which statements in another order mention in another order
         for node in graph.nodes:
-            if node.op == "placeholder":
-                self._add(node, f"input {self.input_names.get(node.name, _input_name(node.name))}")
+            if node.name in self.saved and node.op == "placeholder":
+                self.operands[node.name] = self.saved[node.name]
+            elif node.op == "placeholder":
+                self._add(node, f"input {self._input_name(node)}")
             elif node.op == "output":
                 self.outputs = self._outputs(node)
             elif node.op == "get_attr":
@@ -120,6 +205,9 @@ class _Normalizer:
             else:
                 operations.append(self._operation(node))
         return CanonicalGraph(tuple(operations), self.outputs)
+
+    def _input_name(self, node: NodeRecord) -> str:
+        return self.input_names[node.name]
 
     def _operation(self, node: NodeRecord) -> CanonicalNode:
         call = read_call(node.text, self.operands.get)
@@ -182,33 +270,29 @@ def _digest(text: str) -> str:
     return "#" + hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def _input_name(name: str) -> str:
-    """Return a graph input's name as both compilers would spell it.
+def input_name(name: str) -> str:
+    """Return the name of a graph's input as both compilers would spell it.
 
     ``L_self_modules_l_parameters_weight_`` and ``self_l_weight`` are one input.
     """
     return _INPUT_PARTS.sub("", name.lower()).strip("_")
 
 
-def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
-    """Return names for the second graph's inputs whose own name the first graph lacks.
+def _match_inputs(mine: Mapping[str, NodeRecord], theirs: Mapping[str, NodeRecord]) -> dict[str, str]:
+    """Return a name for each input of the second graph, by its own name there.
 
-    They take the names of the first graph's unmatched inputs of equal type: those of equal sizes first, then
-    those with the longest common end of their names.
+    Inputs that only the second graph has take the names of the first graph's unmatched inputs of equal type: those
+    of equal sizes first, then those with the longest common end of their names.
     """
-    mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
-    theirs = {n.name: n for n in second.nodes if n.op == "placeholder"}
-    free = [name for name in mine if name not in {_input_name(n) for n in theirs}]
+    free = [name for name in mine if name not in theirs]
     matches: dict[str, str] = {}
     for name, node in theirs.items():
-        if _input_name(name) in mine:
-            continue
-        alike = [f for f in free if _same_type(mine[f], node)]
-        scores = [(_static_shape(mine[f]) == _static_shape(node), _common_end(f, _input_name(name))) for f in alike]
+        alike = [] if name in mine else [f for f in free if _same_type(mine[f], node)]
+        scores = [(_static_shape(mine[f]) == _static_shape(node), _common_end(f, name)) for f in alike]
         equal = alike[scores.index(max(scores))] if alike else None
         if equal is not None:
             free.remove(equal)
-            matches[name] = equal
+        matches[node.name] = equal or name
     return matches
 
 

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from engine.ir.user_code_files import is_installed_file
 from engine.observe.canonical.compare_compilations import differing_nodes
 from engine.observe.compare_sessions import normalize_process_names
-from engine.observe.ranks.rank_contents import COMPILER_SETTING, collectives_of
+from engine.observe.ranks.rank_contents import COMPILER_SETTING, collectives_of, is_tensor_text
 from engine.records.bytecode import Span
 from engine.records.ranks.collectives import rank_free_text
 from engine.records.ranks.groups import RankDivergence
@@ -97,7 +97,9 @@ def _collectives(compilation: CompilationRecord) -> Facts:
     shown = [stages[s] for s in ("aten", "forward", "backward") if s in stages] or list(compilation.graphs[:1])
     for node in (n for g in shown for n in g.nodes):
         for call in collectives_of(node.text.encode()):
-            yield call, _collective_span(compilation, call) or user_span((node.span, *node.stack))
+            span = user_span((node.span, *node.stack))
+            is_exact = span is not None and span.column >= 0  # a log has the line within torch.distributed only
+            yield call, span if is_exact else _collective_span(compilation, call) or span
 
 
 def _collective_span(compilation: CompilationRecord, call: str) -> Span | None:
@@ -121,7 +123,11 @@ def _guards(compilation: CompilationRecord) -> Facts:
 
 
 def _inputs(compilation: CompilationRecord) -> Facts:
-    yield from ((f"{name}: {text}", None) for name, text in (compilation.inputs or {}).items())
+    if compilation.inputs:
+        yield from ((f"{name}: {text}", None) for name, text in compilation.inputs.items() if is_tensor_text(text))
+        return
+    for node in (n for g in compilation.graphs[:1] for n in g.nodes if n.op == "placeholder"):
+        yield f"{node.text}: {node.dtype}[{', '.join(node.shape or ())}]", None
 
 
 def _breaks(compilation: CompilationRecord) -> Facts:

@@ -89,11 +89,17 @@ def _first_difference(mine: RankContents, theirs: RankContents) -> tuple[str, st
             return own if is_extra or (own is None and other is None) else other or own, "compile ids"
         pairs = [[[d for a, d in c.compilations[own] if a == aspect] for c in (mine, theirs)] for aspect in ASPECTS]
         differing = [a for a, (first, second) in zip(ASPECTS, pairs, strict=True) if first != second]
+        if "graph breaks" in differing and _all_collectives(mine) == _all_collectives(theirs):
+            return own, "graph breaks"  # collectives are in other graphs, in the same order
         if differing:
             return own, differing[0]
         if mine.compilations[own] != theirs.compilations[own]:
             return own, "order of events"
     return "", "order of events"
+
+
+def _all_collectives(rank: RankContents) -> list[str]:
+    return [call for calls in rank.collectives.values() for call in calls]
 
 
 def _arrivals(contents: Sequence[RankContents], largest: RankContents) -> list[RankArrivals]:

@@ -14,6 +14,7 @@ _COLLECTIVE = re.compile(
 _CONSTANT = re.compile(rb"'[^'\n]{0,80}'|(?<![\w.])-?\d{1,9}(?![\w.])")
 _GROUP_SIZE = re.compile(r"(\d{1,6}), '0'")
 """The size of the group of all ranks, in a collective that states it."""
+_TENSOR = re.compile(r"\w+\[[^\[\]]*\]")
 _NOISE = (
     (re.compile(rb"\b0x[0-9a-fA-F]{4,}|\b\d{12,}\b|(?<=\brank[_ =:])\d+|\b[a-z2-7]{40,}\b"), b"_"),
     (re.compile(rb"\b(cuda|xpu|hpu|npu|mtia):\d+"), rb"\1"),
@@ -66,6 +67,14 @@ class RankContents:
         """Return the number of ranks that collectives of the largest group state; 0 if unknown."""
         calls = (c for calls in self.collectives.values() for c in calls)
         return max((int(m[1]) for c in calls if (m := _GROUP_SIZE.search(c))), default=0)
+
+
+def is_tensor_text(text: str) -> bool:
+    """Return True if a recorded input is a tensor: ``f32[6, 8]``.
+
+    Guards say which other values count.
+    """
+    return _TENSOR.match(text) is not None
 
 
 def text_digest(text: bytes) -> str:

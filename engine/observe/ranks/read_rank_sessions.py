@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.observe.json_values import as_list, as_number, as_object, as_text
-from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest
+from engine.observe.ranks.rank_contents import RankContents, collectives_of, is_tensor_text, normalized_digest
 from engine.records.base import RecordError
 from engine.records.ranks.collectives import rank_free_text
 
@@ -52,7 +52,8 @@ def _text(value: Any, *keys: str) -> str:
 def _add_compilation(contents: RankContents, data: Any, frame: str) -> None:
     compilation = as_text(data.get("id"))
     trace, guards = as_object(data.get("trace")), as_object(data.get("guards"))
-    facts = [("compile ids", f"{frame} {data.get('cause')}"), ("tensor metadata", _text(data, "inputs"))]
+    tensors = {k: t for k, t in as_object(data.get("inputs")).items() if is_tensor_text(as_text(t))}
+    facts = [("compile ids", f"{frame} {data.get('cause')}"), ("tensor metadata", json.dumps(tensors))]
     facts += [("graph breaks", _text(b, "title", "context")) for b in _objects(trace, "breaks")]
     facts += [("failures", _text(f, "sentence")) for f in _objects(data, "failures")]
     facts += [("cache outcomes", _text(d, "cache", "outcome")) for d in _objects(data, "disk_caches")]

@@ -8,7 +8,7 @@ from engine.records.base import Record
 from engine.records.bytecode import Span
 
 ASPECTS = (
-    "collective order", "compile ids", "graph breaks", "failures", "graphs", "tensor metadata", "guards", "cache outcomes",
+    "collective order", "compile ids", "graph breaks", "failures", "tensor metadata", "graphs", "guards", "cache outcomes",
     "collective schedule", "kernels",
 )  # fmt: skip
 """Aspects by which ranks are compared.

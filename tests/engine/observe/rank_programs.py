@@ -22,12 +22,12 @@ import engine
 from engine.torch_private.torch_compile import torch_logging
 from tests.forked_ranks import run_forked_ranks
 
-VARIANTS = ("base", "order", "graph", "recompile", "miss", "hit")
+VARIANTS = ("base", "order", "graph", "break", "rows", "recompile", "miss", "hit")
 """Variants of the program.
 
 In "miss" and "hit" Inductor compiles it, with a cold and with a warm cache.
 """
-IS_REORDERED = HAS_EXTRA_LAYER = False
+IS_REORDERED = HAS_EXTRA_LAYER = HAS_BREAK = False
 
 
 def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -38,14 +38,16 @@ def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(gathered, "sum", dist.group.WORLD)
     if HAS_EXTRA_LAYER:
         y = y @ weight
+    if HAS_BREAK:
+        print(end="")
     y = functional.all_reduce(y, "sum", dist.group.WORLD)
     return functional.all_gather_tensor(y, 0, dist.group.WORLD)
 
 
 def run_rank(variant: str, rank: int, folder: pathlib.Path) -> None:
     """Run one rank of one variant, logged as ``TORCH_TRACE`` logs it."""
-    global IS_REORDERED, HAS_EXTRA_LAYER
-    IS_REORDERED, HAS_EXTRA_LAYER = variant == "order", variant == "graph"
+    global IS_REORDERED, HAS_EXTRA_LAYER, HAS_BREAK
+    IS_REORDERED, HAS_EXTRA_LAYER, HAS_BREAK = (variant == name for name in ("order", "graph", "break"))
     store = dist.FileStore(str(folder / "meeting"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     handler = torch_logging.LazyTraceHandler(str(folder))
@@ -54,7 +56,7 @@ def run_rank(variant: str, rank: int, folder: pathlib.Path) -> None:
     torch_logging.trace_log.setLevel("DEBUG")
     backend = "inductor" if variant in ("miss", "hit") else "aot_eager"
     compiled = torch.compile(step, backend=backend)
-    for rows in (2, 3) if variant == "recompile" else (2,):
+    for rows in {"recompile": (2, 3), "rows": (3,)}.get(variant, (2,)):
         compiled(torch.ones(rows, 4), torch.ones(4, 4, requires_grad=True)).sum().backward()
     dist.destroy_process_group()
 

@@ -43,6 +43,10 @@ EXPRESSIONS = [
     ("{a} / ({a}.std(0) + 1)", "{a} / (1 + torch.std({a}, dim=0, correction=1))", "{a} / ({a}.std(0, unbiased=False) + 1)"),
     ("{a}.unsqueeze(-1).squeeze(-1)", "torch.unsqueeze({a}, 2).squeeze(2)", "{a}.unsqueeze(1).squeeze(1)"),
     ("torch.einsum('ij,kj->ik', {a}, {b}) @ {b}", "torch.einsum('ij,kj->ik', [{a}, {b}]) @ {b}", "torch.einsum('ij,kj->ik', {b}, {a}) @ {b}"),
+    ("({a}.t() * 2).t()", "({a}.transpose(1, 0) * 2).permute(-1, 0)", "({a}.t() * 3).t()"),
+    ("{a} * torch.arange(4)", "{a} * torch.arange(0, 4, 1)", "{a} * torch.arange(1, 5)"),
+    ("F.max_pool1d({a}, 2).sum() + {b}", "torch.max_pool1d({a}, 2, (2,), 0).sum() + {b}", "F.max_pool1d({a}, 2, 1).sum() + {b}"),
+    ("F.avg_pool1d({a}, (2,)).sum() + {b}", "F.avg_pool1d({a}, 2, stride=2).sum() + {b}", "F.avg_pool1d({a}, 3).sum() + {b}"),
     ("torch.stack([{a}, {b}], -1).sum(-1)", "torch.stack(({a}, {b}), dim=2).sum(2)", "torch.stack([{b}, {a}], -1).sum(-1)"),
 ]  # fmt: skip
 
@@ -187,6 +191,18 @@ def test_order_counts_where_values_are_written() -> None:
     assert not difference(first, second).is_same
     first = "def f(x, y):\n    a = x * 2\n    v = a[0]\n    b = v.sum()\n    a.mul_(3)\n    return a, b\n"
     second = "def f(x, y):\n    a = x * 2\n    v = a[0]\n    a.mul_(3)\n    b = v.sum()\n    return a, b\n"
+    assert not difference(first, second).is_same
+
+
+def test_writes_to_separate_tensors_may_be_exchanged() -> None:
+    """Exchanged writes are reordered; those to a tensor and to its view differ."""
+    first = "def f(x, y):\n    x.mul_(2)\n    y.add_(1)\n    return x + y\n"
+    second = "def f(x, y):\n    y.add_(1)\n    x.mul_(2)\n    return x + y\n"
+    found = difference(first, second)
+    assert found.is_same
+    assert found.is_reordered
+    first = "def f(x, y):\n    v = x[0]\n    x.mul_(2)\n    v.add_(1)\n    return x + y\n"
+    second = "def f(x, y):\n    v = x[0]\n    v.add_(1)\n    x.mul_(2)\n    return x + y\n"
     assert not difference(first, second).is_same
 
 

@@ -148,6 +148,101 @@ def test_verdicts_name_the_line_and_the_order() -> None:
     assert frame.verdict == "equal, reordered"
 
 
+def training_session(model: torch.nn.Module, *args: torch.Tensor, by_torch: bool = False) -> Session:
+    """One training step of a compiled module."""
+    torch.compiler.reset()
+    engine.reset()
+    compiled = torch.compile(model, backend="aot_eager") if by_torch else engine.compile(model, backend="aot_eager")
+    with observe_torch() if by_torch else engine.record() as session:
+        compiled(*args).sum().backward()
+    return session
+
+
+class TwoTables(torch.nn.Module):
+    """Reads a table of users and one of items, in this order or the other one."""
+
+    def __init__(self, *, items_first: bool = False) -> None:
+        super().__init__()
+        self.users, self.items, self.items_first = torch.nn.Embedding(5, 4), torch.nn.Embedding(7, 4), items_first
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        """Multiply normalized rows."""
+        if self.items_first:
+            b = torch.nn.functional.normalize(self.items(item))
+            a = torch.nn.functional.normalize(self.users(user))
+        else:
+            a = torch.nn.functional.normalize(self.users(user))
+            b = torch.nn.functional.normalize(self.items(item))
+        return (a * b).sum(1)
+
+
+def graph_verdict(first: Session, second: Session) -> tuple[bool, bool]:
+    """Whether the graphs of the only function are equal, and whether in another order."""
+    (frame,) = compare_sessions(first, second).frames
+    (graphs,) = [a for a in frame.aspects if a.aspect == "graphs"]
+    return graphs.is_same, graphs.is_reordered
+
+
+@pytest.mark.parametrize("by_torch", [False, True], ids=["ours", "torch"])
+def test_backwards_of_exchanged_statements_are_equal(by_torch: bool) -> None:
+    """Parameters, saved values and gradients in another order are paired by what they are."""
+    indices = torch.tensor([0, 1, 4]), torch.tensor([2, 3, 6])
+    first = training_session(TwoTables(), *indices, by_torch=by_torch)
+    second = training_session(TwoTables(items_first=True), *indices, by_torch=by_torch)
+    assert graph_verdict(first, second) == (True, True)
+
+
+@pytest.mark.parametrize("by_torch", [False, True], ids=["ours", "torch"])
+def test_modules_and_functions_of_torch_are_equal(by_torch: bool) -> None:
+    """Guards on the settings of a module of torch are no difference."""
+
+    class Net(torch.nn.Module):
+        def __init__(self, activation: Any, pool: Any) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv1d(1, 2, 3)
+            self.activation, self.pool = activation, pool
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.pool(self.activation(self.conv(x)))
+
+    functional = torch.nn.functional
+    x = torch.ones(2, 1, 8)
+    first, second, edited = (
+        training_session(Net(*parts), x, by_torch=by_torch)
+        for parts in (
+            (torch.nn.ReLU(), torch.nn.AvgPool1d(2)),
+            (torch.nn.ReLU(inplace=False), torch.nn.AvgPool1d((2,), stride=2)),
+            (torch.nn.ReLU6(), torch.nn.AvgPool1d(2)),
+        )
+    )
+    assert compare_sessions(first, second).is_same
+    assert not compare_sessions(first, edited).is_same
+    spelled = training_session(Net(functional.relu, torch.nn.AvgPool1d(2)), x, by_torch=by_torch)
+    (frame,) = compare_sessions(first, spelled).frames
+    (guards,) = [a for a in frame.aspects if a.aspect == "guards"]
+    assert not [g for g in guards.only_first if "ReLU" in g or "inplace" in g]
+
+
+def test_keys_and_side_effects_are_results() -> None:
+    """Another key of the returned dict, or another attribute that is set, is a difference."""
+
+    def recorded(key: str, attribute: str) -> Session:
+        text = (
+            "import torch\nfrom tests.programs import program\n"
+            "class Holder: pass\nholder = Holder()\nholder.scale = torch.ones(3)\n"
+            "@program(lambda: (torch.ones(3),))\n"
+            "def f(x):\n    y = x * holder.scale\n"
+            f"    holder.{attribute} = y.sin()\n    return {{'{key}': y, 'tail': [x, 3]}}\n"
+        )
+        return Variant("f", text, "f").record()
+
+    first = recorded("head", "last")
+    assert compare_sessions(first, recorded("head", "last")).is_same
+    for other in (recorded("body", "last"), recorded("head", "latest")):
+        (frame,) = compare_sessions(first, other).frames
+        assert frame.verdict == "different: results"
+
+
 def test_times_say_what_they_measure() -> None:
     """Times are labeled as compile time and as run time of kernels, and are no difference."""
     found = compare_sessions(with_kernels(("sin",)), with_kernels(("sin",)))
