@@ -157,7 +157,7 @@ class CheckWriter:
         return local
 
     def _known_type(self, guard: Guard) -> type | None:
-        implied_type = self._known.get(guard.source)
+        implied_type = self._known.get(guard.source, guard.source.exact_type)
         return None if guard.is_tensor_property and not self._no_modes else implied_type
 
     def assume_type(self, origin: Source, kind: type) -> None:

@@ -74,14 +74,10 @@ def make_c_check(dicts: Sequence[Any], objects: Sequence[Any], attributes: Seque
         for position, (_, add) in enumerate(group):
             add(branch.tuple_getitem_manager(position, "", None, None))
     looked_at = tuple(tuple(value for value, _ in group) for group in groups)
+    ask: Any = partial(tree.check, looked_at)
     # Nodes compare addresses, so the expected objects must stay alive.
-    referents = [*map(type, objects), *(value for _, _, value in attributes)]
-    check: Callable[[Any], bool] = tree.check
-
-    def ask(looked_at: Any = looked_at, check: Callable[[Any], bool] = check, referents: Any = referents) -> bool:
-        return check(looked_at)
-
-    return ask
+    ask.referents = [*map(type, objects), *(value for _, _, value in attributes)]
+    return ask  # type: ignore[no-any-return]
 
 
 def _add_version_guard(space: Any, node: Any) -> None:

@@ -249,9 +249,7 @@ class LengthMatch(Guard):
     def condition(self, code: ValueCode) -> str:
         if self._checks_no_hooks:
             return f"not {code.expr}"
-        measure = (
-            len if code.known_type in (list, tuple, dict, set, frozenset, str, bytes) else python_objects.builtin_len
-        )
+        measure = len if code.known_type in python_objects._LEN_METHODS else python_objects.builtin_len
         return f"{code.call(measure, measure.__name__, code.expr)} == {self.length}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:

@@ -73,6 +73,11 @@ class Source(TorchSource):
         return getattr(self, "base", None)
 
     @property
+    def exact_type(self) -> type | None:
+        """The type that the value always has; None if a guard must check it."""
+        return None
+
+    @property
     def expr(self) -> str:
         """The source in Dynamo's notation: ``L['x'].weight``."""
         raise NotImplementedError

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any, ClassVar
 
+from engine.ir.introspection.python_objects import EXACT_DICTS
 from engine.ir.sources.base import MISSING, ConstName, FrameScope, GlobalsNamespace, Source, SourceEmitter
 from engine.ir.wrapped_parameters import ItemNames
 from engine.torch_private.torch_function import get_function_stack_at
@@ -158,6 +159,11 @@ class ConstantSource(Source):
     @property
     def expr(self) -> str:
         return self.text
+
+    @property
+    def exact_type(self) -> type | None:
+        kind = type(self.value)
+        return kind if kind in EXACT_DICTS else None  # instances of other classes may change theirs
 
     def code(self, base: str, const: ConstName) -> str:
         return const(self.value, "fixed")

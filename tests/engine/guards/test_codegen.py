@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
-from engine.ir.sources.roots import ClosureSource, GlobalSource, LocalSource
+from engine.ir.sources.roots import ClosureSource, ConstantSource, GlobalSource, LocalSource
 from tests.engine.guards.sample_guards import frame_scope, tensor_match, two_tensors
 
 X = LocalSource("x")
@@ -77,6 +78,17 @@ def test_parameter_names_hide_nothing(name: str) -> None:
             assert check(cells, [1, torch.zeros(2)])
             assert not check(cells, [2, torch.zeros(2)])
             assert not check(cells, [1, torch.zeros(3)])
+
+
+def test_constant_dicts_are_measured_without_a_python_call() -> None:
+    """The type of a table that compiled code references is known, so that its guard calls ``len`` itself."""
+    hooks = OrderedDict[int, int]()
+    hooks[1] = 2
+    source = ConstantSource(hooks, "hooks")
+    compiled = compile_check((LengthMatch(source, 1),), ("x",))
+    assert "builtin_len" not in compiled.text
+    assert compiled.check((), 0)
+    assert not compile_check((LengthMatch(source, 0),), ("x",)).check((), 0)
 
 
 def test_globals_are_read_from_their_own_module() -> None:
