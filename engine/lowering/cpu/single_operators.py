@@ -12,11 +12,10 @@ import torch.fx
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
-from engine.ir.loop_ir.index_expr import concrete_size
 from engine.ir.node_metadata import is_backward_node
 from engine.ir.node_values import called_overload, tensors_in
 from engine.ir.static_sizes import static_size
-from engine.lowering.memory.live_memory import size_hints
+from engine.lowering.memory.live_memory import bytes_of, size_hints
 
 MIN_BYTES = 1 << 16
 """Below this, most of the time is the call itself."""
@@ -55,20 +54,37 @@ SLOW_CALLS = frozenset(
         *("gelu", "gelu_backward", "mish", "remainder", "log_sigmoid_forward", "any", "all", "mean", "logsumexp"),
         *("var", "var_mean", "std", "std_mean", "native_layer_norm", "native_group_norm", "_fused_rms_norm"),
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"),
-        *("native_layer_norm_backward", "repeat", "constant_pad_nd", "index", "_adaptive_avg_pool2d"),
+        *(
+            "native_layer_norm_backward",
+            "select_backward",
+            "slice_backward",
+            "repeat",
+            "constant_pad_nd",
+            "index",
+            "_adaptive_avg_pool2d",
+        ),
         *(f"{name}2d" for name in NEAREST),
     )
 )
 """Operators whose call takes ATen 3 us longer than a kernel, or more, on 1,000 elements."""
 
-CALL_SECONDS = 6e-6
+ONEDNN_CALLS = frozenset(("aten::gelu", "aten::gelu_backward"))
+"""Operators that ATen leaves to oneDNN, whose primitives take longer to call."""
+
+CALL_SECONDS = 4e-6
 """Time of a call of an operator in eager, with its share of autograd."""
 SLOW_CALL_SECONDS = 5e-6
 """Time that a call of an operator of ``SLOW_CALLS`` takes in ATen beyond that of others."""
-CACHE_BYTES_PER_SECOND = 20e9
+ONEDNN_CALL_SECONDS = 20e-6
+"""Time that a call of an operator of ``ONEDNN_CALLS`` takes beyond that of others."""
+CACHE_BYTES = 1 << 20
+"""Size of an operator's tensor up to which the next operator reads it from the cache."""
+CACHE_BYTES_PER_SECOND = 80e9
 """Speed of a pass over tensors that are in the cache."""
-OPERATOR_BYTES_PER_SECOND = 5e9
-"""Bytes that a kernel of one operator moves per second gained by better arithmetic."""
+MEMORY_BYTES_PER_SECOND = 15e9
+"""Speed of a pass over larger tensors."""
+OPERATOR_BYTES_PER_SECOND = 20e9
+"""Bytes of a result that a kernel computes per second gained by better arithmetic."""
 UNKNOWN_SIZE = 4096
 """Hint for a size without one."""
 
@@ -114,21 +130,38 @@ def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
 def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:
     """Return the estimated seconds that kernels gain over eager's operators.
 
-    Each fused operator saves a call and a pass over memory, and a slow operator of ATen its slow call. Operators that a
-    backward recomputes save nothing. ``module`` is the graph that was lowered to the program.
+    Each fused operator saves a call and an intermediate result in memory; operators that are slow in ATen save more.
+    Operators that a backward recomputes save nothing. ``module`` is the graph that was lowered to the program.
     """
-    slow = {n.name for n in module.graph.nodes if _is_slow_call(n)}
     in_backward = any(is_backward_node(n) for n in module.graph.nodes)
-    in_eager = {n.name for n in module.graph.nodes if is_backward_node(n) == in_backward}
+    in_eager = {n.name: n for n in module.graph.nodes if is_backward_node(n) == in_backward}
     hints = collections.defaultdict(lambda: UNKNOWN_SIZE, size_hints(program))
     gain, counted = 0.0, set[str]()
     for kernel in program.kernels:
-        moved = 0 if kernel.bytes_moved is None else concrete_size(kernel.bytes_moved, hints.__getitem__)
-        nodes = ({name.rpartition(":")[2] for name in kernel.nodes} & in_eager) - counted
-        counted |= nodes
-        speed = CACHE_BYTES_PER_SECOND if len(kernel.nodes) > 1 else OPERATOR_BYTES_PER_SECOND
-        gain += (len(nodes) - 1) * CALL_SECONDS + len(nodes & slow) * SLOW_CALL_SECONDS + len(nodes) * moved / speed
+        largest = max(bytes_of(program.buffers[a.buffer], hints)[0] for a in kernel.args if a.buffer)
+        names = ({name.rpartition(":")[2] for name in kernel.nodes} & in_eager.keys()) - counted
+        counted |= names
+        speed = CACHE_BYTES_PER_SECOND if largest <= CACHE_BYTES else MEMORY_BYTES_PER_SECOND
+        gain += (len(names) - 1) * CALL_SECONDS + max(len(names) - 1, 0) * largest / speed
+        gain += sum(_operator_gain(in_eager[name], largest) for name in names)
     return gain
+
+
+def _operator_gain(node: torch.fx.Node, largest: int) -> float:
+    """Return the seconds that ATen's operator takes beyond others: slow call, slow arithmetic.
+
+    A tensor of symbolic size counts as ``largest`` bytes.
+    """
+    called = called_overload(node.target)
+    if called is None:
+        return 0.0
+    name = called._schema.name
+    is_onednn = name in ONEDNN_CALLS
+    call = ONEDNN_CALL_SECONDS if is_onednn else SLOW_CALL_SECONDS if name in SLOW_CALLS else 0.0
+    if not is_onednn and not _is_faster_in_kernel(node, name):
+        return call
+    counts = [static_size(t.numel() * t.itemsize) for t in tensors_in(node.meta.get("val"))[:1]]
+    return call + sum(largest if count is None else count for count in counts) / OPERATOR_BYTES_PER_SECOND
 
 
 def _is_slow_call(node: torch.fx.Node) -> bool:

@@ -31,7 +31,7 @@ def live_memory(program: LoweredProgram, stage: str = "call", saved: Collection[
         first, node = definitions.get(name, (0, ""))
         kind = _kind(name, buffer, saved, returned)
         last = end if kind in ("input", "output") else min(reads.get(name, first), last_uses.get(name, end))
-        size, unknown = _bytes_of(buffer, hints)
+        size, unknown = bytes_of(buffer, hints)
         blocks.append(MemoryBlock(name, size, kind, first, last, node, unknown))
     live = list(_live_bytes(blocks, len(program.steps)))
     steps = [MemoryStep(*_describe(step), size) for step, size in zip(program.steps, live, strict=True)]
@@ -109,7 +109,7 @@ def size_hints(program: LoweredProgram) -> Mapping[str, int]:
     return hints
 
 
-def _bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> tuple[int, str]:
+def bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> tuple[int, str]:
     """Return the bytes of a buffer at its size hints; if one is missing, 0 and an expression."""
     size = product((*buffer.shape, buffer.dtype.itemsize))
     try:

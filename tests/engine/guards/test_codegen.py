@@ -81,7 +81,7 @@ def test_parameter_names_hide_nothing(name: str) -> None:
 
 
 def test_constant_dicts_are_measured_without_a_python_call() -> None:
-    """The type of a table that compiled code references is known, so that its guard calls ``len`` itself."""
+    """The type of a table that compiled code references needs no check at each call."""
     hooks = OrderedDict[int, int]()
     hooks[1] = 2
     source = ConstantSource(hooks, "hooks")

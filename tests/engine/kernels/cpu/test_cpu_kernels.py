@@ -598,6 +598,20 @@ def test_slow_calls_of_aten_count_for_kernels() -> None:
     torch.testing.assert_close(gradients, list(wanted), rtol=1e-4, atol=1e-4)
 
 
+def test_passes_in_the_cache_are_cheap_in_eager_too() -> None:
+    """A few fused operators pay for an autograd node only if their tensors are large."""
+    value, gate = nn.Linear(256, 256), nn.Linear(256, 256)
+
+    def gated(x: torch.Tensor) -> torch.Tensor:
+        return value(x) * torch.sigmoid(gate(x))
+
+    run, names = engine.compile(gated, dynamic=False), []
+    for rows in (128, 8192):
+        run(torch.randn(rows, 256)).sum().backward()
+        names.append(run(torch.randn(rows, 256)).grad_fn.name())
+    assert names == ["MulBackward0", "CompiledFunctionBackward"]
+
+
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
     """A graph that gains nothing by kernels runs as traced, unless it returns views of inputs."""
     bag, ids = nn.EmbeddingBag(9, 4).requires_grad_(False), torch.tensor([[1, 2], [3, 4]])
