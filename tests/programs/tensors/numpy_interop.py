@@ -286,3 +286,11 @@ def vectors_whose_sign_is_arbitrary(x):
     """NumPy computes singular vectors: LAPACK of another library may negate them."""
     vectors = np.linalg.svd(x.numpy(), full_matrices=False)[0]
     return torch.from_numpy(vectors) @ x
+
+
+@program(*[lambda x=x: (np.array([x, 0.1, x * 3], np.float32),) for x in (0.3, 0.3, 0.25)])
+def floats_compared_with_numbers(x):
+    """A Python number takes the dtype of an array or a scalar, a number of numpy does not."""
+    scalar = x[0] > 0.3, 0.3 < x[0], x[0] == 0.3, np.not_equal(0.3, x[0]), abs(x[0]) <= 0.3, x[0] >= 0
+    double = x[0] > np.float64(0.3), x == np.float64(0.3), x[1] < np.array([0.1, 0.2])
+    return scalar, double, x > 0.3, x[:, None] >= x, x.astype(np.int64)[0] < 0.5, x[0] > [0.3, 0.2]

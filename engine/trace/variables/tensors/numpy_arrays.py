@@ -322,6 +322,8 @@ def call_numpy(
         return non_array_result(tx, wanted)
     if name in ("allclose", "array_equal", "array_equiv"):
         raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
+    if name in _COMPARISONS and not words:
+        torchs = _compare_like_numpy(torchs, given)
     for as_doubles in (False, True):
         runner = _TorchNumpyCall(torchs, tree, [leaf.is_tensor for leaf in leaves], as_doubles)
         target = GraphCallable(f"numpy.{name}", runner)
@@ -396,6 +398,24 @@ class _TorchNumpyCall(metaclass=SlottedType):
     def _as_array(self, tensor: torch.Tensor) -> Any:
         is_integral = not (tensor.is_floating_point() or tensor.is_complex())
         return _torch_numpy().ndarray(tensor.double() if self._as_doubles and is_integral else tensor)
+
+
+_COMPARISONS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal equal not_equal".split())
+
+
+def _compare_like_numpy(function: Callable[..., Any], operands: Sequence[Any]) -> Callable[..., Any]:
+    """Compare floats in the dtype that numpy takes for arrays, scalars and numbers together."""
+    with contextlib.suppress(TypeError):  # a list or a string has no dtype
+        common = np.result_type(*operands)
+        if common.kind == "f":
+            return functools.partial(_compare_in_dtype, function, getattr(torch, common.name))
+    return function
+
+
+def _compare_in_dtype(function: Callable[..., Any], dtype: torch.dtype, *operands: Any) -> Any:
+    # Beside an array with dimensions, torch gives a number the array's dtype.
+    arrays = (_torch_numpy().ndarray(o.tensor.to(dtype)[None]) if hasattr(o, "tensor") else o for o in operands)
+    return function(*arrays)[0]
 
 
 def _torch_numpy() -> Any:
