@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import platform
+import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -451,7 +452,8 @@ def bisect_accuracy(
     """
     if against != "eager":
         raise errors.BadArgument(f"Results can be compared with 'eager' only, not with {against!r}.")
-    bisector = AccuracyBisector(lambda f: compile(f, backend=backend), rtol, atol)
+    every = sys.maxsize  # the graphs of all calls share one code object, and one that is not compiled is not compared
+    bisector = AccuracyBisector(lambda f: compile(f, backend=backend, recompile_limit=every), rtol, atol)
     compile(unwrap_compiled(fn), backend=bisector)(*args, **kwargs)
     return AccuracyReport(bisector.nodes, bisector.problems)
 

@@ -108,6 +108,23 @@ def test_graphs_after_a_break_are_compared() -> None:
     assert x.tolist() == [1, 1, 1]
 
 
+def test_every_graph_is_compared() -> None:
+    """A fault in a graph after more graphs than ``recompile_limit`` is found."""
+
+    def pieces(x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        print(end="")
+        x = x * 2
+        print(end="")
+        return torch.sin(x)
+
+    backend = replacing_sine(torch.cos)
+    for rows in range(2, 6):
+        report = engine.bisect_accuracy(pieces, torch.ones(rows), backend=backend)
+        assert report.first is not None
+        assert report.first.name == "sin"
+
+
 def test_other_references_are_refused() -> None:
     """Only eager is a reference."""
     with pytest.raises(BadArgument, match="'eager' only"):
