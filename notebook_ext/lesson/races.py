@@ -50,7 +50,8 @@ def show_times(seconds: dict[str, float]) -> None:
             print(f"{name:{width}}  time: {NOT_SAVED}")
             continue
         bar = "█" * max(1, round(BAR_WIDTH * taken / longest))
-        ratio = "" if taken is first else f"   {first / taken:.1f} times as fast"
+        speed = f"{first / taken:.1f} times as fast" if taken < 10 * first else f"{taken / first:,.0f} times as long"
+        ratio = "" if taken is first else f"   {speed}"
         print(f"{name:{width}}  {bar} {format_seconds(taken, 3)}{ratio}")
 
 

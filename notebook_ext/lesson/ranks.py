@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -41,11 +42,11 @@ for _ in ranks:
     if status:
         sys.exit(f"rank {children[child]} failed")
 """
-"""Runs the ranks of its arguments. Ranks that are forked share the memory of what torch imports."""
+"""Runs the ranks of its arguments; forked ranks share what torch imports."""
 
 
 def run_ranks(program: str, world: int = 2) -> list[str]:
-    """Run a program once per rank, in as many processes, and return what each printed.
+    """Run a program in one process per rank, and return what each printed.
 
     The program finds its ``rank`` and a ``meeting_point``, a file for ``init_process_group``.
 
@@ -75,10 +76,8 @@ def run_ranks(program: str, world: int = 2) -> list[str]:
 def _end(process: subprocess.Popen[str]) -> None:
     """End a process with its forked ranks, which may wait for one that failed."""
     if sys.platform == "linux":
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
-        except ProcessLookupError:
-            pass
     else:
         process.kill()
     process.wait()

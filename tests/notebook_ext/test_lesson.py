@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from engine.errors import BadArgument
-from notebook_ext.lesson import Prediction, count_operators, predictions, race
+from notebook_ext.display import DETERMINISTIC_ENV
+from notebook_ext.lesson import Prediction, count_operators, predictions, race, show_times
+from notebook_ext.lesson.ranks import run_ranks
 from notebook_ext.widgets.question import QuestionWidget
 
 
@@ -119,3 +121,29 @@ def test_operators_of_a_call_are_counted() -> None:
     seen = count_operators(lambda x: x.sin() + x.sin(), torch.ones(3))
     assert (seen["sin"], seen["add"], seen["cos"]) == (2, 1, 0)
     assert os.path.samestat(os.fstat(2), before)
+
+
+def test_a_time_that_is_much_longer_is_said_so(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time of many times the first one is not called "0.0 times as fast"."""
+    monkeypatch.delenv(DETERMINISTIC_ENV, raising=False)
+    show_times({"eager": 0.01, "compiled": 0.002, "first call": 2.5})
+    shown = capsys.readouterr().out
+    assert "5.0 times as fast" in shown
+    assert "250 times as long" in shown
+
+
+def test_ranks_run_at_the_same_time_and_a_failure_is_named() -> None:
+    """Ranks exchange values; the error of one of them ends all and is shown."""
+    program = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
+total = torch.tensor([1.0 + rank])
+dist.all_reduce(total)
+print(rank, total.item())
+assert FAILING != rank, "broken here"
+dist.destroy_process_group()
+"""
+    assert run_ranks(program.replace("FAILING", "2")) == ["0 3.0", "1 3.0"]
+    with pytest.raises(RuntimeError, match="broken here"):
+        run_ranks(program.replace("FAILING", "1"))

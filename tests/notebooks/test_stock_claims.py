@@ -125,6 +125,54 @@ def loss_breaks() -> None:
     assert graphs_after(loss_of, (torch.zeros(4, 24, 8), torch.zeros(4, 24, dtype=torch.long))) == [2]
 
 
+def inductor_code(function: Callable[..., Any], *call: torch.Tensor) -> str:
+    """The code that Inductor generates for a function; nothing is compiled."""
+    inductor = "torch._inductor"
+    fake, graph_module, virtualized = (
+        importlib.import_module(name)
+        for name in ("torch._subclasses", "torch.fx.experimental.proxy_tensor", f"{inductor}.virtualized")
+    )
+    rules = importlib.import_module(f"{inductor}.decomposition").select_decomp_table()
+    traced = graph_module.make_fx(function, decomposition_table=rules, tracing_mode="fake")(*call)
+    graph, mode = importlib.import_module(f"{inductor}.graph").GraphLowering(traced), fake.FakeTensorMode()
+    debug = importlib.import_module(f"{inductor}.debug").DebugContext()
+    handlers = virtualized.V
+    with handlers.set_graph_handler(graph), handlers.set_fake_mode(mode), handlers.set_debug_handler(debug):
+        graph.run(*[mode.from_tensor(tensor) for tensor in call])
+        return str(graph.codegen()[0].value)
+
+
+def gated_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Lesson 08."""
+    y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+    return y.sigmoid() * y
+
+
+def rows_then_columns(x: torch.Tensor) -> torch.Tensor:
+    """Lesson 08."""
+    return torch.softmax(x, dim=1).mean(0)
+
+
+@claim("08", "For a CPU, Inductor also fuses `gated_norm`: all of it is one function, in C++.")
+def norm_is_one_function() -> None:
+    """One C++ function, and no call of ATen."""
+    code = inductor_code(gated_norm, torch.randn(64, 128), torch.ones(128))
+    assert len(set(re.findall(r"cpp_fused\w*", code))) == 1
+    assert "extern_kernels." not in code
+
+
+@claim(
+    "08",
+    "For a CPU, Inductor puts both reductions of `rows_then_columns` into one function, as loops one after the other.",
+)
+def two_reductions_in_one_function() -> None:
+    """One C++ function with a loop over each of the two sizes, more than once."""
+    code = inductor_code(rows_then_columns, torch.randn(96, 128))
+    assert len(set(re.findall(r"cpp_fused\w*", code))) == 1
+    assert code.count("<static_cast<int64_t>(96L)") >= 2
+    assert code.count("<static_cast<int64_t>(128L)") >= 2
+
+
 @claim(
     "08",
     "`torch._inductor.config.max_fusion_size` is 64: at most so many nodes of stock's scheduler are fused.",
@@ -461,8 +509,11 @@ def compiled_autograd_setting() -> None:
 
 @claim("09", "Stock lowers to Triton only for a GPU: on a CPU, Inductor generates C++ instead.")
 def cpp_on_a_cpu() -> None:
-    """Inductor's default for a CPU."""
+    """Inductor's default for a CPU, and the code that it generates."""
     assert importlib.import_module("torch._inductor.config").cpu_backend == "cpp"
+    code = inductor_code(masked_softmax, torch.randn(8, 16), torch.ones(8, 16) > 0)
+    assert "cpp_fused" in code
+    assert "tl.load" not in code
 
 
 @claim(
