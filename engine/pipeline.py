@@ -20,7 +20,8 @@ import torch
 from engine import errors
 from engine.autograd.intercept import without_capture
 from engine.backends.call_backend import call_backend
-from engine.backends.registry import backend_name
+from engine.backends.dynamo_metadata import add_dynamo_metadata
+from engine.backends.registry import backend_callable, backend_name
 from engine.backends.torch_compile_arguments import find_backend
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.compilation import Compilation, record_compilation
@@ -141,5 +142,7 @@ class Pipeline:
     def _compile_graph(self, traced: TracedFrame, work: Compilation) -> Run | None:
         if traced.graph is None:
             return None
+        if backend_callable(self.options.backend) is not None:
+            add_dynamo_metadata(traced.graph.graph.graph, traced.guards)
         with without_torch_function_modes(), DisableTorchFunctionSubclass():
             return call_backend(traced.graph, self.options, work)

@@ -47,7 +47,7 @@ def is_error_on_graph_break_context(obj: Any) -> bool:
 def unwrap_torch_compile(obj: Any) -> Any:
     """Return the function or module that ``torch.compile`` wrapped, or None.
 
-    Also None for a function that ``torch.compiler.disable`` wrapped.
+    Also None for a function or module that ``torch.compiler.disable`` wrapped.
     """
     if type(obj) is types.FunctionType:
         attributes = obj.__dict__
@@ -59,7 +59,9 @@ def unwrap_torch_compile(obj: Any) -> Any:
         region = attributes.get("__marked_compile_region_fn__")
         return None if attributes.get("_torchdynamo_disable") else region or attributes.get(_TORCH_COMPILE_ATTR)
     if type(obj).__module__ == "torch._dynamo.eval_frame":
-        return vars(obj).get("_modules", {}).get("_orig_mod")
+        attributes = vars(obj)
+        is_off = type(attributes.get("dynamo_ctx")).__name__ == "DisableContext"
+        return None if is_off else attributes.get("_modules", {}).get("_orig_mod")
     return None
 
 

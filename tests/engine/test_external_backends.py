@@ -47,6 +47,36 @@ def test_sizes_are_symbols_for_a_backend() -> None:
     assert any(isinstance(s, torch.SymInt) for s in seen)
 
 
+class Block(torch.nn.Module):
+    """A layer below the root module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the layer and an activation."""
+        return self.layers[0](x).relu()
+
+
+def test_a_backend_reads_the_metadata_that_dynamo_sets() -> None:
+    """Each operation has the lines, the modules and the function it comes from."""
+    seen: dict[str, dict[str, Any]] = {}
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        seen.update((n.name, n.meta) for n in graph.graph.nodes if n.op.startswith("call"))
+        return graph
+
+    x, block = torch.randn(3, 2), Block()
+    torch.testing.assert_close(engine.compile(block, backend=backend)(x), block(x))
+    linear, relu = seen["linear"], seen["relu"]
+    assert "in forward\n    return self.layers[0](x).relu()" in linear["stack_trace"]
+    assert [cls for _, cls in linear["nn_module_stack"].values()] == [Block, torch.nn.ModuleList, torch.nn.Linear]
+    assert [cls for _, cls in relu["nn_module_stack"].values()] == [Block]
+    assert linear["source_fn_stack"] == [("linear", torch.nn.functional.linear)]
+    assert relu["source_fn_stack"] == [("relu", "relu")]
+
+
 def test_a_size_that_a_backend_takes_for_granted_is_guarded() -> None:
     """A size that a backend converts to an int is specialized; other sizes recompile.
 

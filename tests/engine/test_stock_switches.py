@@ -234,6 +234,17 @@ def disabled(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+class RunsAsPython(torch.nn.Module):
+    """Must run as Python."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add one."""
+        return disabled(x) if not torch.compiler.is_compiling() else x
+
+
+disabled_module = torch.compiler.disable(RunsAsPython())
+
+
 def counted() -> bool:
     """Torch's counters count frames, graphs, operators and breaks as for ``torch.compile``."""
 
@@ -497,7 +508,9 @@ CHECKS: dict[str, Callable[[], bool]] = {
         listed("L['x']", (4, 3), (5, 3)), listed(r"L\['x'\]:0", (4, 3), (5, 3), (5, 6)), listed("L['y']", (4, 3), (5, 3))
     ] == [1, 2, 2],
     "torch.compiler.config.unbacked_sources": lambda: listed("L['x']", (4, 3), (5, 3), setting="unbacked_sources") == 1,
-    "torch.compiler.disable": lambda: breaks(lambda x: disabled(x * 2) * 2) == 1,
+    "torch.compiler.disable": lambda: (
+        breaks(lambda x: disabled(x * 2) * 2) == 1 and breaks(lambda x: disabled_module(x * 2) * 2) == 1
+    ),
     "torch.compiler.substitute_in_graph": substituted,
     "torch.compiler.nested_compile_region": lambda: breaks(region) == 0,
     "torch.compiler.cudagraph_mark_step_begin": lambda: breaks(step) == 0,

@@ -293,3 +293,12 @@ def cache_hash(compute: Callable[[Any], int]) -> Callable[[Any], int]:
         return cached
 
     return remembered
+
+
+def module_path(source: Source | None) -> str:
+    """Return the dotted path below the root module, such as ``blocks.0.attn``."""
+    parts: list[str] = []
+    while source is not None:
+        parts.append(source.module_path_part(is_above_member=any(parts)))
+        source = source.parent
+    return ".".join(filter(None, reversed(parts)))

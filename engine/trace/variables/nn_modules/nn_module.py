@@ -9,7 +9,7 @@ import torch
 
 from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
-from engine.ir.sources.base import Source
+from engine.ir.sources.base import Source, module_path
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
@@ -265,15 +265,6 @@ class FrozenMemberDictVariable(DictVariable):
         if name in ("clear", "popitem", "move_to_end"):
             raise self.unsupported(f"{name}() of the members of a module that wraps another", "module-attribute")
         return super().call_method(tx, name, args, kwargs)
-
-
-def module_path(source: Source | None) -> str:
-    """Return the dotted path below the root module, such as ``blocks.0.attn``."""
-    parts: list[str] = []
-    while source is not None:
-        parts.append(source.module_path_part(is_above_member=any(parts)))
-        source = source.parent
-    return ".".join(filter(None, reversed(parts)))
 
 
 @register_subclass_builder(1, torch.jit.ScriptModule)

@@ -13,6 +13,7 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.ir.unwrap_compiled import unwrap_torch_compile
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.operators import CustomOpDef, VariableFunctions
 from engine.trace.annotations import Tracer
@@ -59,8 +60,7 @@ register_builder(torch.jit.ScriptFunction)(guarded_builder(ScriptFunctionVariabl
 
 
 def _is_compiled_module(real: Any) -> bool:
-    kind = type(real)
-    return kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame"
+    return type(real).__name__ == "OptimizedModule" and unwrap_torch_compile(real) is not None
 
 
 @register_builder_if(0, _is_compiled_module)
