@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from engine.records.scripts.graph_script import (
 )
 from engine.records.scripts.inductor_script import inductor_kernel_program
 from engine.records.session import CompilationRecord, Session
+from engine.runtime.triton_interpreter import libdevice
 from engine.runtime.verify.kernels import kernel_trials
 from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelTrial, buffer_arguments
 
@@ -180,11 +182,11 @@ for number, (value, layout) in enumerate(zip(results, LAYOUTS)):
     return _make_draft(session, record, title, symptom, f"{IMPORTS}import hashlib\n{_MAKE}\n\n{body}")
 
 
-def _concrete(sizes: Iterable[str], symbols: Mapping[str, int]) -> Iterable[int]:
+def _concrete(sizes: Iterable[str], symbols: Mapping[str, int | float]) -> Iterable[int]:
     for size in sizes:
         if not size.isdigit() and size not in symbols:
             raise CannotWrite(f"the size {size} of a result is not known")
-        yield int(size) if size.isdigit() else symbols[size]
+        yield int(size) if size.isdigit() else int(symbols[size])
 
 
 def _values(value: torch.Tensor) -> str:
@@ -250,7 +252,10 @@ def _trial_script(
         program = f'{_LLVM_HEAD}{_MAKE}\n\nTEXT = r"""\n{trial.text}"""\n\n{_LLVM_LAUNCH}\n{inputs}\n'
         program += f"run({trial.name!r}, [{', '.join(names)}], {trial.grid[0]})\n{results}"
         return _make_draft(session, record, title, symptom, program)
-    program = f"{_TRITON_HEAD}{_MAKE}\n\n{trial.text}\n\n{inputs}\n"
+    head = _TRITON_HEAD
+    if "libdevice." in trial.text:
+        head += f"{inspect.getsource(libdevice).partition(_FUTURE)[2]}{_INSTALL_LIBDEVICE}"
+    program = f"{head}{_MAKE}\n\n{trial.text}\n\n{inputs}\n"
     program += f"{trial.name}[{trial.grid}]({', '.join(names)})\n{results}"
     return _make_draft(session, record, title, symptom, program, {"TRITON_INTERPRET": "1"})
 
@@ -276,6 +281,13 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernel
+"""
+_FUTURE = "from __future__ import annotations\n"
+_INSTALL_LIBDEVICE = """
+
+if not torch.cuda.is_available():
+    install_libdevice()  # the functions that Triton's interpreter lacks
+
 """
 _INDUCTOR_HEAD = """\
 import hashlib

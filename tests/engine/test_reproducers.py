@@ -96,6 +96,45 @@ def test_graphs_and_kernels_need_no_compiler(session: engine.Session, tmp_path: 
     assert "the values differ" in error
 
 
+class Attends(torch.nn.Module):
+    """A recurrent layer, attention and a float argument that becomes a symbol."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
+        y = self.layer(x)[0] * scale
+        return F.scaled_dot_product_attention(y, y, y)
+
+
+@pytest.mark.thorough
+def test_operators_and_symbols_of_this_compiler_are_written_with_torch() -> None:
+    """A script calls torch's function for the engine's operator; a symbol has its hint."""
+    engine.reset()
+    run = engine.compile(Attends(), backend="aot_eager")
+    with torch.no_grad(), engine.record() as session:
+        for scale in (1.5, 2.5):
+            run(torch.randn(2, 3, 4), scale)
+    id = session.compilations[-1].id
+    for stage in ("fx", "aten"):
+        text = engine.reproducer(session, id, stage).text
+        assert "= 2.5" in text
+        assert "engine." not in text
+        assert imports_of(text) == {"torch"}
+
+
+@pytest.mark.thorough
+def test_triton_scripts_bring_what_the_interpreter_lacks() -> None:
+    """A kernel that calls libdevice runs on a machine without a GPU."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(lambda x: (x * 2).tanh() + x.atan())(torch.randn(8))
+    text = engine.reproducer(session, session.compilations[0].id, "k0").text
+    assert "libdevice.atan(" in text
+    assert imports_of(text) == {"torch", "triton", "numpy"}
+
+
 @pytest.mark.thorough
 def test_graphs_of_stock_compile_run_alone() -> None:
     """Its traced graph names inputs twice; its ATen graph returns over several lines."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,13 @@ _IN_PLACE_NAMES = {
 }  # fmt: skip
 
 
+_TORCH_FUNCTIONS = {
+    "engine.attention": "F.scaled_dot_product_attention",
+    **{f"engine.{name}": f"torch.{name}" for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")},
+}
+"""Functions of torch that compute the same as operators of this project."""
+
+
 class CannotWrite(ValueError):
     """A graph cannot be written as a script; the text says why."""
 
@@ -55,6 +63,9 @@ def graph_function(graph: GraphRecord) -> str:
 def _statement(node: NodeRecord) -> Iterator[str]:
     if node.op == "get_attr" and node.shape is None:
         raise CannotWrite(f"{node.name} is a graph inside this graph")
+    if (equivalent := _TORCH_FUNCTIONS.get(node.target)) is not None:
+        yield node.text.replace(f"{node.target}(", f"{equivalent}(", 1)
+        return
     if node.target.startswith("engine."):
         raise CannotWrite(f"{node.name} calls {node.target}, which only this project has")
     if node.op in ("placeholder", "get_attr"):
@@ -68,13 +79,20 @@ def _statement(node: NodeRecord) -> Iterator[str]:
     yield node.text
 
 
-def symbol_values(record: CompilationRecord) -> dict[str, int]:
-    """Return the size hints of the symbols of a compilation."""
+def symbol_values(record: CompilationRecord) -> dict[str, int | float]:
+    """Return the hints of the symbols of a compilation."""
     symbols = record.trace.symbols if record.trace is not None else ()
-    return {s.name: int(s.hint) for s in symbols if s.hint.lstrip("-").isdigit()}
+    return {s.name: number for s in symbols if (number := _number(s.hint)) is not None}
 
 
-def input_statement(node: NodeRecord, symbols: Mapping[str, int], seed: int) -> str:
+def _number(hint: str) -> int | float | None:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(hint)
+    return None
+
+
+def input_statement(node: NodeRecord, symbols: Mapping[str, int | float], seed: int) -> str:
     """Return the expression that makes an input like a recorded one.
 
     Raises:
@@ -82,7 +100,7 @@ def input_statement(node: NodeRecord, symbols: Mapping[str, int], seed: int) -> 
     """
     if node.shape is None:
         match = re.search(r"\((.+)\)", node.dtype)
-        return str(_evaluate_size(match[1] if match else node.text, symbols, node.name))
+        return str(_evaluate(match[1] if match else node.text, symbols, node.name))
     shape = tuple(_evaluate_size(s, symbols, node.name) for s in node.shape)
     if node.stride is None:
         raise CannotWrite(f"the input {node.name} is no strided tensor")
@@ -90,11 +108,16 @@ def input_statement(node: NodeRecord, symbols: Mapping[str, int], seed: int) -> 
     return f'make({shape}, {stride}, torch.{node.dtype}, "{node.device}", seed={seed})'
 
 
-def _evaluate_size(text: str, symbols: Mapping[str, int], name: str) -> int:
+def _evaluate_size(text: str, symbols: Mapping[str, int | float], name: str) -> int:
+    return int(_evaluate(text, symbols, name))
+
+
+def _evaluate(text: str, symbols: Mapping[str, int | float], name: str) -> int | float:
     if not re.fullmatch(r"[\w\s+*/()-]+", text):
         raise CannotWrite(f"the size {text} of {name} is not known")
     try:
-        return int(eval(text, {"__builtins__": {}}, dict(symbols)))
+        number: int | float = eval(text, {"__builtins__": {}}, dict(symbols))
+        return number
     except Exception:
         raise CannotWrite(f"the size {text} of {name} is not known") from None
 
