@@ -191,6 +191,8 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def _qualified(target: Any) -> str:
     if called_overload(target) is not None:
         return str(target).removesuffix(".default")
+    if hasattr(target, "overloads"):  # a packet, whose own __qualname__ is that of a function of pybind11
+        return str(target)
     if isinstance(target, str):
         return target
     if isinstance(target, (HigherOrderOperator, OpOverloadPacket)):

@@ -46,6 +46,7 @@ def line(target: Any, *args: Any, op: str = "call_function", **kwargs: Any) -> s
         (line(F.scaled_dot_product_attention, "x", "x", "y"), "out = F.scaled_dot_product_attention(x, x, y)"),
         (line(aten.add.Tensor, "x", 1), "out = aten.add.Tensor(x, 1)"),
         (line(aten.mm.default, "x", "y"), "out = aten.mm(x, y)"),
+        (line(aten.mul, "x", 2), "out = aten.mul(x, 2)"),
         (line(torch.zeros, 2, dtype=torch.float32), "out = torch.zeros(2, dtype=torch.float32)"),
         (line("view", 2, -1, op="call_method"), "out = x.view(2, -1)"),
         (line(operator.getitem, "x", (slice(None), slice(1, None, 2), None, ...)), "out = x[:, 1::2, None, ...]"),
