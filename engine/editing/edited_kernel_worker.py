@@ -15,7 +15,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -37,6 +37,7 @@ from engine.runtime.verify.kernels_in_worker import (
     RedzonedBuffer,
     buffer_arguments,
     compare_results,
+    run_and_compare,
 )
 
 NOTES_BYTES = 1 << 16
@@ -44,12 +45,16 @@ TABLE = 64
 """Position of the arguments, as JSON, in the file of notes; line and address come first."""
 
 
+ATEN = "ATen"
+UNEDITED = "the kernel before the edit"
+
+
 @dataclass(frozen=True)
 class EditedRun:
     """Result of running an edited kernel.
 
     ``problem`` says why there is none, at ``line`` of the text (0: unknown). ``seconds``: of a launch before and with
-    the edit.
+    the edit. ``reference``: what the values were compared with.
     """
 
     comparison: KernelComparison | None = None
@@ -57,6 +62,7 @@ class EditedRun:
     line: int = 0
     seconds: tuple[float, ...] = ()
     target: TargetRecord | None = None
+    reference: str = ATEN
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,25 @@ def warm_up() -> None:
     kernels_in_worker.warm_up()
 
 
+def _with_unedited_results(trial: KernelTrial, run_unedited: Callable[[], KernelComparison]) -> tuple[KernelTrial, str]:
+    """Expect the unedited kernel's values where ATen has none; return the reference, too."""
+    outputs = [a for a in buffer_arguments(trial.arguments) if a.written]
+    unknown = [a for a in outputs if a.expected is None]
+    if not unknown:
+        return trial, ATEN
+    written = run_unedited().written
+    known = {id(a): replace(a, expected=written[a.buffer]) for a in unknown}
+    arguments = tuple(known.get(id(a), a) for a in trial.arguments)
+    return replace(trial, arguments=arguments), UNEDITED if len(unknown) == len(outputs) else ATEN
+
+
+def _against(comparison: KernelComparison, reference: str) -> KernelComparison:
+    """Return a comparison whose note names its reference."""
+    if reference == ATEN:
+        return comparison
+    return replace(comparison, note=comparison.note.replace(" in ATen", " before the edit"))
+
+
 # ---- CPU ----------------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +112,10 @@ def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: 
             memory = mmap.mmap(file.fileno(), NOTES_BYTES)
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
         run = _load(trial.name, with_line_stores(trial.text, address), launch)
+        runs = [_load(trial.name, text, launch) for text in (original, trial.text)]
+        trial, reference = _with_unedited_results(
+            trial, lambda: compare_results(trial, lambda *v: _launch(runs[0], launch.kinds, v))
+        )
         statuses: list[int] = []
         comparison = compare_results(
             trial,
@@ -96,12 +125,10 @@ def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: 
         )
         if any(statuses):
             return EditedRun(problem="A check of the kernel's indices fails.")
-        runs = [_load(trial.name, text, launch) for text in (original, trial.text)]
     except CannotCompile as error:
         return EditedRun(problem=f"{error}.")
-    return EditedRun(
-        comparison, seconds=_times(trial, launch.kinds, runs), target=compile_for_cpu(trial.name, trial.text)
-    )
+    seconds, target = _times(trial, launch.kinds, runs), compile_for_cpu(trial.name, trial.text)
+    return EditedRun(_against(comparison, reference), seconds=seconds, target=target, reference=reference)
 
 
 def _load(name: str, text: str, launch: CpuLaunch) -> Callable[..., int]:
@@ -200,7 +227,7 @@ def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None
 # ---- Triton -------------------------------------------------------------------------------------------------------
 
 
-def run_triton_kernel(trial: KernelTrial, notes: str, seconds: float) -> EditedRun:
+def run_triton_kernel(trial: KernelTrial, original: str, notes: str, seconds: float) -> EditedRun:
     """Interpret an edited Triton kernel with checked accesses.
 
     After ``seconds`` the process ends, and the file of notes holds its stack.
@@ -222,12 +249,13 @@ def run_triton_kernel(trial: KernelTrial, notes: str, seconds: float) -> EditedR
     signal.signal(signal.SIGALRM, leave)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        trial, reference = _with_unedited_results(trial, lambda: run_and_compare(replace(trial, text=original)))
         comparison = compare_results(trial, interpret, on_buffers=learn)
     except Exception as error:
         return EditedRun(problem=_innermost_message(error), line=_line_in(error, f"{trial.name}.py"))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return EditedRun(comparison)
+    return EditedRun(_against(comparison, reference), reference=reference)
 
 
 def _innermost_message(error: BaseException) -> str:

@@ -64,6 +64,8 @@ class EditTrial:
     not_run: tuple[str, ...] = ()
     """Sentences on edits of kernels that were left out."""
     seconds: tuple[float, ...] = ()
+    reference: str = "ATen"
+    """Reference that a kernel's values were compared with."""
 
     @property
     def sentence(self) -> str:
@@ -73,7 +75,9 @@ class EditTrial:
         if self.unused:
             return self.unused[0]
         if self.entry:  # The difference begins with a node's name.
-            outcome = f"{self.difference}." if self.difference else "The kernel's results are those of ATen."
+            outcome = (
+                f"{self.difference}." if self.difference else f"The kernel's results are those of {self.reference}."
+            )
             return " ".join((outcome, *self.not_run))
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
         return f"{text}." if text else "Results, mutations and gradients are those of eager."
@@ -278,8 +282,11 @@ class Trial:
             return outcome | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
         with self.call.modes.active():
             difference = difference_of_calls(self._callable(function), self._callable(edited), self._inputs)
+            if (after_backward := after.to_dict()) != outcome["after"]:  # the comparison compiled a backward
+                difference_of_calls(self._callable(plain), self._callable(plain), self._inputs)
             seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)
-        return outcome | {"difference": difference, "seconds": seconds, "after": after.to_dict()}
+        sides = {"before": before.to_dict(), "after": after_backward}
+        return outcome | {"difference": difference, "seconds": seconds} | sides
 
     def _compile(self, edits: tuple[UserPass, ...], function: Any = None) -> tuple[Session, Run]:
         """Record a compilation of the calls; kernels for a GPU are not compiled further."""

@@ -115,7 +115,7 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
             return replace(trial, problem=_sentence(problem, run.line), edit=name, line=run.line + 1)
         if run.comparison is not None and run.comparison.outcome == "different":
             trial = replace(trial, difference=run.comparison.note)
-        trial = replace(trial, seconds=run.seconds if len(texts) == 1 else ())
+        trial = replace(trial, seconds=run.seconds if len(texts) == 1 else (), reference=run.reference)
     if len(not_run) == len(texts):
         name, problem = next(reversed(not_run.items()))
         return replace(trial, problem=problem, edit=name, line=1)
@@ -204,7 +204,7 @@ def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target:
     compiled: queue.SimpleQueue[tuple[TargetRecord | None, str | None]] = queue.SimpleQueue()
     _compiler.submit(_COMPILE_TASK, (unit, target), lambda record, reason: compiled.put((record, reason)))
     try:
-        run = _call("run_triton_kernel", (trial, notes, SECONDS), 2 * SECONDS)
+        run = _call("run_triton_kernel", (trial, source.text, notes, SECONDS), 2 * SECONDS)
     except WorkerFailed as error:
         line = line_in_stack(notes, f"{trial.name}.py")
         text = f"the kernel does not end within {SECONDS:.0f} s" if line else f"the kernel cannot be run: {error}"

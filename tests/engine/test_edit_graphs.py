@@ -60,7 +60,9 @@ def test_an_edit_replaces_its_graph(stage: str) -> None:
 
 
 FAULTS = {
-    "does not parse": ("(add)", "(add", "syntax error", 4),
+    "does not parse": ("(add)", "(add", "syntax error: '(' was never closed: gelu = aten.gelu(add", 4),
+    "breaks a later line": ("add = aten.add.Tensor(x, b)", "add = aten.sum(x)", "the graph cannot run at select", 3),
+    "returns no tuple": ("return (", "return 1 # (", "a graph returns a tuple, as in: return (x,), not: return 1", 12),
     "unknown name": ("(add)", "(nope)", "NameError: name 'nope' is not defined", 4),
     "another signature": ("def graph(x, b)", "def graph(x)", "the text must begin with: def graph(x, b):", 2),
     "another result": ("return (", "return (add, ", "the graph returns 2 results, and returned 1 before", 2),
@@ -80,6 +82,31 @@ def test_a_fault_is_one_sentence_at_its_line(fault: str) -> None:
         made = engine.edited(bias_gelu, {"mine": text}, backend="aot_eager")(x, b)
     torch.testing.assert_close(made, bias_gelu(x, b))
     assert sentence in edits(session)[0].failure
+
+
+@pytest.mark.parametrize("stage", ["fx", "aten"])
+def test_what_is_read_at_run_time_may_be_computed_otherwise(stage: str) -> None:
+    """A line before ``item()`` can be edited; another operator in place of ``item()`` cannot."""
+
+    def branch(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        y = (x * 2).tanh()
+        return y, float(y.sum()) > 1
+
+    engine.reset()
+    x = torch.full((8,), 0.01)
+    with engine.record() as session:
+        engine.compile(branch, backend="aot_eager")(x)
+    text = engine.graph_text(session, session.compilations[0].id, stage)
+    changed = text.replace("x * 2", "x * 50").replace("(x, 2)", "(x, 50)")
+    assert changed != text
+    with pytest.warns(errors.WrongResult, match="changes values"):
+        result = engine.edited(branch, {"mine": changed}, backend="aot_eager")(x)
+    torch.testing.assert_close(result[0], (x * 50).tanh())
+    assert result[1] is True
+    changed = text.replace("tanh.sum()", "tanh.double().sum()").replace("sum(tanh)", "sum(tanh, dtype=torch.float64)")
+    assert changed != text
+    with pytest.warns(errors.PassUndone, match="has another operator, or inputs of other shapes or dtypes"):
+        engine.edited(branch, {"mine": changed}, backend="aot_eager")(x)
 
 
 def test_an_edit_is_for_its_graph_only() -> None:

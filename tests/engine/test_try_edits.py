@@ -66,6 +66,23 @@ def test_an_edit_is_compared_with_eager() -> None:
     assert model.weight.grad is None
 
 
+@pytest.mark.forks_backward
+def test_an_unedited_text_shows_no_difference() -> None:
+    """The kernels of the backward, which the comparison compiles, are on both sides."""
+    skip_if_forks_run_no_backward()
+    engine.reset()
+    with engine.record() as session:
+        run = engine.compile(Scaled())
+        run(torch.randn(4, 8))
+    id = session.compilations[0].id
+    trial = try_edits(session, id, editable_graphs(session, session.compilations[0]))
+    before, after = trial.compilations(session, id)
+    assert before is not None
+    assert after is not None
+    assert any(k.id.startswith("b") for k in after.kernels)
+    assert [k.text for k in before.kernels] == [k.text for k in after.kernels]
+
+
 def test_edits_of_two_stages_stack() -> None:
     """A later stage, printed after an edit, is edited on top of it."""
     session = record(total, 4)

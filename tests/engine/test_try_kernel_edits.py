@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import engine
 from engine.editing import try_kernel_edits as trials
@@ -95,6 +96,35 @@ def test_a_fault_is_one_sentence_at_its_line(
     text = kernel_text(session, language).replace(old, new).splitlines()
     edited = next(n for n, line in enumerate(text, 1) if new in line)
     assert edited <= found.line <= edited + 1
+
+
+def test_a_store_past_the_only_argument_is_no_read() -> None:
+    """A kernel all of whose arguments may be written reads nothing."""
+    with engine.record() as filled:
+        engine.compile(lambda: torch.full((64,), 2.0))()
+    problem = edit(filled, "triton", "_ptr + at", "_ptr + 9999 + at").problem
+    assert "it writes " in problem
+    assert "bytes past the end of full" in problem
+
+
+def test_a_kernel_without_values_of_aten_is_compared_with_itself() -> None:
+    """The parts of a sum have no node: the kernel before the edit computes them."""
+    with engine.record() as split:
+        engine.compile(F.cross_entropy)(torch.randn(4, 2), torch.tensor([0, 1, 1, 0]))
+    id = split.compilations[0].id
+    for kernel in ("c0", "k0"):
+        text = engine.graph_text(split, id, kernel)
+        same = try_kernel_edits(split, id, {"k": text})
+        assert same.sentence == "The kernel's results are those of the kernel before the edit."
+        changed = re.sub("fsub|tl.log", lambda found: {"fsub": "fadd"}.get(found[0], "tl.exp"), text)
+        assert changed != text
+        assert try_kernel_edits(split, id, {"k": changed}).difference.endswith(" before the edit")
+
+
+def test_what_is_not_written_is_told(session: engine.Session) -> None:
+    """An element that still holds the fill of uninitialized memory is no result."""
+    store = next(line for line in kernel_text(session, "triton").splitlines() if "tl.store" in line)
+    assert "is not written, but " in edit(session, "triton", store, "    pass").difference
 
 
 @pytest.mark.thorough

@@ -15,7 +15,7 @@ import torch.fx
 import torch.nn.functional as F
 
 from engine.graph.format_node import format_node, format_target
-from engine.graph.user_passes.watched_graph import InvalidPassResult, set_line
+from engine.graph.user_passes.watched_graph import InvalidPassResult, set_line, set_text_line
 from engine.records.bytecode import Span
 
 _NAMES: dict[str, Any] = {
@@ -79,17 +79,19 @@ class _Reader:
 
     def _statements(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield the statements with line numbers, without comments."""
-        pending, start = "", 0
+        pending, start, first = "", 0, ""
         for number, line in enumerate(text.splitlines(), 1):
             stripped = (line if line.strip() in self._unchanged else _without_comment(line)).strip()
             if not stripped:
                 continue
-            start, pending = (start, f"{pending} {stripped}") if pending else (number, stripped)
+            if not pending:
+                start, first = number, stripped
+            pending = f"{pending} {stripped}".lstrip()
             if pending in self._unchanged or pending.startswith("def graph(") or _is_complete(pending):
                 yield start, pending
                 pending = ""
         if pending:
-            raise self._error(start, f"syntax error: {pending[:80]}")
+            raise self._error(start, f"syntax error: {_syntax_error(first)}")
 
     def _error(self, number: int, sentence: str) -> InvalidPassResult:
         return InvalidPassResult(sentence, span=Span(self._file, number))
@@ -102,12 +104,15 @@ class _Reader:
         unchanged = self._unchanged.get(statement)
         if unchanged is not None and all(n.name in self._nodes for n in unchanged.all_input_nodes):
             self._copy(unchanged)
+            set_text_line(self._nodes[unchanged.name], Span(self._file, number))
             return
         before = set(self._graph.nodes)
         try:
             self._evaluate(ast.parse(_as_call(statement)).body[0])
         except InvalidPassResult:
             raise
+        except SyntaxError as error:
+            raise self._error(number, f"{error.msg}, not: {statement[:80]}") from error
         except Exception as error:
             text = (str(error).splitlines() or [""])[0]
             raise self._error(number, f"{type(error).__name__}: {text} in: {statement[:80]}") from error
@@ -134,8 +139,10 @@ class _Reader:
 
     @_evaluate.register
     def _evaluate_return(self, statement: ast.Return) -> None:
-        results = () if statement.value is None else self._value(statement.value)
-        self._graph.output(self._tracer.create_arg(results))
+        results = getattr(statement.value, "elts", None)
+        if results is None:
+            raise SyntaxError("a graph returns a tuple, as in: return (x,)")
+        self._graph.output(self._tracer.create_arg(self._value(ast.Tuple(results, ast.Load()))))
 
     def _assign(self, name: str, value: Any) -> None:
         if not hasattr(value, "node"):
@@ -211,6 +218,15 @@ def _is_complete(text: str) -> bool:
     except SyntaxError:
         return False
     return True
+
+
+def _syntax_error(text: str) -> str:
+    """Return what Python says about a line that begins a statement, and the line."""
+    try:
+        ast.parse(_as_call(text))
+    except SyntaxError as error:
+        return f"{error.msg}: {text[:80]}"
+    return text[:80]
 
 
 def _as_call(statement: str) -> str:

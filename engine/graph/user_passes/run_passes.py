@@ -17,7 +17,14 @@ from engine.graph.passes.recorder import PassNotes, PassRecorder
 from engine.graph.user_passes.fake_run import GraphFacts, GraphOutcome, creates_symbols, has_same_layout, run_on_fakes
 from engine.graph.user_passes.lazy_module import LazyGraphModule
 from engine.graph.user_passes.provenance import set_sources
-from engine.graph.user_passes.watched_graph import InvalidPassResult, WatchedGraph, line_of, line_of_error, pop_line
+from engine.graph.user_passes.watched_graph import (
+    InvalidPassResult,
+    WatchedGraph,
+    forget_lines,
+    line_of,
+    line_of_error,
+    text_line_of,
+)
 from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
 from engine.ir.node_values import nodes_in
 from engine.ir.pass_set import Compare, UserPass
@@ -51,7 +58,7 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
             try:
                 module = _run_one(watch.module, item, stage, notes)
             except InvalidPassResult as error:
-                span = error.span if error.node is None else line_of(error.node)
+                span = error.span if error.node is None else _line_at_fault(error.node)
                 _note_failure(notes, item, _first_line(error), span, error)
             except GraphVerificationError as error:
                 _note_failure(notes, item, _first_line(error), None, error)
@@ -108,7 +115,7 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
             f"values differ from those before the pass: {difference}", _last_created_node(result_module)
         )
     for node in result_module.graph.nodes:
-        pop_line(node)
+        forget_lines(node)
     return result_module
 
 
@@ -170,18 +177,37 @@ def _check_and_set_values(before: torch.fx.GraphModule, after: torch.fx.GraphMod
     """Compare what callers see of two graphs, and give the nodes of the second their values."""
     names = {n.name for n in after.graph.nodes}
     changed = _changed_nodes(before, after)
-    for node in (n for n in after.graph.nodes if n.name in changed):
-        if creates_symbols(node, node.meta.get(facts.value_key)):
-            raise InvalidPassResult(
-                f"the inputs of {node.name} changed, whose result has a size known only at run time"
-            )
-    old = run_on_fakes(before, facts, names - changed)
-    new = _run_changed(after, facts, names - changed)
+    own_symbols = [
+        n for n in after.graph.nodes if n.name in changed and creates_symbols(n, n.meta.get(facts.value_key))
+    ]
+    unchanged = (names - changed).union(n.name for n in own_symbols)
+    old = run_on_fakes(before, facts, unchanged)
+    new = _run_changed(after, facts, unchanged)
+    for node in own_symbols:
+        _check_created_symbols(node, old, new)
     _compare_outcomes(old, new, after)
     for node, value in new.values.items():
         stored = node.meta.get(facts.value_key)
         if node.op != "output" and (stored is None or (node.name in changed and not has_same_layout(stored, value))):
             node.meta[facts.value_key] = value
+
+
+def _check_created_symbols(node: torch.fx.Node, old: GraphOutcome, new: GraphOutcome) -> None:
+    """Check that a node that creates symbols, and the layouts of its inputs, are as before."""
+    earlier = next((n for n in old.values if n.name == node.name), None)
+    if earlier is not None and (earlier.op, earlier.target, _arguments(earlier)) == (
+        node.op,
+        node.target,
+        _arguments(node),
+    ):
+        pairs = zip(earlier.all_input_nodes, node.all_input_nodes, strict=True)
+        if all(has_same_layout(old.values[a], new.values[b]) for a, b in pairs):
+            return
+    raise InvalidPassResult(
+        f"{node.name} has another operator, or inputs of other shapes or dtypes: "
+        "its result is known only at run time, and must stay as it was traced",
+        node,
+    )
 
 
 def _run_changed(after: torch.fx.GraphModule, facts: GraphFacts, unchanged: set[str]) -> GraphOutcome:
@@ -236,7 +262,23 @@ def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.Gra
             )
             at = nodes_in(returned[number : number + 1]) if kind == "result" else []
             suspect = _nearest_created_node(at[0]) if at else _last_created_node(module)
-            raise InvalidPassResult(f"{kind} {number} has {name} {now}, and had {was} before", suspect)
+            raise InvalidPassResult(_changed_fact(f"{kind} {number}", name, now, was), suspect)
+
+
+def _changed_fact(subject: str, name: str, now: str, was: str) -> str:
+    """Return the sentence on a fact of a result or input that a pass changed."""
+    if name == "mutations":
+        return f"{subject} is mutated, and was not before" if now == "True" else f"{subject} is no longer mutated"
+    if name == "memory":
+        now, was = ("its own memory" if v == "its own" else v.replace("that", "the memory") for v in (now, was))
+        return f"{subject} has {now}, and had {was} before"
+    return f"{subject} has {name} {now}, and had {was} before"
+
+
+def _line_at_fault(node: torch.fx.Node) -> Span | None:
+    """Return the line of the closest created node behind a node, else its own in a text."""
+    created = _nearest_created_node(node)
+    return text_line_of(node) if created is None else line_of(created)
 
 
 def _nearest_created_node(node: torch.fx.Node) -> torch.fx.Node | None:

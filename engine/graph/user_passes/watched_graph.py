@@ -40,6 +40,7 @@ class WatchedGraph(torch.fx.Graph):
 
 
 _LINE_KEY = "engine_line_of_pass"
+_TEXT_LINE_KEY = "engine_line_of_text"
 
 
 class InvalidPassResult(Exception):
@@ -56,10 +57,21 @@ def set_line(node: torch.fx.Node, span: Span) -> None:
     node.meta[_LINE_KEY] = span
 
 
-def pop_line(node: torch.fx.Node) -> Span | None:
-    """Return the line of the pass that created a node, and forget it."""
-    span: Span | None = node.meta.pop(_LINE_KEY, None)
+def set_text_line(node: torch.fx.Node, span: Span) -> None:
+    """Note the line of an edited text that shows a node, changed or not."""
+    node.meta[_TEXT_LINE_KEY] = span
+
+
+def text_line_of(node: torch.fx.Node) -> Span | None:
+    """Return the line of an edited text that shows a node."""
+    span: Span | None = node.meta.get(_TEXT_LINE_KEY)
     return span
+
+
+def forget_lines(node: torch.fx.Node) -> None:
+    """Forget the lines of passes and of texts that were noted at a node."""
+    for key in (_LINE_KEY, _TEXT_LINE_KEY):
+        node.meta.pop(key, None)
 
 
 def line_of(node: torch.fx.Node) -> Span | None:

@@ -32,7 +32,8 @@ def checked_accesses(buffers: Mapping[str, range], written: frozenset[str]) -> I
     before = {name: getattr(builder, name) for name in POINTER_POSITIONS}
     for name, positions in POINTER_POSITIONS.items():
         allowed = {n: r for n, r in buffers.items() if name == "create_masked_load" or n in written}
-        setattr(builder, name, _wrap_access(before[name], positions, allowed, buffers))
+        verb = "reads" if name == "create_masked_load" else "writes"
+        setattr(builder, name, _wrap_access(before[name], positions, allowed, verb))
     try:
         yield
     finally:
@@ -40,16 +41,13 @@ def checked_accesses(buffers: Mapping[str, range], written: frozenset[str]) -> I
             setattr(builder, name, method)
 
 
-def _wrap_access(
-    access: Any, positions: tuple[int, int | None], allowed: Mapping[str, range], all_: Mapping[str, range]
-) -> Any:
+def _wrap_access(access: Any, positions: tuple[int, int | None], allowed: Mapping[str, range], verb: str) -> Any:
     pointer_position, mask_position = positions
-    is_read = len(allowed) == len(all_)
 
     def call(builder: Any, *arguments: Any) -> Any:
         pointers = arguments[pointer_position]
         mask = None if mask_position is None else arguments[mask_position]
-        _check(pointers, None if mask is None else mask.data, allowed, "reads" if is_read else "writes")
+        _check(pointers, None if mask is None else mask.data, allowed, verb)
         return access(builder, *arguments)
 
     return call

@@ -261,6 +261,12 @@ def _compare_floats(arena: RedzonedBuffer, expected: torch.Tensor, scale: float)
     return KernelComparison("different", largest, bound, _describe_element(arena, is_wrong.nonzero()[0].tolist()))
 
 
+def _is_fill(element: torch.Tensor) -> bool:
+    """Return True if an element of several bytes still holds what filled its buffer."""
+    raw = element.clone().reshape(1).view(torch.uint8)
+    return len(raw) > 1 and bool((raw == FILL_BYTE).all())
+
+
 def _largest_finite(errors: torch.Tensor) -> float:
     finite = errors[errors.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
@@ -277,4 +283,6 @@ def _describe_element(arena: RedzonedBuffer, at: list[int]) -> str:
     assert expected is not None
     index = tuple(at)
     element = f"{arena.pointer.buffer}[{', '.join(map(str, index))}]"
+    if _is_fill(arena.tensor[index]):
+        return f"{element} is not written, but {expected[index].item()!r} in ATen"
     return f"{element} is {arena.tensor[index].item()!r}, but {expected[index].item()!r} in ATen"
