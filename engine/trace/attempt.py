@@ -520,9 +520,9 @@ class TraceAttempt:
 
     def _guard_global_state(self) -> None:
         source = ConstantSource(torch, "torch")
-        why = "the graph was traced with this global state of torch"
+        cause = self.tx.guard_cause("the graph was traced with this global state of torch")
         for state, value in self.tx.torch_state.entry_global_state.items():
-            self.tx.guard(GlobalStateMatch, source, state, value, why=why)
+            self.tx.guards.add(GlobalStateMatch(source, state, value, cause=cause))
 
     def inlined_calls_and_steps(self) -> tuple[Any, Any]:
         """Return the inlined calls and the steps recorded so far."""

@@ -85,6 +85,11 @@ class Frame:
         del self.stack[-count:]
         return popped
 
+    @property
+    def line(self) -> int:
+        """Line of the current instruction."""
+        return span_of(self.code, self.op.offset).line
+
     def user_stack(self) -> tuple[Span, ...]:
         """Return the user's call stack at the frame's current instruction, outermost first."""
         return (*self.caller_stack, span_of(self.code, self.op.offset))

@@ -41,9 +41,9 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     for name, cell in zip(code.co_freevars, function.cells(tx), strict=True):
         frame.cells[name] = cell
     if code.co_flags & inspect.CO_GENERATOR:
-        made = GeneratorVariable(frame, tx.instruction_counter.root_instruction_number, (function, args, kwargs))
-        made.names = {name: function.get_attr(tx, name) for name in ("__name__", "__qualname__")}
-        return made
+        generator = GeneratorVariable(frame, tx.instruction_counter.root_instruction_number, (function, args, kwargs))
+        generator.names = {name: function.get_attr(tx, name) for name in ("__name__", "__qualname__")}
+        return generator
     _record_inlined_call(tx, code, frame)
     tx.call_stack.frames.append(frame)
     try:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 
-from engine.bytecode.source_positions import span_of
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
 from engine.graph.fake_tensors.fake_mode import without_absent_generator
@@ -129,10 +128,8 @@ def call_on_fakes(
         if tx is None or not tx.call_stack.frames:
             return run(*args, **kwargs)
         frame = tx.call_stack.frames[-1]
-        line = span_of(frame.code, frame.op.offset).line
-        return call_at_line(
-            frame.code.co_filename, line, cast("dict[str, Any]", frame.globals.values), run, args, kwargs
-        )
+        namespace = cast("dict[str, Any]", frame.globals.values)
+        return call_at_line(frame.code.co_filename, frame.line, namespace, run, args, kwargs)
 
 
 def _first_line(error: BaseException | str) -> str:

@@ -246,10 +246,9 @@ class ResumeCodegen:
         if resume_info(self.code) is None:
             return frozenset()
         dead_parameters = frozenset(self.code.co_varnames[: self.code.co_argcount]) - self.live_locals[0]
-        shown = _constructed_objects(self.stack)
-        return dead_parameters.union(
-            n for n, v in self.frame.locals.items() if shown and not shown.isdisjoint(_constructed_objects([v]))
-        )
+        on_stack = _constructed_objects(self.stack)
+        candidates = self.frame.locals.items() if on_stack else ()
+        return dead_parameters.union(n for n, v in candidates if not on_stack.isdisjoint(_constructed_objects([v])))
 
     def _super_argument(self) -> tuple[str, Variable | None]:
         """Return the parameter that ``super()`` reads, and its variable.

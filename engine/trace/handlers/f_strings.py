@@ -21,8 +21,8 @@ from engine.trace.variables.callable_registry import find_rule
 @handles("BUILD_STRING")
 def _string(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     parts = frame.popn(op.arg)
-    shown = (format_f_string_part(tx, part, 0, "") if part.is_lazy else part for part in parts)
-    text = StringFormatVariable([piece for part in shown for piece in part.format_parts(tx)])
+    formatted_parts = (format_f_string_part(tx, part, 0, "") if part.is_lazy else part for part in parts)
+    text = StringFormatVariable([piece for part in formatted_parts for piece in part.format_parts(tx)])
     frame.push(text if any(value.is_symbolic or value.is_lazy for value, _ in text.parts) else text.realize(tx))
 
 

@@ -440,8 +440,8 @@ class StringFormatVariable(Variable):
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the values in it."""
         if self.realized is None:
-            shown = (format_value(realize(tx, v).as_python_constant(tx), *form) for v, form in self.parts)
-            self.realized = ConstantVariable("".join(shown))
+            texts = (format_value(realize(tx, v).as_python_constant(tx), *form) for v, form in self.parts)
+            self.realized = ConstantVariable("".join(texts))
         return self.realized
 
     def format_parts(self, tx: Tracer) -> list[FormatPart]:
@@ -456,13 +456,13 @@ class StringFormatVariable(Variable):
 
 def _shown_part(value: Any, part_format: tuple[int, str]) -> str:
     if value.is_symbolic:
-        shown = value.sym.node.hint
+        example = value.sym.node.hint
     elif value.is_constant:
-        shown = value.constant
+        example = value.constant
     else:
-        shown = value.real_object if is_formatted_later(value) and value.is_lazy else None
+        example = value.real_object if is_formatted_later(value) and value.is_lazy else None
     try:
-        return f"{{{value.describe()}}}" if shown is None else format_value(shown, *part_format)
+        return f"{{{value.describe()}}}" if example is None else format_value(example, *part_format)
     except (TypeError, ValueError):  # Python raises it when the string is formatted
         return f"{{{value.describe()}}}"
 

@@ -161,7 +161,7 @@ def trace_forward_and_backward(
     except BaseException:
         forward.discard()
         raise
-    return _emit_apply(tx, bodies, ctx, result, outputs, (forward, nodes), backward, once=once)
+    return _emit_apply(tx, bodies, ctx, result, outputs, forward, nodes, backward, once=once)
 
 
 def _tensor_versions(builder: SubgraphBuilder) -> list[int]:
@@ -174,28 +174,28 @@ def _emit_apply(
     ctx: Any,
     result: Variable,
     outputs: list[Variable],
-    first: tuple[SubgraphBuilder, list[torch.fx.Node]],
+    forward: SubgraphBuilder,
+    nodes: list[torch.fx.Node],
     backward: SubgraphBuilder,
     *,
     once: bool,
 ) -> Variable:
-    forward, nodes = first
-    needs = [n for n in backward.free_variables() if n.graph is forward.graph]
-    forward.graph.output((*nodes, *needs))
+    saved_nodes = [n for n in backward.free_variables() if n.graph is forward.graph]
+    forward.graph.output((*nodes, *saved_nodes))
     lifted = list(
         dict.fromkeys(
             n for n in (*forward.free_variables(), *backward.free_variables()) if n.graph is not forward.graph
         )
     )
     forward.lift_free_variables(lifted)
-    backward.lift_free_variables([*needs, *lifted])
-    kept: list[Any] = [realize(tx, s) for s in ctx.saved_tensors]
-    checked = {v.node_or_none for v in kept if v.fake is not None}
+    backward.lift_free_variables([*saved_nodes, *lifted])
+    checked_nodes = {realize(tx, v).node_or_none for v in ctx.saved_tensors}
     saved = SavedIndices(
-        tuple(k for k, n in enumerate(needs) if n in checked), tuple(k for k, n in enumerate(needs) if n not in checked)
+        tuple(k for k, n in enumerate(saved_nodes) if n in checked_nodes),
+        tuple(k for k, n in enumerate(saved_nodes) if n not in checked_nodes),
     )
     tensors = [o for o in outputs if o.fake is not None]
-    runs = _GraphAutogradFunction(
+    autograd_function = _GraphAutogradFunction(
         bodies.cls.__name__,
         forward.to_graph_module("Forward"),
         backward.to_graph_module("Backward"),
@@ -206,7 +206,7 @@ def _emit_apply(
     )
     differentiates = any(n.target is torch.autograd.grad for n in backward.graph.nodes)
     effect = "runs autograd inside of a backward" if differentiates else "changes torch's state"
-    target = GraphCallable(bodies.cls.__name__, runs, changes_state=differentiates, effect=effect)
+    target = GraphCallable(bodies.cls.__name__, autograd_function, changes_state=differentiates, effect=effect)
     results = emit_node(tx, "call_function", target, [*bodies.graph_inputs, *(variable_for_node(n) for n in lifted)])
     items = iter(sequence_items(tx, results))
     return pack_outputs(tx, result, [o if o.fake is None else next(items) for o in outputs])
@@ -241,16 +241,16 @@ class _GraphAutogradFunction:
         return tuple(self._cls.apply(*args[: self._num_inputs], *free))
 
     def _run_forward(self, ctx: Any, *args: Any) -> tuple[Any, ...]:
-        found = self._forward(*args)
-        results, needs = found[: self._num_outputs], found[self._num_outputs :]
-        ctx.save_for_backward(*(needs[k] for k in self._saved.saved_for_backward))
-        ctx.kept = [needs[k] for k in self._saved.saved_intermediates]
+        outputs = self._forward(*args)
+        results, saved = outputs[: self._num_outputs], outputs[self._num_outputs :]
+        ctx.save_for_backward(*(saved[k] for k in self._saved.saved_for_backward))
+        ctx.kept = [saved[k] for k in self._saved.saved_intermediates]
         ctx.free = args[self._num_inputs :]
         ctx.mark_non_differentiable(*(r for r, fixed in zip(results, self._non_differentiable, strict=True) if fixed))
         return tuple(results)
 
     def _run_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        needs = dict(zip(self._saved.saved_for_backward, ctx.saved_tensors, strict=True))
-        needs |= dict(zip(self._saved.saved_intermediates, ctx.kept, strict=True))
-        gradients = self._backward(*grads, *(needs[k] for k in range(len(needs))), *ctx.free)
+        saved = dict(zip(self._saved.saved_for_backward, ctx.saved_tensors, strict=True))
+        saved |= dict(zip(self._saved.saved_intermediates, ctx.kept, strict=True))
+        gradients = self._backward(*grads, *(saved[k] for k in range(len(saved))), *ctx.free)
         return (*gradients, *(None for _ in ctx.free))

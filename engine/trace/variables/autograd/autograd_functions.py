@@ -380,16 +380,16 @@ _MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("mark_custom_function_view", _mark_cu
 """Marks a view from a custom function, even without gradient. Autograd forbids writing it."""
 
 
-def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) -> None:
+def _trace_for_guards(tx: Tracer, cls: type[Function], arguments: list[Variable]) -> None:
     """Trace forward and backward for their guards and graph breaks, then discard the nodes."""
-    needed = _needs_input_grad(given)
+    needed = _needs_input_grad(arguments)
     ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, needed)
     numbers = len(tx.symbols.symbolic_input_scalars)
     with building_subgraph(tx) as builder:
         builder.is_autograd_function_body = True
         grad = torch.is_grad_enabled()
         set_grad_enabled(False)
-        inputs = [_subgraph_input(tx, builder, a) for a in given]
+        inputs = [_subgraph_input(tx, builder, a) for a in arguments]
         with _check_containers_unmutated(tx, cls, inputs) as containers:
             outputs = outputs_of(tx, _call_forward(tx, cls, ctx, inputs))
             check_no_attribute_writes(cls, [*inputs, *outputs])

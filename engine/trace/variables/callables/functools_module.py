@@ -34,18 +34,18 @@ class _ReprsInProgress:
 def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``recursive_repr``: an object inside its own repr shows the fill value."""
     cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
-    fill = cells["fillvalue"].content if "fillvalue" in cells else None
-    shown = (id(of.code), id(realize(tx, args[0])))
+    fill_value = cells["fillvalue"].content if "fillvalue" in cells else None
+    call_key = (id(of.code), id(realize(tx, args[0])))
     in_progress = tx.state_of(_ReprsInProgress).keys
-    if shown in in_progress:
-        return fill or ConstantVariable("...")
+    if call_key in in_progress:
+        return fill_value or ConstantVariable("...")
     function = cells["user_function"].content
     assert function is not None
-    in_progress.add(shown)
+    in_progress.add(call_key)
     try:
         return realize(tx, function).call(tx, args, kwargs)
     finally:
-        in_progress.discard(shown)
+        in_progress.discard(call_key)
 
 
 for _wrap in (reprlib.recursive_repr(), vars(dataclasses).get("_recursive_repr")):
@@ -65,8 +65,9 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     if not issubclass(inner.python_type(), types.FunctionType):
         raise Unsupported("descriptor", "a partialmethod of an object that is not a function")
     args = [tx.make_lazy(a, GetItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(method.args)]
-    words = AttrSource(source, "keywords")
-    keywords: dict[str, Variable] = {k: tx.make_lazy(v, GetItemSource(words, k)) for k, v in method.keywords.items()}
+    keywords: dict[str, Variable] = {
+        k: tx.make_lazy(v, GetItemSource(AttrSource(source, "keywords"), k)) for k, v in method.keywords.items()
+    }
     return make_partial(BoundMethodVariable(read.instance, inner), list(args), keywords)
 
 

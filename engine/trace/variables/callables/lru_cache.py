@@ -117,7 +117,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
 def _hashes_by_contents(cls: type) -> bool:
     """Return True if an equal instance is unchanged: it hashes by contents or is immutable."""
     hash_method = find_in_class(cls, "__hash__")
-    return is_trusted_module(cls.__module__) or (hash_method is not None and hash_method[0] is not object)
+    return is_trusted_module(cls.__module__) or (hash_method is not None and hash_method.owner is not object)
 
 
 def _has_symbols(tx: Tracer, value: Variable) -> bool:

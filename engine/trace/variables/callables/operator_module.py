@@ -36,13 +36,13 @@ for _run, _count, _operators in (
         register_rule(_op.function)(_operator_rule(_run, _symbol, _count))
 
 
-def _count_of(tx: Tracer, of: Variable, wanted: Variable) -> int:
-    return sum(arithmetic.identical_or_equal(tx, realize(tx, item), wanted) for item in sequence_items(tx, of))
+def _count_of(tx: Tracer, of: Variable, item_to_count: Variable) -> int:
+    return sum(arithmetic.identical_or_equal(tx, realize(tx, item), item_to_count) for item in sequence_items(tx, of))
 
 
-def _index_of(tx: Tracer, of: Variable, wanted: Variable) -> Any:
+def _index_of(tx: Tracer, of: Variable, item_to_find: Variable) -> Any:
     for n, item in enumerate(sequence_items(tx, of)):
-        if arithmetic.identical_or_equal(tx, realize(tx, item), wanted):
+        if arithmetic.identical_or_equal(tx, realize(tx, item), item_to_find):
             return n
     return tx.raise_error(ValueError, "sequence.index(x): x not in sequence")
 

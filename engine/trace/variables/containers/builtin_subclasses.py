@@ -251,8 +251,8 @@ class DictSubclassVariable(BuiltinSubclassVariable):
     def contents_repr(self, tx: Tracer) -> str:
         factory = self.default_factory
         if builtin_base_of(self.cls) is dict:
-            shown = [(format_proxy(tx, key), format_proxy(tx, value)) for key, value in self.inner.entries.values()]
-            return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in shown)}}}"
+            entries = [(format_proxy(tx, key), format_proxy(tx, value)) for key, value in self.inner.entries.values()]
+            return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in entries)}}}"
         if factory is None and not self.inner.entries:
             return f"{self.cls.__name__}()"
         if factory is None and VERSION >= (3, 12) and self._overrides_in_python("keys", "__getitem__"):
@@ -261,10 +261,10 @@ class DictSubclassVariable(BuiltinSubclassVariable):
             pairs = [format_proxy(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
         else:
             pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in mapping_entries(tx, self.inner)]
-        plain = repr(collections.OrderedDict(pairs))  # shows pairs or a dict, depending on the Python version
-        plain = plain.removeprefix("OrderedDict(").removesuffix(")")
+        pairs_text = repr(collections.OrderedDict(pairs))  # shows pairs or a dict, depending on the Python version
+        pairs_text = pairs_text.removeprefix("OrderedDict(").removesuffix(")")
         shown_factory = "" if factory is None else f"{format_proxy(tx, factory)!r}, "
-        return f"{self.cls.__name__}({shown_factory}{plain if factory is None else repr(dict(pairs))})"
+        return f"{self.cls.__name__}({shown_factory}{pairs_text if factory is None else repr(dict(pairs))})"
 
     def _overrides_in_python(self, *names: str) -> bool:
         """Return True if Python code overrides one of these methods."""
@@ -365,7 +365,7 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         attribute = find_in_class(self.cls, name)
-        if attribute is not None and is_data_descriptor(attribute[1]) and attribute[0] is builtin_base_of(self.cls):
+        if attribute is not None and is_data_descriptor(attribute.raw) and attribute.owner is builtin_base_of(self.cls):
             return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
         return super().get_attr(tx, name)
 

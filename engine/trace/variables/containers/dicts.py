@@ -395,14 +395,14 @@ def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
 
 def _unpack_two(tx: Tracer, pair: Variable) -> DictEntry:
     parts = iterator_of(tx, pair)
-    found: list[Variable] = []
-    while len(found) < 3 and (part := parts.next_item(tx)) is not None:
-        found.append(part)
-    if len(found) < 2:
-        tx.raise_error(ValueError, f"need more than {len(found)} value{'s' * (len(found) != 1)} to unpack")
-    if len(found) > 2:
+    items: list[Variable] = []
+    while len(items) < 3 and (part := parts.next_item(tx)) is not None:
+        items.append(part)
+    if len(items) < 2:
+        tx.raise_error(ValueError, f"need more than {len(items)} value{'s' * (len(items) != 1)} to unpack")
+    if len(items) > 2:
         tx.raise_error(ValueError, "too many values to unpack (expected 2)")
-    return found[0], found[1]
+    return items[0], items[1]
 
 
 def has_instance_keys_attr(tx: Tracer, of: Any) -> bool:

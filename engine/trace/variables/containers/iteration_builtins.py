@@ -76,7 +76,7 @@ def _next(tx: Tracer, of: Variable, *default: Variable) -> Variable:
 @register_bound_rule(reversed)
 def _reversed(tx: Tracer, of: Variable) -> Variable:
     own = find_in_class(of.python_type(), "__reversed__")
-    if own is not None and own[1] is None:
+    if own is not None and own.raw is None:
         raise_missing_method(tx, of.python_type(), "__reversed__")
     reversed_iterator = of.call_user_method(tx, "__reversed__", [])
     if reversed_iterator is not None:

@@ -33,8 +33,8 @@ class IteratorVariable(Variable):
         return self
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        while (found := self.next_item(tx)) is not None:
-            if identical_or_equal(tx, realize(tx, found), item):
+        while (candidate := self.next_item(tx)) is not None:
+            if identical_or_equal(tx, realize(tx, candidate), item):
                 return True
         return False
 

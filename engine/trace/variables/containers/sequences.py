@@ -626,12 +626,12 @@ def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[V
 
 
 @LIST_METHODS.method("remove", mutates=True)
-def _remove(self: ListVariable, tx: Tracer, wanted: Variable) -> None:
+def _remove(self: ListVariable, tx: Tracer, item_to_remove: Variable) -> None:
     for n, item in enumerate(self.items):
-        if identical_or_equal(tx, realize(tx, item), wanted):
+        if identical_or_equal(tx, realize(tx, item), item_to_remove):
             del self.items[n]
             return
-    tx.raise_error(ValueError, f"{wanted.describe()} is not in {self.python_type().__name__}", is_exact=False)
+    tx.raise_error(ValueError, f"{item_to_remove.describe()} is not in {self.python_type().__name__}", is_exact=False)
 
 
 @LIST_METHODS.method("sort", mutates=True, condition=lambda of: not _is_deque(of))
@@ -665,8 +665,8 @@ class RangeVariable(Variable):
         return cls(ConstantVariable(value.start), ConstantVariable(value.stop), value.step, source)
 
     def describe(self) -> str:
-        shown = [b.describe() for b in self.bounds[: 3 if self.step != 1 else 2]]
-        return f"range({', '.join(shown)})"
+        bounds = [b.describe() for b in self.bounds[: 3 if self.step != 1 else 2]]
+        return f"range({', '.join(bounds)})"
 
     @property
     def step(self) -> int:

@@ -105,8 +105,8 @@ class SetVariable(Variable):
 
     def as_python_constant(self, tx: Tracer) -> Any:
         if self._is_literal() and not self._is_unmodified() and all(map(is_literal, self.elements)):
-            alike = self._equivalent_real_set()
-            return alike if type(alike) is self.builtin_class else self.builtin_class(alike)
+            equivalent = self._equivalent_real_set()
+            return equivalent if type(equivalent) is self.builtin_class else self.builtin_class(equivalent)
         return self.builtin_class(realize(tx, e).as_python_constant(tx) for e in self.elements.values())
 
     def hash_key(self, tx: Tracer) -> Any:

@@ -240,8 +240,8 @@ class ExceptionVariable(AttributeDictVariable):
         is_text = message.is_constant and message.python_type() is str
         if not is_text:
             return f"{self.describe()} is raised"
-        shown = repr(message.constant) if self.cls.__str__ is KeyError.__str__ else message.constant
-        return f"{self.cls.__name__}: {shown}"
+        text = repr(message.constant) if self.cls.__str__ is KeyError.__str__ else message.constant
+        return f"{self.cls.__name__}: {text}"
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
@@ -279,7 +279,7 @@ class ExceptionVariable(AttributeDictVariable):
                 tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         own = find_in_class(self.cls, name)
-        if own is not None and is_data_descriptor(own[1]) and not is_heap_type(own[0]):
+        if own is not None and is_data_descriptor(own.raw) and not is_heap_type(own.owner):
             if self._has_context_of_python():
                 raise self._known_to_python(name)
             return tx.from_python(getattr(self.to_real_exception(tx), name))
@@ -334,7 +334,7 @@ class ExceptionVariable(AttributeDictVariable):
         if name == "add_note":
             return self._add_note(tx, realize(tx, args[0]))
         own = find_in_class(self.cls, name)
-        if own is not None and not is_heap_type(own[0]):
+        if own is not None and not is_heap_type(own.owner):
             return self._call_c_slot(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
 
@@ -381,8 +381,9 @@ class ExceptionVariable(AttributeDictVariable):
         ):
             return self.real_exception
         base = next(c for c in self.cls.__mro__ if not is_heap_type(c))
-        alike = self.cls if base is self.cls else type(self.cls.__name__, (base,), {"__module__": self.cls.__module__})
-        exception: BaseException = alike(*tx.as_python_constants(self.args))
+        namespace = {"__module__": self.cls.__module__}
+        builtin_cls = base if base is self.cls else type(self.cls.__name__, (base,), namespace)
+        exception: BaseException = builtin_cls(*tx.as_python_constants(self.args))
         return exception
 
     def to_real_exception(self, tx: Tracer) -> BaseException:

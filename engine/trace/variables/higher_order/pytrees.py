@@ -186,17 +186,17 @@ class FlatCall(metaclass=SlottedType):
     output_tree: TreeSpec = state(LEAF)
 
     def __call__(self, *leaves: Any) -> tuple[Any, ...]:
-        found: list[Any] = []
-        _collect_leaves(self.output_tree, self._function(unflatten_python(self._given, iter(leaves))), found)
-        return tuple(found)
+        flat_result: list[Any] = []
+        _collect_leaves(self.output_tree, self._function(unflatten_python(self._given, iter(leaves))), flat_result)
+        return tuple(flat_result)
 
     def run_on_fakes(self, *leaves: Any) -> tuple[Any, ...]:
         """Run on fakes and record the structure of the result."""
-        found: list[Any] = []
+        flat_result: list[Any] = []
         self.output_tree = flatten_python(
-            (self._fake or self._function)(unflatten_python(self._given, iter(leaves))), found
+            (self._fake or self._function)(unflatten_python(self._given, iter(leaves))), flat_result
         )
-        return tuple(found)
+        return tuple(flat_result)
 
 
 def emit_flat_call(tx: Tracer, target: Any, call: FlatCall, leaves: Iterable[Variable]) -> Variable:
@@ -205,7 +205,7 @@ def emit_flat_call(tx: Tracer, target: Any, call: FlatCall, leaves: Iterable[Var
     A function that returns its argument, as an in-place operator does, makes the call return this variable.
     """
     inputs = list(leaves)
-    found = emit_node(tx, "call_function", target, inputs, run=call.run_on_fakes)
+    result = emit_node(tx, "call_function", target, inputs, run=call.run_on_fakes)
     arguments = {id(leaf.fake): leaf for leaf in inputs if leaf.fake is not None}
-    results = (arguments.get(id(item.fake), item) for item in sequence_items(tx, found))
+    results = (arguments.get(id(item.fake), item) for item in sequence_items(tx, result))
     return unflatten_variable(tx, call.output_tree, results)

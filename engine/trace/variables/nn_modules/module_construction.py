@@ -149,7 +149,7 @@ def _construct_by_tracing(
         raise graph_break
     new = find_in_class(cls, "__new__")
     module: Variable
-    if new is None or new[0] is object:
+    if new is None or new.owner is object:
         module = allocate_module(cls)
     else:
         by_new = call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)

@@ -110,7 +110,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def get_missing_attr(self, tx: Tracer, name: str) -> Variable:
         getter = find_in_class(self.cls, "__getattr__")
-        if getter is not None and getter[0] is _MODULE:
+        if getter is not None and getter.owner is _MODULE:
             return self.module_getattr(tx, name)
         return super().get_missing_attr(tx, name)
 
@@ -164,7 +164,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def del_attr(self, tx: Tracer, name: str) -> None:
         deleter = find_in_class(self.cls, "__delattr__")
-        if deleter is not None and deleter[0] is _MODULE:
+        if deleter is not None and deleter.owner is _MODULE:
             for table in _MEMBER_DICTS:
                 if self.has_member(table, name):
                     self.member_dict(tx, table).pop(tx, ConstantVariable(name))
@@ -186,9 +186,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         class_call = find_in_class(self.cls, "__call__")
-        if class_call is not None and getattr(class_call[1], "__code__", None) is _GRAPH_MODULE_CALL_CODE:
+        if class_call is not None and getattr(class_call.raw, "__code__", None) is _GRAPH_MODULE_CALL_CODE:
             return call_graph_module(tx, self, args, kwargs)
-        if class_call is None or class_call[0] is not _MODULE:
+        if class_call is None or class_call.owner is not _MODULE:
             return super().call(tx, args, kwargs)
         return call_module(tx, self, args, kwargs)
 
@@ -196,7 +196,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _uses_container_method(self, method: str) -> bool:
         defined = find_in_class(self.cls, method)
-        return defined is not None and defined[0] in _CONTAINERS and issubclass(self.cls, _CONTAINERS[:3])
+        return defined is not None and defined.owner in _CONTAINERS and issubclass(self.cls, _CONTAINERS[:3])
 
     def _members(self, tx: Tracer) -> dict[str, Variable]:
         return {k: v for k, (_, v) in self.member_dict(tx, "_modules").entries.items()}

@@ -184,7 +184,7 @@ def _bind_cached_property(tx: Tracer, read: AttributeRead) -> Variable:
 def _overrides_descriptor_get(attribute: Any, builtin_type: type) -> bool:
     """Return True for an instance of a property subclass that overrides ``__get__`` in Python."""
     getter = find_python_method(type(attribute), "__get__")
-    return getter is not None and getter[0] is not builtin_type
+    return getter is not None and getter.owner is not builtin_type
 
 
 NAMEDTUPLE_FIELD_TYPE = type(vars(inspect.ArgInfo)["args"])

@@ -54,7 +54,7 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
         return issubclass(of.python_type(), cls)
     decides = find_in_class(type(cls), "__instancecheck__") if is_class else None
-    decider = type if decides is None else decides[0]
+    decider = type if decides is None else decides.owner
     if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
         raise Unsupported(
             "metaclass",
@@ -91,7 +91,7 @@ def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
     if of.python_type() is cls:
         return None
     method = find_python_method(type(cls), "__instancecheck__")
-    if method is None or is_trusted_module(method[0].__module__):
+    if method is None or is_trusted_module(method.owner.__module__):
         return None
     check = wrap_entry(tx, method, "__instancecheck__")
     return realize(tx, check.call(tx, [tx.wrap_static(cls), of], {})).is_truthy(tx)
@@ -143,9 +143,9 @@ def _object_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     cls = realize(tx, args[0]).as_class()
     if len(args) > 1 or kwargs:
         new, init = (find_in_class(cls, name) for name in ("__new__", "__init__"))
-        if new is not None and new[0] is not object:
+        if new is not None and new.owner is not object:
             tx.raise_type_error("object.__new__() takes exactly one argument (the type to instantiate)")
-        if init is None or init[0] is object:
+        if init is None or init.owner is object:
             tx.raise_type_error(f"{cls.__name__}() takes no arguments")
     if issubclass(cls, torch.nn.Module):
         return allocate_module(cls)

@@ -115,7 +115,7 @@ class ClassVariable(FixedObjectVariable):
 
     def del_attr(self, tx: Tracer, name: str) -> None:
         attribute = find_in_class(self.real_object, name)
-        if attribute is None or attribute[0] is not self.real_object:
+        if attribute is None or attribute.owner is not self.real_object:
             tx.raise_error(AttributeError, name)
         self._record_attr_write(tx, name, None)
 
@@ -133,7 +133,7 @@ class ClassVariable(FixedObjectVariable):
             not plain
             or is_trusted_module(real.__module__)
             or name.startswith("__")
-            or (attribute and is_data_descriptor(attribute[1]))
+            or (attribute and is_data_descriptor(attribute.raw))
         ):
             raise self.unsupported_attribute("setting", name)
         key = (real, name)

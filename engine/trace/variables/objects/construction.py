@@ -37,7 +37,7 @@ def _construct_constant(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) ->
 def _is_typed_dict(cls: Any) -> bool:
     """Return True for a TypedDict class of typing or typing_extensions."""
     called = find_in_class(type(cls), "__call__")
-    return called is not None and called[1] is dict
+    return called is not None and called.raw is dict
 
 
 @register_constructor(21, _is_typed_dict)
@@ -97,7 +97,7 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
     if by_class is not None:
         instance = by_class(tx, cls, args, kwargs)
         init = find_in_class(instance.python_type(), "__init__")
-        return instance if init is None or init[0] is object else _run_init(tx, cls, instance, args, kwargs)
+        return instance if init is None or init.owner is object else _run_init(tx, cls, instance, args, kwargs)
     base = builtin_base_of(cls)
     if base is not None and cls.__new__ is base.__new__ and not cls.__flags__ & ABSTRACT_CLASS_FLAG:
         built = call_builtin_new(tx, cls, base, args, kwargs)
@@ -107,7 +107,7 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
     if (not is_plain_class(cls) and base is None) or not cls.__module__:
         raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
-    if new is not None and new[0] is not object and new[0].__module__ != "typing":
+    if new is not None and new.owner is not object and new.owner.__module__ != "typing":
         by_new = call_python_new(tx, of, args, kwargs)
         if by_new is None:
             raise Unsupported("object-creation", f"{cls.__qualname__} is created")
@@ -117,9 +117,9 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
     else:
         instance = UserDefinedObjectVariable(cls, None, NotImplemented)
     init = find_in_class(instance.python_type(), "__init__")
-    if init is not None and init[0] is not object:
+    if init is not None and init.owner is not object:
         return _run_init(tx, cls, instance, args, kwargs)
-    if (args or kwargs) and (new is None or new[0] is object):
+    if (args or kwargs) and (new is None or new.owner is object):
         tx.raise_type_error(f"{cls.__name__}() takes no arguments")
     return instance
 

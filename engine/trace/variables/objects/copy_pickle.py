@@ -219,12 +219,12 @@ class _Copier:
 
     def known_copy(self, of: Variable) -> Variable | None:
         """Return the copy of a variable that was copied before, or None."""
-        known = self.copies.get(id(of))
-        return None if known is None else known[0]
+        entry = self.copies.get(id(of))
+        return None if entry is None else entry[0]
 
-    def keep(self, of: Variable, made: Variable) -> None:
+    def keep(self, of: Variable, copied: Variable) -> None:
         """Remember a copy: a container before its items are copied, as it may contain itself."""
-        self.copies[id(of)] = (made, of)
+        self.copies[id(of)] = (copied, of)
 
     def copy(self, of: Variable) -> Variable:
         """Copy a variable that was not copied before."""
@@ -233,61 +233,61 @@ class _Copier:
     def rebuild(self, of: Variable, parts: ReduceParts) -> Variable:
         """Rebuild an object from copies of its parts, as ``copy._reconstruct`` does."""
         tx, args = self.tx, [self(a) for a in parts.args]
-        made = realize(
+        rebuilt = realize(
             tx, _call_new(tx, parts.constructor, args) if parts.uses_new else parts.constructor.call(tx, args, {})
         )
-        self.keep(of, made)
+        self.keep(of, rebuilt)
         if not is_none(parts.state):
-            _apply_state(tx, made, realize(tx, self(parts.state)))
+            _apply_state(tx, rebuilt, realize(tx, self(parts.state)))
         for item in parts.list_items:
-            realize(tx, made.get_attr(tx, "append")).call(tx, [self(item)], {})
+            realize(tx, rebuilt.get_attr(tx, "append")).call(tx, [self(item)], {})
         for key, value in parts.dict_items:
-            made.set_item(tx, realize(tx, self(key)), self(value))
-        return made
+            rebuilt.set_item(tx, realize(tx, self(key)), self(value))
+        return rebuilt
 
 
 @functools.singledispatch
-def _copy_container(of: Variable, copied: _Copier) -> Variable | None:
+def _copy_container(of: Variable, copier: _Copier) -> Variable | None:
     """Copy a builtin container and its items; return None for anything else."""
     return None
 
 
 @_copy_container.register(ListVariable)
-def _copy_list(of: ListVariable, copied: _Copier) -> Variable | None:
-    made = ListVariable([], None, of.cls, of.maxlen)
-    copied.keep(of, made)
-    made.items.extend(map(copied, list(of.items)))
-    return made
+def _copy_list(of: ListVariable, copier: _Copier) -> Variable | None:
+    copied_list = ListVariable([], None, of.cls, of.maxlen)
+    copier.keep(of, copied_list)
+    copied_list.items.extend(map(copier, list(of.items)))
+    return copied_list
 
 
 @_copy_container.register(TupleVariable)
-def _copy_tuple(of: TupleVariable, copied: _Copier) -> Variable | None:
-    parts = [copied(i) for i in of.items]
+def _copy_tuple(of: TupleVariable, copier: _Copier) -> Variable | None:
+    parts = [copier(i) for i in of.items]
     is_same = of.cls is tuple and all(map(_is_unchanged, of.items, parts))
     return of if is_same else TupleVariable(parts, of.cls)
 
 
 @_copy_container.register(DictVariable)
-def _copy_dict(of: DictVariable, copied: _Copier) -> Variable | None:
-    made = DictVariable({}, None, of.cls, of.default_factory)
-    copied.keep(of, made)
+def _copy_dict(of: DictVariable, copier: _Copier) -> Variable | None:
+    copied_dict = DictVariable({}, None, of.cls, of.default_factory)
+    copier.keep(of, copied_dict)
     for hash_key, (key, value) in list(of.entries.items()):
-        copied_key = copied(key)
+        copied_key = copier(key)
         if not _is_unchanged(key, copied_key):
             raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
-        made.entries[hash_key] = (copied_key, copied(value))
-    made.attributes.update((name, copied(value)) for name, value in of.attributes.items())
-    return made
+        copied_dict.entries[hash_key] = (copied_key, copier(value))
+    copied_dict.attributes.update((name, copier(value)) for name, value in of.attributes.items())
+    return copied_dict
 
 
 @_copy_container.register(SetVariable)
-def _copy_set(of: SetVariable, copied: _Copier) -> Variable | None:
-    is_same = all(_is_unchanged(element, copied(element)) for element in of.elements.values())
+def _copy_set(of: SetVariable, copier: _Copier) -> Variable | None:
+    is_same = all(_is_unchanged(element, copier(element)) for element in of.elements.values())
     return SetVariable(dict(of.elements), None, of.cls) if is_same else None
 
 
 @_copy_container.register(ConstantVariable)
-def _copy_constant(of: ConstantVariable, copied: _Copier) -> Variable | None:
+def _copy_constant(of: ConstantVariable, copier: _Copier) -> Variable | None:
     """Copy a date or path: the copy is another object."""
     return None if of.is_copied_by_reference else ConstantVariable(copy.copy(of.value))
 
@@ -308,10 +308,10 @@ class _ShallowCopier(_Copier):
     def copy(self, of: Variable) -> Variable:
         if of.is_copied_by_reference or of.python_type() in (slice, frozenset):
             return of
-        made = _copy_container(of, self) or _call_python_method(self.tx, of, "__copy__", [])
-        if made is None and builtin_base_of(of.python_type()) is collections.defaultdict:
-            made = realize(self.tx, of.get_attr(self.tx, "copy")).call(self.tx, [], {})
-        return made or self.rebuild(of, reduce_object(self.tx, of))
+        copied = _copy_container(of, self) or _call_python_method(self.tx, of, "__copy__", [])
+        if copied is None and builtin_base_of(of.python_type()) is collections.defaultdict:
+            copied = realize(self.tx, of.get_attr(self.tx, "copy")).call(self.tx, [], {})
+        return copied or self.rebuild(of, reduce_object(self.tx, of))
 
 
 @register_rule(copy.copy)
@@ -334,10 +334,10 @@ class _DeepCopier(_Copier):
         if of.is_copied_by_reference:
             return of
         self.tx.objects.as_identity_key(of)
-        made = _call_python_method(self.tx, of, "__deepcopy__", [self.memo])
-        if made is None and of.fake is not None and not of.fake.requires_grad:
-            made = of.call_method(self.tx, "clone", [], {})
-        return made or _copy_container(of, self) or self.rebuild(of, reduce_object(self.tx, of))
+        copied = _call_python_method(self.tx, of, "__deepcopy__", [self.memo])
+        if copied is None and of.fake is not None and not of.fake.requires_grad:
+            copied = of.call_method(self.tx, "clone", [], {})
+        return copied or _copy_container(of, self) or self.rebuild(of, reduce_object(self.tx, of))
 
 
 class DeepcopyMemoVariable(DictVariable):

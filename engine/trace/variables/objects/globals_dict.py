@@ -29,9 +29,9 @@ class GlobalsDictVariable(Variable):
         if not issubclass(key.python_type(), str):
             raise self.unsupported("reading a key that is not a name")
         name = key.as_python_constant(tx)
-        place = (self.namespace, name)
-        if place in tx.side_effects.global_writes:
-            return tx.side_effects.global_writes[place]
+        global_key = (self.namespace, name)
+        if global_key in tx.side_effects.global_writes:
+            return tx.side_effects.global_writes[global_key]
         if name in self.namespace.values:
             return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(self.namespace, name)))
         why = f"there was no global variable {name}"
@@ -53,14 +53,14 @@ class GlobalsDictVariable(Variable):
         return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        given = [realize(tx, a) for a in args]
-        match name, len(given):
+        operands = [realize(tx, a) for a in args]
+        match name, len(operands):
             case "get", (1 | 2):
-                return self.lookup(tx, given[0]) or (given[1] if len(given) == 2 else NONE)
+                return self.lookup(tx, operands[0]) or (operands[1] if len(operands) == 2 else NONE)
             case "__getitem__", 1:
-                return self.get_item(tx, given[0])
+                return self.get_item(tx, operands[0])
             case "__contains__", 1:
-                return ConstantVariable(self.contains(tx, given[0]))
+                return ConstantVariable(self.contains(tx, operands[0]))
         raise self.unsupported(f"the method {name!r} of globals()", "unsupported-method")
 
     def reconstruct(self, cg: PyCodegen) -> None:

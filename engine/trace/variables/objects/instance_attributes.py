@@ -76,14 +76,14 @@ class InstanceVariable(Variable):
 
     def _call_getattribute(self, tx: Tracer, name: str) -> Variable:
         try:
-            found = call_python_method(tx, self.cls, "__getattribute__", [self, ConstantVariable(name)])
+            attribute = call_python_method(tx, self.cls, "__getattribute__", [self, ConstantVariable(name)])
         except UserException as error:
             is_missing = issubclass(error.exception.python_type(), AttributeError)
             if find_in_class(self.cls, "__getattr__") is None or not is_missing:
                 raise
             return self.get_missing_attr(tx, name)
-        assert found is not None
-        return found
+        assert attribute is not None
+        return attribute
 
     def object_getattribute(self, tx: Tracer, name: str) -> Variable:
         """Trace ``object.__getattribute__(self, name)``."""
@@ -104,25 +104,25 @@ class InstanceVariable(Variable):
         Raises:
             _AttributeNotFound: neither the instance nor its class has the attribute.
         """
-        found = find_in_class(self.cls, name)
-        if found is not None and overrides_instance_dict(found[1]) and not self._is_written_slot(found[1], name):
-            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
-        own = self.get_instance_attr(tx, name)
-        if own is not None:
-            return own
-        if found is not None:
-            self._guard_not_shadowed(tx, name, found[1])
-            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        entry = find_in_class(self.cls, name)
+        if entry is not None and overrides_instance_dict(entry.raw) and not self._is_written_slot(entry.raw, name):
+            return bind_attribute(tx, self.cls, entry.owner, name, entry.raw, self)
+        own_attribute = self.get_instance_attr(tx, name)
+        if own_attribute is not None:
+            return own_attribute
+        if entry is not None:
+            self._guard_not_shadowed(tx, name, entry.raw)
+            return bind_attribute(tx, self.cls, entry.owner, name, entry.raw, self)
         raise _AttributeNotFound
 
-    def _is_written_slot(self, found: Any, name: str) -> bool:
-        return is_slot(found) and (name in self.attr_writes or self.real_object is NotImplemented)
+    def _is_written_slot(self, raw_entry: Any, name: str) -> bool:
+        return is_slot(raw_entry) and (name in self.attr_writes or self.real_object is NotImplemented)
 
     def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
         """Return an attribute of the instance itself; None if it has none of that name."""
         if name in self.attr_writes:
-            found: Variable | None = self.attr_writes[name]
-            return found
+            written: Variable | None = self.attr_writes[name]
+            return written
         if self.shared_dict is not None:
             entry = dict_entries(self.shared_dict).get(name)
             return None if entry is None else entry[1]
@@ -131,12 +131,12 @@ class InstanceVariable(Variable):
         own = getattr(self.real_object, "__dict__", None)
         if own is None or name not in own:
             return None
-        described = find_in_class(self.cls, name)
-        if not isinstance(name, str) or (described is not None and is_data_descriptor(described[1])):
+        class_entry = find_in_class(self.cls, name)
+        if not isinstance(name, str) or (class_entry is not None and is_data_descriptor(class_entry.raw)):
             return tx.wrap(own[name], GetItemSource(AttrSource(self.source, "__dict__"), name))
         return tx.wrap(own[name], AttrSource(self.source, name))
 
-    def _guard_not_shadowed(self, tx: Tracer, name: str, found: Any) -> None:
+    def _guard_not_shadowed(self, tx: Tracer, name: str, raw_entry: Any) -> None:
         if (
             self.source is None
             or name in self.attr_writes
@@ -144,7 +144,7 @@ class InstanceVariable(Variable):
             or self.shared_dict is not None
         ):
             return
-        if overrides_instance_dict(found):
+        if overrides_instance_dict(raw_entry):
             return
         why = f"the class's {name!r} was used, which an attribute of the instance would hide"
         tx.guard(IdMatch, InstanceDictGetSource(self.source, name), MISSING, why=why)
@@ -159,7 +159,7 @@ class InstanceVariable(Variable):
             return self._raise_no_attribute(tx, name)
         if getter.is_c_method:
             self._guard_no_attribute(tx, name)
-            bound = BoundMethodVariable(self, tx.wrap_static(getter[1]))
+            bound = BoundMethodVariable(self, tx.wrap_static(getter.raw))
             return realize(tx, bound.call(tx, [ConstantVariable(name)], {}))
         if getter.function is not getter.raw:
             raise self.unsupported_attribute("reading", name)
@@ -207,8 +207,8 @@ class InstanceVariable(Variable):
         return entries
 
     def _is_slot_attr(self, name: str) -> bool:
-        found = find_in_class(self.cls, name)
-        return found is not None and found.is_slot
+        entry = find_in_class(self.cls, name)
+        return entry is not None and entry.is_slot
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         self._write_by_class(tx, name, value)
@@ -220,11 +220,11 @@ class InstanceVariable(Variable):
         """Call ``__setattr__`` of the class, or ``__delattr__`` if the value is None."""
         method, word = ("__delattr__", "deleting") if value is None else ("__setattr__", "setting")
         args = [ConstantVariable(name), *([] if value is None else [value])]
-        found = find_in_class(self.cls, method)
-        if found is None or found[0] is object or self.has_generic_setattr(found[0]):
+        entry = find_in_class(self.cls, method)
+        if entry is None or entry.owner is object or self.has_generic_setattr(entry.owner):
             (self.generic_del_attr(tx, name) if value is None else self.generic_set_attr(tx, name, value))
-        elif found.is_c_method and not issubclass(object, found[1].__objclass__):
-            BoundMethodVariable(self, tx.wrap_static(found[1])).call(tx, args, {})
+        elif entry.is_c_method and not issubclass(object, entry.raw.__objclass__):
+            BoundMethodVariable(self, tx.wrap_static(entry.raw)).call(tx, args, {})
         elif call_python_method(tx, self.cls, method, [self, *args]) is None:
             raise self.unsupported(f"{word} the attribute {name!r}")
 
@@ -234,36 +234,36 @@ class InstanceVariable(Variable):
 
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         """Implement ``object.__setattr__``; a value of None means ``object.__delattr__``."""
-        found = find_in_class(self.cls, name)
-        entry = None if found is None else found.raw
-        is_in_slot = is_slot(entry)
-        if found is not None and not is_in_slot and self._write_by_descriptor(tx, found, name, value):
+        entry = find_in_class(self.cls, name)
+        raw_entry = None if entry is None else entry.raw
+        is_in_slot = is_slot(raw_entry)
+        if entry is not None and not is_in_slot and self._write_by_descriptor(tx, entry, name, value):
             return
         if value is not None and name in ("__class__", "__dict__"):
             value = realize(tx, value)
             if name == "__class__" and not issubclass(value.python_type(), builtins.type):
                 tx.raise_type_error(f"__class__ must be set to a class, not '{value.python_type().__name__}' object")
-            if name == "__dict__" and _is_default_dict_descriptor(entry):
+            if name == "__dict__" and _is_default_dict_descriptor(raw_entry):
                 self._assign_dict(tx, value)
                 return
-        if entry is not None and is_data_descriptor(entry) and not is_in_slot:
+        if raw_entry is not None and is_data_descriptor(raw_entry) and not is_in_slot:
             raise self.unsupported(f"setting the attribute {name!r}, a descriptor,", "descriptor")
         if name in ("__class__", "__dict__"):
             raise self.unsupported(f"setting {name}", "attribute-write")
         if self.has_no_dict() and not is_in_slot:
-            words = "has no attribute" if found is None else "cannot set attribute"
+            words = "has no attribute" if entry is None else "cannot set attribute"
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'", is_exact=False)
         self.write_attr(tx, name, value)
 
-    def _write_by_descriptor(self, tx: Tracer, found: ClassEntry, name: str, value: Variable | None) -> bool:
+    def _write_by_descriptor(self, tx: Tracer, entry: ClassEntry, name: str, value: Variable | None) -> bool:
         """Call the setter or deleter of a descriptor; return False if there is none to call."""
-        base, entry = found
+        base, raw = entry
         args: list[Variable] = [self] if value is None else [self, value]
         method = "__delete__" if value is None else "__set__"
-        if find_python_method(type(entry), method) is None:
-            return _write_through(entry, tx, AttrSource(class_source(base), name), args)
+        if find_python_method(type(raw), method) is None:
+            return _write_through(raw, tx, AttrSource(class_source(base), name), args)
         # A read through the class would call __get__ of the descriptor.
-        descriptor = tx.wrap(entry, GetItemSource(AttrSource(class_source(base), "__dict__"), name))
+        descriptor = tx.wrap(raw, GetItemSource(AttrSource(class_source(base), "__dict__"), name))
         realize(tx, descriptor).call_method(tx, method, args, {})
         return True
 
@@ -296,9 +296,9 @@ class InstanceVariable(Variable):
 
     def generic_del_attr(self, tx: Tracer, name: str) -> None:
         """Implement ``object.__delattr__``."""
-        found = find_in_class(self.cls, name)
-        by_slot = found is not None and found.is_slot
-        by_descriptor = found is not None and not by_slot and hasattr(type(found.raw), "__delete__")
+        entry = find_in_class(self.cls, name)
+        by_slot = entry is not None and entry.is_slot
+        by_descriptor = entry is not None and not by_slot and hasattr(type(entry.raw), "__delete__")
         if not by_descriptor and self.get_instance_attr(tx, name) is None:
             text = f"'{self.cls.__name__}' object has no attribute '{name}'"
             tx.raise_error(AttributeError, text, is_exact=False)

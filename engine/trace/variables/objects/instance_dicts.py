@@ -38,18 +38,18 @@ class InstanceDictVariable(DictVariable):
 
     def set_hashed_item(self, tx: Tracer, hash_key: Any, key: Variable, value: Variable) -> None:
         is_name = key.python_type() is str
-        found = find_in_class(self.owner.python_type(), hash_key) if is_name else None
-        if not is_name or (found is not None and found.is_stored_outside_dict):
+        entry = find_in_class(self.owner.python_type(), hash_key) if is_name else None
+        if not is_name or (entry is not None and entry.is_stored_outside_dict):
             raise self.unsupported("writing this key into an instance's __dict__", "attribute-write")
         self.owner.write_attr(tx, hash_key, value)
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         name = key.hash_key(tx)
-        present = self.entries.get(name)
-        if present is None:
+        entry = self.entries.get(name)
+        if entry is None:
             return super().pop(tx, key, default)
         self.owner.write_attr(tx, name, None)
-        return present[1]
+        return entry[1]
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "clear":

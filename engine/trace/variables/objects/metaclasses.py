@@ -18,10 +18,10 @@ from engine.trace.variables.objects.constructor_registry import construct
 
 def metaclass_method(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
     """Return a Python method of the metaclass, bound to the class; None if there is none."""
-    found = find_python_method(type(of.real_object), name)
-    if found is None or is_trusted_module(found[0].__module__):
+    entry = find_python_method(type(of.real_object), name)
+    if entry is None or is_trusted_module(entry.owner.__module__):
         return None
-    return BoundMethodVariable(of, wrap_entry(tx, found, name), name=name)
+    return BoundMethodVariable(of, wrap_entry(tx, entry, name), name=name)
 
 
 def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | None:
@@ -30,11 +30,11 @@ def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | 
     Reads the attributes of the metaclass, then calls its ``__getattr__``; None if there is neither.
     """
     meta = type(of.real_object)
-    found = find_in_class(meta, name)
-    if found is not None and not is_trusted_module(found[0].__module__):
-        return bind_attribute(tx, meta, found[0], name, found[1], of)
+    entry = find_in_class(meta, name)
+    if entry is not None and not is_trusted_module(entry.owner.__module__):
+        return bind_attribute(tx, meta, entry.owner, name, entry.raw, of)
     getter = metaclass_method(tx, of, "__getattr__")
-    if found is None and getter is not None:
+    if entry is None and getter is not None:
         return getter.call(tx, [ConstantVariable(name)], {})
     return None
 

@@ -41,27 +41,27 @@ class PythonModuleVariable(FixedObjectVariable):
         if written is not None:
             return written
         with UserErrors(tx, AttributeError):
-            found = getattr(self.real_object, name)
+            real = getattr(self.real_object, name)
         if (
             self.is_trusted
-            and is_literal(found)
-            and (type(found) is bool or type(self.real_object) is not types.ModuleType)
+            and is_literal(real)
+            and (type(real) is bool or type(self.real_object) is not types.ModuleType)
         ):
-            return backend_flags.read_flag(tx, self.real_object, name, found)
-        if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
-            if is_literal(found):
-                return ConstantVariable(found)
+            return backend_flags.read_flag(tx, self.real_object, name, real)
+        if self.is_trusted and not isinstance(real, (list, dict, set, torch.Tensor)):
+            if is_literal(real):
+                return ConstantVariable(real)
             if name in self.real_object.__dict__:
-                tx.guards.record_library_function(tx, self._namespace(), name, found)
-            return tx.wrap_static(found)
+                tx.guards.record_library_function(tx, self._namespace(), name, real)
+            return tx.wrap_static(real)
         if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.side_effects.global_writes:
             return tx.wrap(
-                found,
+                real,
                 AttrSource(self.source, name)
                 if self.source is not None
-                else AttrSource(class_source(type(found)), name),
+                else AttrSource(class_source(type(real)), name),
             )
-        return tx.wrap(found, GlobalSource(self._namespace(), name))
+        return tx.wrap(real, GlobalSource(self._namespace(), name))
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         """Record a write to a module attribute, which is a global of the module's code."""

@@ -48,8 +48,8 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
         return tx.raise_error(TypeError, "unhashable type: 'types.SimpleNamespace'", is_exact=False)
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        found = realize(tx, self.get_attr(tx, "__dict__")).as_python_constant(tx)
-        return SimpleNamespace(**found)
+        attributes = realize(tx, self.get_attr(tx, "__dict__")).as_python_constant(tx)
+        return SimpleNamespace(**attributes)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(SimpleNamespace)
@@ -60,16 +60,16 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
 @register_builder(SimpleNamespace)
 def _namespace(tx: Tracer, real: SimpleNamespace, source: Source) -> Variable:
     tx.guard_type(real, source, "its attributes were used")
-    made = SimpleNamespaceVariable(SimpleNamespace, source, real)
-    register_instance_dict(tx, made)
-    return made
+    namespace = SimpleNamespaceVariable(SimpleNamespace, source, real)
+    register_instance_dict(tx, namespace)
+    return namespace
 
 
 @register_rule(SimpleNamespace)
 def _construct_namespace(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    made = SimpleNamespaceVariable(SimpleNamespace, None, NotImplemented)
+    namespace = SimpleNamespaceVariable(SimpleNamespace, None, NotImplemented)
     for key, value in mapping_entries(tx, args[0]) if args else []:
-        made.generic_set_attr(tx, str(realize(tx, key).as_python_constant(tx)), value)
+        namespace.generic_set_attr(tx, str(realize(tx, key).as_python_constant(tx)), value)
     for name, value in kwargs.items():
-        made.generic_set_attr(tx, name, value)
-    return made
+        namespace.generic_set_attr(tx, name, value)
+    return namespace

@@ -60,7 +60,7 @@ class SuperVariable(Variable):
 def _object_method(tx: Tracer, name: str, instance: Variable) -> Variable:
     if name in ("__setattr__", "__init__", "__init_subclass__", "__getattribute__", "__delattr__"):
         return BuiltinMethodVariable(instance, f"object.{name}")
-    found = getattr(object, name, None)
-    if found is None:
+    method = getattr(object, name, None)
+    if method is None:
         return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")
-    return BoundMethodVariable(instance, tx.wrap_static(found))
+    return BoundMethodVariable(instance, tx.wrap_static(method))

@@ -153,10 +153,10 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
         """Return a bound special method that a user class defines; None without one."""
-        found = find_in_class(self.cls, name)
-        if found is None or found[0] is object or found[1] is None:
+        entry = find_in_class(self.cls, name)
+        if entry is None or entry.owner is object or entry.raw is None:
             return None
-        return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        return bind_attribute(tx, self.cls, entry.owner, name, entry.raw, self)
 
     def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
         """Call a special method; raise Python's TypeError if it is missing."""
@@ -189,23 +189,23 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
     def is_truthy(self, tx: Tracer) -> bool:
         if self._is_set_to_none("__bool__"):
             raise_missing_method(tx, self.cls, "__bool__")
-        found = self.call_user_method(tx, "__bool__", [])
-        if found is not None:
-            if not issubclass(found.python_type(), bool):
-                tx.raise_type_error(f"__bool__ should return bool, returned {found.python_type().__name__}")
-            return found.is_truthy(tx)
+        truth = self.call_user_method(tx, "__bool__", [])
+        if truth is not None:
+            if not issubclass(truth.python_type(), bool):
+                tx.raise_type_error(f"__bool__ should return bool, returned {truth.python_type().__name__}")
+            return truth.is_truthy(tx)
         return self.lookup_special_method(tx, "__len__") is None or self.length(tx).is_truthy(tx)
 
     def _is_set_to_none(self, name: str) -> bool:
         """Return True if the class sets this special method to None."""
-        found = find_in_class(self.cls, name)
-        return found is not None and found[1] is None
+        entry = find_in_class(self.cls, name)
+        return entry is not None and entry.raw is None
 
     def length(self, tx: Tracer) -> Variable:
-        found = self.call_special_method(tx, "__len__", [])
-        is_number = found.is_symbolic or found.python_type() is int
-        if is_number and realize(tx, compare_op(tx, ">=", found, ConstantVariable(0))).is_truthy(tx):
-            return found
+        count = self.call_special_method(tx, "__len__", [])
+        is_number = count.is_symbolic or count.python_type() is int
+        if is_number and realize(tx, compare_op(tx, ">=", count, ConstantVariable(0))).is_truthy(tx):
+            return count
         raise self.unsupported("a __len__ that returns no positive number", "builtin-arguments")
 
     def get_iterator(self, tx: Tracer) -> Variable:
@@ -216,10 +216,10 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
             and self.lookup_special_method(tx, "__getitem__") is not None
         ):
             return make_getitem_iterator(tx, self)
-        found = self.call_special_method(tx, "__iter__", [])
-        if find_in_class(found.python_type(), "__next__") is None:
-            tx.raise_type_error(f"iter() returned non-iterator of type '{found.python_type().__name__}'")
-        return found
+        iterator = self.call_special_method(tx, "__iter__", [])
+        if find_in_class(iterator.python_type(), "__next__") is None:
+            tx.raise_type_error(f"iter() returned non-iterator of type '{iterator.python_type().__name__}'")
+        return iterator
 
     def next_item(self, tx: Tracer) -> Variable | None:
         try:
@@ -239,9 +239,9 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         self.call_special_method(tx, "__delitem__", [key])
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        found = self.call_user_method(tx, "__contains__", [item])
-        if found is not None:
-            return found.is_truthy(tx)
+        is_member = self.call_user_method(tx, "__contains__", [item])
+        if is_member is not None:
+            return is_member.is_truthy(tx)
         if self._is_set_to_none("__contains__"):
             raise_missing_method(tx, self.cls, "__contains__")
         if all(self.lookup_special_method(tx, name) is None for name in ("__iter__", "__getitem__")):
@@ -249,24 +249,24 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         return any(identical_or_equal(tx, realize(tx, i), item) for i in tx.unpack_iterable(self))
 
     def hash_key(self, tx: Tracer) -> Any:
-        found = find_in_class(self.cls, "__hash__")
-        if found is not None and found[1] is not object.__dict__["__hash__"]:
+        entry = find_in_class(self.cls, "__hash__")
+        if entry is not None and entry.raw is not object.__dict__["__hash__"]:
             method = self.lookup_special_method(tx, "__hash__")
             if method is None:
                 return tx.raise_error(TypeError, f"unhashable type: '{self.cls.__name__}'", is_exact=False)
-            before = tx.side_effects.mutation_count
+            mutations_before = tx.side_effects.mutation_count
             try:
-                found_hash = realize(tx, method.call(tx, [], {}))
+                hash_result = realize(tx, method.call(tx, [], {}))
             except UserException as raised:
                 if VERSION >= (3, 14) and raised.exception.python_type() is TypeError:  # dicts and sets reword it
                     tx.raise_error(TypeError, f"cannot use a '{self.cls.__name__}'", is_exact=False)
                 raise
             number = (
-                found_hash.hash_value if isinstance(found_hash, HashVariable) else found_hash.as_python_constant(tx)
+                hash_result.hash_value if isinstance(hash_result, HashVariable) else hash_result.as_python_constant(tx)
             )
-            if not issubclass(found_hash.python_type(), int):
+            if not issubclass(hash_result.python_type(), int):
                 return tx.raise_type_error("__hash__ method should return an integer")
-            return UserHashKey(tx, self, number, has_effects=tx.side_effects.mutation_count != before)
+            return UserHashKey(tx, self, number, has_effects=tx.side_effects.mutation_count != mutations_before)
         return tx.objects.as_identity_key(self)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -299,8 +299,8 @@ class OpaqueObjectVariable(RealObjectVariable):
         raise Unsupported(kind, f"{self.describe()}: {name}() is called")
 
     def _c_method(self, name: str) -> Any:
-        found = find_in_class(type(self.real_object), name)
-        return found[1] if found is not None and isinstance(found[1], types.MethodDescriptorType) else None
+        entry = find_in_class(type(self.real_object), name)
+        return entry.raw if entry is not None and isinstance(entry.raw, types.MethodDescriptorType) else None
 
     def hash_key(self, tx: Tracer) -> Any:
         assert self.source is not None
@@ -311,9 +311,9 @@ class OpaqueObjectVariable(RealObjectVariable):
 @register_builder_if(90, lambda real: is_plain_class(type(real)))
 def _object(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "its attributes or methods were used")
-    made = UserDefinedObjectVariable(type(real), source, real)
-    register_instance_dict(tx, made)
-    return made
+    variable = UserDefinedObjectVariable(type(real), source, real)
+    register_instance_dict(tx, variable)
+    return variable
 
 
 def register_instance_dict(tx: Tracer, value: UserDefinedObjectVariable) -> None:
@@ -321,18 +321,18 @@ def register_instance_dict(tx: Tracer, value: UserDefinedObjectVariable) -> None
 
     A dict that already has a variable holds the attributes from now on.
     """
-    own = getattr(value.real_object, "__dict__", None)
-    if type(own) is not dict or value.source is None:
+    real_dict = getattr(value.real_object, "__dict__", None)
+    if type(real_dict) is not dict or value.source is None:
         return
-    other = tx.objects.variables_by_dict_id.setdefault(id(own), value)
-    known = tx.objects.variables_by_id.get(id(own))
-    if other is not value:  # two objects share one dict
-        value.shared_dict = other.get_attr(tx, "__dict__")
-    elif known is not None:
-        value.shared_dict = known[0]
+    first_owner = tx.objects.variables_by_dict_id.setdefault(id(real_dict), value)
+    dict_variable = tx.objects.variables_by_id.get(id(real_dict))
+    if first_owner is not value:  # two objects share one dict
+        value.shared_dict = first_owner.get_attr(tx, "__dict__")
+    elif dict_variable is not None:
+        value.shared_dict = dict_variable[0]
     if value.shared_dict is not None and value.shared_dict.source is not None:
-        place = AttrSource(value.source, "__dict__")
-        tx.guard(SameObject, place, value.shared_dict.source, True, why="it holds the attributes of an object")
+        dict_source = AttrSource(value.source, "__dict__")
+        tx.guard(SameObject, dict_source, value.shared_dict.source, True, why="it holds the attributes of an object")
 
 
 register_builder_if(100, lambda real: True)(guarded_builder(OpaqueObjectVariable, "it was used", by_type=True))

@@ -117,12 +117,12 @@ def _create_weakref(make: Any, kind: str, tx: Tracer, args: Args, kwargs: Kwargs
         and not kwargs
         and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable or of.fake is not None)
     ):
-        made = WeakRefVariable(of)
-        made.real_referent = tx.objects.real_object(of)
-        return made
+        reference = WeakRefVariable(of)
+        reference.real_referent = tx.objects.real_object(of)
+        return reference
     is_method = issubclass(of.python_type(), types.MethodType)
-    lives = not kwargs and not is_method and not _may_be_collected(tx, of)
-    if lives and kind == "reference" and len(args) == 2:
+    outlives_call = not kwargs and not is_method and not _may_be_collected(tx, of)
+    if outlives_call and kind == "reference" and len(args) == 2:
         return WeakRefVariable(of, callback=args[1])
     what = f"a weak {kind} to {of.describe()} is created"
     if is_method or _may_be_collected(tx, of):

@@ -63,10 +63,10 @@ def _function_with_same_signature(of: NestedUserFunctionVariable, tx: Tracer) ->
     if of.annotations or of.annotate is not None:
         raise Unsupported("inspect", "inspect.signature() of a function that traced code created with annotations")
     cells = tuple(types.CellType() for _ in of.code.co_freevars)
-    made = types.FunctionType(of.code, {}, of.name, tuple(tx.as_python_constants(of.default_values)) or None, cells)
-    words = of.keyword_default_values
-    made.__kwdefaults__ = tx.as_python_keywords(words) or None
-    return made
+    function = types.FunctionType(of.code, {}, of.name, tuple(tx.as_python_constants(of.default_values)) or None, cells)
+    keyword_defaults = of.keyword_default_values
+    function.__kwdefaults__ = tx.as_python_keywords(keyword_defaults) or None
+    return function
 
 
 @register_each(register_rule, inspect.get_annotations, inspect.getfullargspec, typing.get_type_hints)
@@ -77,29 +77,29 @@ def _introspect(function: Callable[..., Any], tx: Tracer, args: Args, kwargs: Kw
     if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
         raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
     with UserErrors(tx, NameError, TypeError, ValueError):
-        found = function(real, **tx.as_python_keywords(kwargs))
-    return _introspection_result(found, tx)
+        result = function(real, **tx.as_python_keywords(kwargs))
+    return _introspection_result(result, tx)
 
 
 @functools.singledispatch
-def _introspection_result(found: Any, tx: Tracer) -> Variable:
+def _introspection_result(result: Any, tx: Tracer) -> Variable:
     """Return the variable of a result; containers are new."""
-    return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found, str(found))
+    return ConstantVariable(result) if is_literal(result) else tx.wrap_static(result, str(result))
 
 
 @_introspection_result.register(dict)
-def _dict_result(found: dict[str, Any], tx: Tracer) -> Variable:
-    return DictVariable.from_str_keys({name: _introspection_result(item, tx) for name, item in found.items()})
+def _dict_result(result: dict[str, Any], tx: Tracer) -> Variable:
+    return DictVariable.from_str_keys({name: _introspection_result(item, tx) for name, item in result.items()})
 
 
 @_introspection_result.register(tuple)
-def _tuple_result(found: tuple[Any, ...], tx: Tracer) -> Variable:
-    return TupleVariable([_introspection_result(item, tx) for item in found], type(found))
+def _tuple_result(result: tuple[Any, ...], tx: Tracer) -> Variable:
+    return TupleVariable([_introspection_result(item, tx) for item in result], type(result))
 
 
 @_introspection_result.register(list)
-def _list_result(found: list[Any], tx: Tracer) -> Variable:
-    return ListVariable([_introspection_result(item, tx) for item in found])
+def _list_result(result: list[Any], tx: Tracer) -> Variable:
+    return ListVariable([_introspection_result(item, tx) for item in result])
 
 
 @register_bound_rule(dataclasses.fields)

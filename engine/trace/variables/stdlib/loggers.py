@@ -9,7 +9,6 @@ import logging
 import sys
 from typing import Any
 
-from engine.bytecode.source_positions import span_of
 from engine.frame_code.codegen_runtime.warnings_logging import log_at_line
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
@@ -57,7 +56,7 @@ class LoggerVariable(FixedObjectVariable):
         if own is not None and is_literal(own):
             return tx.wrap(own, AttrSource(self.source, name))
         added = find_in_class(type(self.real_object), name)
-        if own is None and added is not None and type(added[1]) is functools._lru_cache_wrapper:
+        if own is None and added is not None and type(added.raw) is functools._lru_cache_wrapper:
             return BoundMethodVariable(self, wrap_entry(tx, added, name))
         return BuiltinMethodVariable(self, name)
 
@@ -83,20 +82,19 @@ class LoggerVariable(FixedObjectVariable):
             if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
                 raise Unsupported("logging", f"{realize(tx, value).describe()} is logged")
         frame = tx.frame
-        line = span_of(frame.code, frame.op.offset).line
-        where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), ConstantVariable(frame.code.co_name)]
-        words = f"{logging.getLevelName(level).lower()} is logged: {args[0].describe()}"
-        return record_call(tx, words, log_at_line, [self, ConstantVariable(level), *where, *args])
+        location = map(ConstantVariable, (frame.code.co_filename, frame.line, frame.code.co_name))
+        description = f"{logging.getLevelName(level).lower()} is logged: {args[0].describe()}"
+        return record_call(tx, description, log_at_line, [self, ConstantVariable(level), *location, *args])
 
     def _is_enabled(self, tx: Tracer, args: Args) -> bool:
-        wanted = realize(tx, args[0]).as_python_constant(tx)
+        level = realize(tx, args[0]).as_python_constant(tx)
         why = "a level of logging decided what was traced"
         for owner, name in ((self.source, "disabled"), (AttrSource(self.source, "manager"), "disable")):
             real = self.real_object if name == "disabled" else self.real_object.manager
             tx.guard(EqualsMatch, AttrSource(owner, name), getattr(real, name), why=why)
-        if self.real_object.disabled or self.real_object.manager.disable >= wanted:
+        if self.real_object.disabled or self.real_object.manager.disable >= level:
             return False
-        return bool(wanted >= self._level(tx))
+        return bool(level >= self._level(tx))
 
     def _level(self, tx: Tracer) -> int:
         source, real = self.source, self.real_object
@@ -139,7 +137,7 @@ register_subclass_builder(12, logging.Logger)(guarded_builder(LoggerVariable, "a
 def _get_logger(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = tx.as_python_constants([*args, *kwargs.values()])
     with contextlib.suppress(KeyError):
-        known = logging.root if not names or names[0] is None else logging.root.manager.loggerDict[names[0]]
-        if isinstance(known, logging.Logger):
-            return tx.wrap_static(known, f"logger {known.name}")
+        existing = logging.root if not names or names[0] is None else logging.root.manager.loggerDict[names[0]]
+        if isinstance(existing, logging.Logger):
+            return tx.wrap_static(existing, f"logger {existing.name}")
     raise Unsupported("logging", "logging.getLogger is called for the first time")

@@ -72,24 +72,24 @@ def _convert_symbol(of: SymNodeVariable, tx: Tracer, kind: type) -> Variable:
 def _convert_object(of: UserDefinedObjectVariable, tx: Tracer, kind: type) -> Variable:
     name = f"__{kind.__name__}__"
     also = ("__float__", "__index__") if kind is complex else ("__index__",)
-    found = next((n for n in (name, *also) if of.lookup_special_method(tx, n) is not None), None)
-    if kind is int and found is None and of.lookup_special_method(tx, "__trunc__") is not None:
+    defined = next((n for n in (name, *also) if of.lookup_special_method(tx, n) is not None), None)
+    if kind is int and defined is None and of.lookup_special_method(tx, "__trunc__") is not None:
         raise Unsupported("warning", "int() by __trunc__, which warns")
-    return _checked_number(tx, kind, of, found or name)
+    return _checked_number(tx, kind, of, defined or name)
 
 
 def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name: str) -> Variable:
     """Call ``__int__`` or similar and check the type of its result."""
-    made = of.call_special_method(tx, name, [])
-    wanted: Any = {"__index__": int, "__float__": float}.get(name, kind)
-    if not issubclass(made.python_type(), wanted):
+    number = of.call_special_method(tx, name, [])
+    result_type: Any = {"__index__": int, "__float__": float}.get(name, kind)
+    if not issubclass(number.python_type(), result_type):
         owner = f"{of.cls.__name__}." if name == "__float__" else ""
-        tx.raise_type_error(f"{owner}{name} returned non-{wanted.__name__} (type {made.python_type().__name__})")
-    if wanted is not kind:
-        return realize(tx, tx.wrap_static(kind).call(tx, [made], {}))
-    if made.python_type() is not kind and not made.is_graph_value:
+        tx.raise_type_error(f"{owner}{name} returned non-{result_type.__name__} (type {number.python_type().__name__})")
+    if result_type is not kind:
+        return realize(tx, tx.wrap_static(kind).call(tx, [number], {}))
+    if number.python_type() is not kind and not number.is_graph_value:
         raise Unsupported("warning", f"{kind.__name__}() by {name}, which raises a warning")
-    return made
+    return number
 
 
 @register_bound_rule(torch.sym_not)
@@ -102,10 +102,10 @@ def _sym_not(tx: Tracer, a: Variable) -> Variable:
 @register_bound_rule(bool)
 def _bool(tx: Tracer, of: Variable = FALSE) -> Variable:
     if of.fake is not None and config.capture_scalar_outputs and of.fake.numel() == 1:
-        whole = (
+        boolean_tensor = (
             of if of.fake.dtype is torch.bool else realize(tx, arithmetic.compare_op(tx, "!=", of, ConstantVariable(0)))
         )
-        return whole.call_method(tx, "item", [], {})
+        return boolean_tensor.call_method(tx, "item", [], {})
     return ConstantVariable(of.is_truthy(tx))
 
 
@@ -113,8 +113,8 @@ def _bool(tx: Tracer, of: Variable = FALSE) -> Variable:
 def _pow(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) == 2:
         return arithmetic.binary_op(tx, "**", args[0], args[1])
-    made = args and realize(tx, args[0]).call_user_method(tx, "__pow__", [*args[1:], *kwargs.values()])
-    return made or arithmetic.fold_constant_call(tx, pow, args, kwargs)
+    power = args and realize(tx, args[0]).call_user_method(tx, "__pow__", [*args[1:], *kwargs.values()])
+    return power or arithmetic.fold_constant_call(tx, pow, args, kwargs)
 
 
 @register_rule(divmod)
@@ -125,9 +125,9 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if left.is_constant and right.is_constant:
         return tx.fold_constant(divmod, left.constant, right.constant)
     if left.is_user_object or right.is_user_object:
-        found: Variable = arithmetic.call_operator_methods(tx, DIVMOD, left, right)
-        if found is not NotImplemented:
-            return found
+        result: Variable = arithmetic.call_operator_methods(tx, DIVMOD, left, right)
+        if result is not NotImplemented:
+            return result
         raise Unsupported("builtin-arguments", f"divmod() of {left.describe()} and {right.describe()}")
     if left.fake is not None or right.fake is not None:
         kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"
@@ -142,8 +142,8 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         tx.raise_type_error(f"type {of.python_type().__name__} doesn't define __round__ method")
     if of.fake is not None:
         return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
-    if (made := of.call_user_method(tx, "__round__", args[1:])) is not None:
-        return made
+    if (rounded := of.call_user_method(tx, "__round__", args[1:])) is not None:
+        return rounded
     if of.is_symbolic and of.python_type() is float and not kwargs:
         return emit_node(
             tx,
@@ -158,8 +158,8 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_bound_rule(hash)
 def _hash(tx: Tracer, of: Variable) -> Variable:
-    if (made := of.call_user_method(tx, "__hash__", [])) is not None:
-        return made
+    if (user_hash := of.call_user_method(tx, "__hash__", [])) is not None:
+        return user_hash
     if of.python_type().__hash__ is None:
         tx.raise_error(TypeError, f"unhashable type: '{type_name(of.python_type())}'", is_exact=False)
     if of.is_constant or of.sequence_contents is of or of.python_type() is frozenset:

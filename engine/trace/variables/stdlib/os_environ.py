@@ -21,18 +21,18 @@ class OsEnvironVariable(RealObjectVariable):
     def _read(self, tx: Tracer, key: Variable) -> str | None:
         name = key.as_python_constant(tx)
         source = DictGetSource(ConstantSource(os.environ, "os.environ"), name)
-        found = os.environ.get(name)
+        setting = os.environ.get(name)
         cause = tx.guard_cause("an environment variable decided what was traced")
         tx.guards.add(
-            IdMatch(source, MISSING, cause=cause) if found is None else EqualsMatch(source, found, cause=cause)
+            IdMatch(source, MISSING, cause=cause) if setting is None else EqualsMatch(source, setting, cause=cause)
         )
-        return found
+        return setting
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        found = self._read(tx, key)
-        if found is None:
+        setting = self._read(tx, key)
+        if setting is None:
             raise tx.make_user_exception(KeyError(key.as_python_constant(tx)))
-        return ConstantVariable(found)
+        return ConstantVariable(setting)
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         return self._read(tx, item) is not None
@@ -43,9 +43,9 @@ class OsEnvironVariable(RealObjectVariable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "get":
             raise self.unsupported_method(name)
-        found = self._read(tx, realize(tx, args[0]))
-        if found is not None:
-            return ConstantVariable(found)
+        setting = self._read(tx, realize(tx, args[0]))
+        if setting is not None:
+            return ConstantVariable(setting)
         return args[1] if len(args) > 1 else kwargs.get("default", NONE)
 
 

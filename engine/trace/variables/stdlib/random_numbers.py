@@ -74,9 +74,9 @@ class RandomVariable(Variable):
         if name not in _NUMBER_METHODS:
             raise self.unsupported_method(name)
         values = tx.as_python_constants(args)
-        words = tx.as_python_keywords(kwargs)
+        keywords = tx.as_python_keywords(kwargs)
         tx.side_effects.record_mutation(self)
-        return tx.fold_constant(getattr(self.known_generator, name), *values, **words)
+        return tx.fold_constant(getattr(self.known_generator, name), *values, **keywords)
 
     def _guard_state(self, tx: Tracer) -> None:
         """Guard the state of the generator and copy it."""
@@ -121,10 +121,10 @@ class RandomVariable(Variable):
         """Choose items by sampling their positions."""
         pool = list(sequence_items(tx, args[0]))
         values = tx.as_python_constants(args[1:])
-        words = tx.as_python_keywords(kwargs)
+        keywords = tx.as_python_keywords(kwargs)
         tx.side_effects.record_mutation(self)
         with UserErrors(tx, IndexError, TypeError, ValueError):
-            chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **words)
+            chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **keywords)
         return pool[chosen] if name == "choice" else ListVariable([pool[n] for n in chosen])
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -155,21 +155,22 @@ def draw_number(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs,
     """
     if of.source is None or tx.in_subgraph():
         raise _not_replayable(name)
-    given, words = [realize(tx, a).constant for a in args], {k: realize(tx, a).constant for k, a in kwargs.items()}
-    numbers = [*given, *words.values()]
+    constants = [realize(tx, a).constant for a in args]
+    keywords = {k: realize(tx, a).constant for k, a in kwargs.items()}
+    numbers = [*constants, *keywords.values()]
     if not all(type(n) in (int, float) and abs(n) < _MAX_INTEGER for n in numbers):
         raise _not_replayable(name)
     try:
-        tried = getattr(example, name)(*given, **words)
+        sample = getattr(example, name)(*constants, **keywords)
     except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
         raise _not_replayable(name) from error
-    if type(tried) not in _DTYPES or abs(tried) >= _MAX_INTEGER:
+    if type(sample) not in _DTYPES or abs(sample) >= _MAX_INTEGER:
         raise _not_replayable(name)
     source = RandomDrawSource(
-        of.source, tx.random_state.input_count, name, tuple(given), tuple(words.items()), _DTYPES[type(tried)]
+        of.source, tx.random_state.input_count, name, tuple(constants), tuple(keywords.items()), _DTYPES[type(sample)]
     )
     fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=source.dtype, device="cpu"), [], {})
-    node = tx.graph.placeholder(source, fake, torch.tensor(tried, dtype=source.dtype))
+    node = tx.graph.placeholder(source, fake, torch.tensor(sample, dtype=source.dtype))
     try:
         number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
     except Unsupported:  # the backend does not support unbacked numbers
@@ -188,9 +189,9 @@ _MAX_INTEGER = 2**62
 
 def random_with_state(state: Any) -> random.Random:
     """Create a generator with this state."""
-    made = random.Random()  # noqa: S311 - the user's code creates this generator
-    made.setstate(state)
-    return made
+    generator = random.Random()  # noqa: S311 - the user's code creates this generator
+    generator.setstate(state)
+    return generator
 
 
 register_builder(random.Random)(guarded_builder(RandomVariable, "random numbers are generated from it", by_type=True))

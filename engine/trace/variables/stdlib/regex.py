@@ -22,26 +22,26 @@ class RegexPatternVariable(VariableWithMethods, ConstantVariable):
         match name:
             case "finditer":
                 values = tx.as_python_constants(args)
-                words = tx.as_python_keywords(kwargs)
-                found = [tx.from_python(m) for m in self.value.finditer(*values, **words)]
-                return SequenceIteratorVariable(found, type(re.finditer("", "")))
+                keywords = tx.as_python_keywords(kwargs)
+                matches = [tx.from_python(m) for m in self.value.finditer(*values, **keywords)]
+                return SequenceIteratorVariable(matches, type(re.finditer("", "")))
             case "sub" | "subn":
                 return self._substitute(tx, name, args, kwargs)
         return super().call_method(tx, name, args, kwargs)
 
     def _substitute(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        words = dict(kwargs)
-        replacement = realize(tx, args[0] if args else words.pop("repl"))
+        remaining_kwargs = dict(kwargs)
+        replacement = realize(tx, args[0] if args else remaining_kwargs.pop("repl"))
         values = tx.as_python_constants(args[1:])
-        rest = tx.as_python_keywords(words)
+        keywords = tx.as_python_keywords(remaining_kwargs)
         if replacement.is_constant:
-            return tx.fold_constant(getattr(self.value, name), replacement.constant, *values, **rest)
+            return tx.fold_constant(getattr(self.value, name), replacement.constant, *values, **keywords)
 
         def replace(match: re.Match[Any]) -> Any:
             return realize(tx, replacement.call(tx, [tx.from_python(match)], {})).as_python_constant(tx)
 
         # Exceptions of the replacement function are tracer exceptions and pass through.
-        return tx.from_python(getattr(self.value, name)(replace, *values, **rest))
+        return tx.from_python(getattr(self.value, name)(replace, *values, **keywords))
 
 
 register_builder(re.Pattern)(guarded_builder(RegexPatternVariable, "the pattern {0.pattern!r} was used"))

@@ -20,8 +20,8 @@ from engine.trace.variables.tensors.tensor import TensorMethodVariable
 
 @register_rule(print)
 def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    shown = (type_name(a.python_type()) if is_formatted_later(a) else realize(tx, a).describe() for a in args)
-    raise Unsupported("print", f"print({', '.join(shown)})")
+    descriptions = (type_name(a.python_type()) if is_formatted_later(a) else realize(tx, a).describe() for a in args)
+    raise Unsupported("print", f"print({', '.join(descriptions)})")
 
 
 @register_table(register_rule, {str: "__str__", repr: "__repr__"})
@@ -30,8 +30,8 @@ def _text_of(fn: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Vari
         return ConstantVariable("")
     of = realize(tx, args[0])
     if isinstance(of, UserDefinedObjectVariable):
-        found = find_in_class(of.python_type(), name)
-        if found is not None and found[0] is not object:
+        entry = find_in_class(of.python_type(), name)
+        if entry is not None and entry.owner is not object:
             return of.call_special_method(tx, name, [])
         if name == "__str__" and of.lookup_special_method(tx, "__repr__") is not None:
             return of.call_special_method(tx, "__repr__", [])
@@ -55,8 +55,8 @@ def _text_of(fn: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Vari
 def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     spec = realize(tx, args[1]) if len(args) > 1 else ConstantVariable("")
-    if (made := of.call_user_method(tx, "__format__", [spec])) is not None:
-        return made
+    if (formatted := of.call_user_method(tx, "__format__", [spec])) is not None:
+        return formatted
     is_formatted_by_value = of.is_constant or of.is_graph_value
     method: Any = of.python_type().__format__
     if not is_formatted_by_value and method is object.__format__:
@@ -69,5 +69,5 @@ def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(bytes)
 def _bytes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    made = realize(tx, args[0]).call_user_method(tx, "__bytes__", []) if args else None
-    return made or arithmetic.fold_constant_call(tx, bytes, args, kwargs)
+    by_method = realize(tx, args[0]).call_user_method(tx, "__bytes__", []) if args else None
+    return by_method or arithmetic.fold_constant_call(tx, bytes, args, kwargs)

@@ -83,19 +83,19 @@ class ContextVarVariable(VariableWithMethods, RealObjectVariable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "get" or len(args) > 1 or kwargs:
             raise Unsupported("context-variable", f"ContextVar.{name} is called")
-        found = self._read(tx, is_default=False) or (args[0] if args else self._read(tx, is_default=True))
-        if found is None:
+        content = self._read(tx, is_default=False) or (args[0] if args else self._read(tx, is_default=True))
+        if content is None:
             raise UserException(ExceptionVariable(LookupError, [self]))
-        return found
+        return content
 
     def _read(self, tx: Tracer, *, is_default: bool) -> Variable | None:
         """Return the value or the default; None if there is none."""
         assert self.source is not None
-        at = ContextVarSource(self.source, is_default)
-        found = at.read(self.real_object)
-        if found is not MISSING:
-            return tx.wrap(found, at)
-        tx.guard(IdMatch, at, MISSING, why="the context variable was not set")
+        source = ContextVarSource(self.source, is_default)
+        real = source.read(self.real_object)
+        if real is not MISSING:
+            return tx.wrap(real, source)
+        tx.guard(IdMatch, source, MISSING, why="the context variable was not set")
         return None
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from engine.bytecode.source_positions import span_of
 from engine.frame_code.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
@@ -45,14 +44,14 @@ def _warn(
         raise Unsupported("warning", f"warnings.warn({message.describe()}) is called")
     level = 1 if stacklevel is None else int(stacklevel.as_python_constant(tx))
     _guard_warnings_do_not_raise(tx)
-    words = f"a {cls.__name__} is issued: {message.describe()}"
-    given = [message, tx.wrap_static(cls)]
+    description = f"a {cls.__name__} is issued: {message.describe()}"
+    arguments = [message, tx.wrap_static(cls)]
     if level > len(tx.call_stack.frames):
-        return record_call(tx, words, warn_at_caller, [*given, ConstantVariable(level - len(tx.call_stack.frames))])
+        levels_above_root = ConstantVariable(level - len(tx.call_stack.frames))
+        return record_call(tx, description, warn_at_caller, [*arguments, levels_above_root])
     frame = tx.call_stack.frames[-max(level, 1)]
-    line = span_of(frame.code, frame.op.offset).line
-    where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), GlobalsDictVariable(frame.globals)]
-    return record_call(tx, words, warn_at_line, [*given, *where])
+    location = [*map(ConstantVariable, (frame.code.co_filename, frame.line)), GlobalsDictVariable(frame.globals)]
+    return record_call(tx, description, warn_at_line, [*arguments, *location])
 
 
 def _guard_warnings_do_not_raise(tx: Tracer) -> None:
@@ -88,14 +87,14 @@ class CatchWarningsVariable(VariableWithMethods):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
             return super().call_method(tx, name, args, kwargs)
-        rest: Args = [NONE, NONE, NONE] if name == "__exit__" else []
+        exit_arguments: Args = [NONE, NONE, NONE] if name == "__exit__" else []
         silenced = tx.state_of(_WarningFilters).silenced
-        if rest:
+        if exit_arguments:
             silenced.pop()
         else:
             silenced.append(silenced[-1])
-        words = f"catch_warnings is {'left' if rest else 'entered'}"
-        return record_call(tx, words, vars(warnings.catch_warnings)[name], [self, *rest])
+        description = f"catch_warnings is {'left' if exit_arguments else 'entered'}"
+        return record_call(tx, description, vars(warnings.catch_warnings)[name], [self, *exit_arguments])
 
     def child_variables(self) -> list[Variable]:
         return list(self.kwargs.values())
@@ -106,8 +105,8 @@ class CatchWarningsVariable(VariableWithMethods):
 
 @register_rule(warnings.catch_warnings)
 def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    words = tx.as_python_keywords(kwargs)
-    if args or words.get("action") == "error" or words.get("module") is not None or words.get("record"):
+    keywords = tx.as_python_keywords(kwargs)
+    if args or keywords.get("action") == "error" or keywords.get("module") is not None or keywords.get("record"):
         raise Unsupported(
             "warning", "warnings.catch_warnings records warnings, turns them into errors, or is used with a module"
         )

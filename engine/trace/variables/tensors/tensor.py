@@ -128,9 +128,9 @@ def find_member(tx: Tracer, tensor: TensorVariable, name: str) -> Variable | Non
         return ConstantVariable(found) if own is None else own
     cls = tensor.python_type()
     entry = find_in_class(cls, name)
-    if entry is None or entry[0] is torch.Tensor or not issubclass(entry[0], torch.Tensor):
+    if entry is None or entry.owner is torch.Tensor or not issubclass(entry.owner, torch.Tensor):
         return None
-    return bind_attribute(tx, cls, entry[0], name, entry[1], tensor)
+    return bind_attribute(tx, cls, entry.owner, name, entry.raw, tensor)
 
 
 _COMPILER_MARK_PREFIXES = ("_dynamo", "_engine")

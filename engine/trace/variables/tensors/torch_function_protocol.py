@@ -107,10 +107,10 @@ class TensorWithTFOverrideVariable(TensorVariable):
         if own is not None:
             return own
         found = find_in_class(self.cls, name)
-        if found is not None and not found[0].__module__.startswith("torch."):
-            return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        if found is not None and not found.owner.__module__.startswith("torch."):
+            return bind_attribute(tx, self.cls, found.owner, name, found.raw, self)
         self._guard_from_torch(tx, name)
-        if found is not None and not callable(found[1]) and name not in ("__dict__", "__module__", "__doc__"):
+        if found is not None and not callable(found.raw) and name not in ("__dict__", "__module__", "__doc__"):
             by_protocol = dispatch_torch_function(tx, "get_attr", name, [self], {})
             if by_protocol is not None:
                 return by_protocol
@@ -118,7 +118,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         found = find_in_class(self.cls, name)
-        if name in self.attr_writes or (found is not None and not found[0].__module__.startswith("torch.")):
+        if name in self.attr_writes or (found is not None and not found.owner.__module__.startswith("torch.")):
             return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         self._guard_from_torch(tx, name)
         by_protocol = dispatch_torch_function(tx, "call_method", name, [self, *args], kwargs)
@@ -127,16 +127,16 @@ class TensorWithTFOverrideVariable(TensorVariable):
     def _guard_from_torch(self, tx: Tracer, name: str) -> None:
         """Guard that no user class gets this attribute, which is torch's own now or missing."""
         found = find_in_class(self.cls, name)
-        guard_not_shadowed_in_mro(tx, self.cls, torch.Tensor if found is None else found[0], name)
+        guard_not_shadowed_in_mro(tx, self.cls, torch.Tensor if found is None else found.owner, name)
 
     def length(self, tx: Tracer) -> Variable:
         found = find_in_class(self.cls, "__len__")
-        is_own = found is not None and not found[0].__module__.startswith("torch.")
+        is_own = found is not None and not found.owner.__module__.startswith("torch.")
         return self.call_method(tx, "__len__", [], {}) if is_own else super().length(tx)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         found = find_in_class(self.cls, name)
-        if found is not None and isinstance(found[1], property):
+        if found is not None and isinstance(found.raw, property):
             raise Unsupported("tensor-attribute", f"the attribute {name!r} of a tensor is set")
         super().set_attr(tx, name, value)
 
@@ -245,7 +245,7 @@ def call_torch_function_handlers(
             return found
     for kind in kinds:
         entry = find_in_class(kind.python_type(), "__torch_function__")
-        bound_to = kind if entry is not None and isinstance(entry[1], types.FunctionType) else None
+        bound_to = kind if entry is not None and isinstance(entry.raw, types.FunctionType) else None
         method = class_attribute(tx, kind.python_type(), "__torch_function__", bound_to)
         assert method is not None
         found = realize(tx, realize(tx, method).call(tx, list(given), {}))
@@ -401,7 +401,7 @@ def as_subclass_variable(tx: Tracer, value: Variable, cls: type) -> Variable:
 def _uses_tensor_new(cls: type) -> bool:
     """Return True if the class inherits ``torch.Tensor.__new__``, which aliases its argument."""
     own = find_in_class(cls, "__new__")
-    return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, TensorBase)
+    return issubclass(cls, torch.Tensor) and own is not None and own.owner in (torch.Tensor, TensorBase)
 
 
 @register_constructor(60, lambda cls: issubclass(cls, torch.Tensor) and cls is not torch.Tensor)
