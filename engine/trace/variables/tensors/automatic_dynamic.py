@@ -67,19 +67,19 @@ def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None
     """Create a symbol for an int or float that changes between calls; None for a constant."""
     low, high = listed_range(source.expr, tx.options.dynamic_ranges)
     check_in_range(source, real, low, high)
-    why = _dynamic_number_reason(tx, real, source)
+    reason = _dynamic_number_reason(tx, real, source)
     # sympy represents neither infinity nor the sign of zero
     is_negative_zero = real == 0 and math.copysign(1, real) < 0
     fits = abs(real) <= _MAX_FLOAT and not is_negative_zero if type(real) is float else -(2**63) <= real < 2**63
-    if not why or not fits:
+    if not reason or not fits:
         return None
     env = tx.symbols.shape_env
     symbol: Any = env.create_unspecified_symbol(real, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
-    made = make(symbol, hint=real, source=source)
-    if PYTHON_TYPES.get(type(made)) is None:
+    number = make(symbol, hint=real, source=source)
+    if PYTHON_TYPES.get(type(number)) is None:
         return None
-    tx.symbols.symbol_reasons[symbol] = why
+    tx.symbols.symbol_reasons[symbol] = reason
     tx.guard_type(
         real, source, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
     )
@@ -87,7 +87,7 @@ def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None
         _guard_range(tx, symbol, source, -_MAX_FLOAT, _MAX_FLOAT, "symbols must be finite")
     else:
         _guard_range(tx, symbol, source, low, high, "the user gave it a range")
-    value = SymNodeVariable(tx.graph.placeholder(source, made, real), made)
+    value = SymNodeVariable(tx.graph.placeholder(source, number, real), number)
     value.source, value.symbol = source, symbol
     tx.symbols.symbolic_input_scalars.append(value)
     return value
@@ -127,13 +127,13 @@ def _automatic_dynamic_dims(tx: Tracer, source: Source) -> frozenset[int]:
     seen = tx.request.dynamic_dims.get(source.expr, frozenset())
     if any(ALL_NUMBERS in tx.request.dynamic_dims.get(link.expr, ()) for link in source.chain()):
         seen |= {-1}
-    upcoming = next((link for link in source.chain() if isinstance(link, IteratorItemSource)), None)
-    if upcoming is None:
+    next_item = next((link for link in source.chain() if isinstance(link, IteratorItemSource)), None)
+    if next_item is None:
         return seen
-    items = f"{iterator_state_source(upcoming.base).expr}[1][0]["
-    below = f"]{source.expr.removeprefix(upcoming.expr)}"
-    alike = (d for expr, d in tx.request.dynamic_dims.items() if expr.startswith(items) and expr.endswith(below))
-    return seen.union(*alike)
+    prefix = f"{iterator_state_source(next_item.base).expr}[1][0]["
+    suffix = f"]{source.expr.removeprefix(next_item.expr)}"
+    dims = (d for expr, d in tx.request.dynamic_dims.items() if expr.startswith(prefix) and expr.endswith(suffix))
+    return seen.union(*dims)
 
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, source: Source) -> StatelessSymbolicContext[Any, Any] | None:
@@ -175,14 +175,14 @@ def _inner_dim_reasons(
     Inner tensors with the outer shape vary with it. Those of a parameter stay static under ``dynamic=True``,
     like other parameters.
     """
-    why = outer | (
+    own_reasons = outer | (
         _dynamic_dim_reasons(tx, tensor, source) if not is_parameter or tx.options.dynamic is not True else {}
     )
-    found = {source: why}
+    reasons = {source: own_reasons}
     for name, part in inner_tensors(tensor):
-        alike = why if part.shape == tensor.shape else {}
-        found |= _inner_dim_reasons(tx, part, AttrSource(source, name), alike, is_parameter)
-    return found
+        reasons_of_outer = own_reasons if part.shape == tensor.shape else {}
+        reasons |= _inner_dim_reasons(tx, part, AttrSource(source, name), reasons_of_outer, is_parameter)
+    return reasons
 
 
 def unify_inner_shapes(fake: Any, real: Any) -> None:
@@ -238,10 +238,10 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, source: Source, dim: i
 
 def _dim_constraints(tx: Tracer, tensor: torch.Tensor, source: Source, dims: Mapping[int, str]) -> list[Any]:
     """Return the bounds from ``mark_dynamic`` or ``dynamic_shapes`` per dimension."""
-    given = {**size_ranges(tx, tensor, source), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
+    ranges = {**size_ranges(tx, tensor, source), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
 
     def bound(dim: int) -> Any:
-        low, high = given.get(dim, (None, None)) if dim in dims else (None, None)
+        low, high = ranges.get(dim, (None, None)) if dim in dims else (None, None)
         size = tensor.shape[dim]
         if (low is None and high is None) or not (low or 0) <= size <= (size if high is None else high):
             return None

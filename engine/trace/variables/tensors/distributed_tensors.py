@@ -35,15 +35,15 @@ def _emit_with_constants(
     if tensor.fake is None:
         raise Unsupported("distributed", f"DTensor.{name} is called on a {tensor.describe()}")
     values = [constant_or_group(tx, a) for a in args]
-    words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
-    if "async_op" in words:  # the graph orders its nodes itself and waits for data where it is used
-        words["async_op"] = False
-    shown = {str(n): v for n, v in enumerate(values)} | words
+    keywords = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
+    if "async_op" in keywords:  # the graph orders its nodes itself and waits for data where it is used
+        keywords["async_op"] = False
+    shown_arguments = {str(n): v for n, v in enumerate(values)} | keywords
 
     def call(tensor: torch.Tensor) -> Any:
-        return run(tensor, *values, **words)
+        return run(tensor, *values, **keywords)
 
-    return emit_node(tx, "call_function", GraphCallable(name, call, arguments=shown), [tensor])
+    return emit_node(tx, "call_function", GraphCallable(name, call, arguments=shown_arguments), [tensor])
 
 
 def _register_method(name: str) -> None:
@@ -81,9 +81,9 @@ SUBCLASS_MEMBER_RULES[(_CLASS_MODULE, "DTensor", "_local_tensor")] = SubclassMem
 def _from_local(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     from torch.distributed.tensor import DTensor
 
-    given = dict(kwargs)
-    tensor = args[0] if args else given.pop("local_tensor")
-    return _emit_with_constants(tx, "from_local", DTensor.from_local, tensor, args[1:], given)
+    keywords = dict(kwargs)
+    tensor = args[0] if args else keywords.pop("local_tensor")
+    return _emit_with_constants(tx, "from_local", DTensor.from_local, tensor, args[1:], keywords)
 
 
 @register_rule_by_name(("torch.distributed.tensor.experimental", "local_map"))
@@ -91,13 +91,13 @@ def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``local_map(func, ...)``: the returned function is inlined with these placements."""
     module: Any = lazily_loaded.local_map_module
     parameters = inspect.signature(module.local_map).parameters
-    given = dict(zip(parameters, args, strict=False)) | kwargs
-    wanted = [
+    arguments = dict(zip(parameters, args, strict=False)) | kwargs
+    names = [
         "spmd_types" if n == "enable_spmd_types" else n  # new in torch 2.14, under two names
         for n, p in inspect.signature(module._local_map_wrapped).parameters.items()
         if p.kind is p.POSITIONAL_OR_KEYWORD
     ]
-    if "func" not in given or given.keys() - set(wanted) or set(wanted) - set(parameters):
+    if "func" not in arguments or arguments.keys() - set(names) or set(names) - set(parameters):
         raise Unsupported("distributed", "local_map is called without a function")
-    taken = [given[n] if n in given else tx.from_python(parameters[n].default) for n in wanted]
-    return tx.wrap_static(functools.partial).call(tx, [tx.wrap_static(module._local_map_wrapped), *taken], {})
+    values = [arguments[n] if n in arguments else tx.from_python(parameters[n].default) for n in names]
+    return tx.wrap_static(functools.partial).call(tx, [tx.wrap_static(module._local_map_wrapped), *values], {})

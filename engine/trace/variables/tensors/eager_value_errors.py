@@ -40,8 +40,8 @@ def argument(
     tx: Tracer, args: list[Variable], kwargs: dict[str, Variable], position: int, name: str
 ) -> Variable | None:
     """Return an argument by position or name; None if the call lacks it, which torch reports."""
-    given = args[position] if position < len(args) else kwargs.get(name)
-    return None if given is None else realize(tx, given)
+    value = args[position] if position < len(args) else kwargs.get(name)
+    return None if value is None else realize(tx, value)
 
 
 def check_classes(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
@@ -88,11 +88,11 @@ def _register_contiguous_output(
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if check is not None:
             check(tx, args, kwargs)
-        found = emit_node(tx, "call_function", function, args, kwargs)
+        result = emit_node(tx, "call_function", function, args, kwargs)
         of = argument(tx, args, kwargs, 0, "input")
-        if found.fake is None or of is None or of.fake is None or not where(tx, of.fake):
-            return found
-        return found if found.fake.is_contiguous() else emit_node(tx, "call_method", "contiguous", [found])
+        if result.fake is None or of is None or of.fake is None or not where(tx, of.fake):
+            return result
+        return result if result.fake.is_contiguous() else emit_node(tx, "call_method", "contiguous", [result])
 
 
 def _uses_kernel_without_indices(tx: Tracer, fake: torch.Tensor) -> bool:

@@ -48,8 +48,8 @@ def index_tensor(tx: Tracer, of: TensorVariable, key: Variable) -> Variable:
             tx, "call_function", operator.getitem, [of, key], run=functools.partial(_under_vmap, operator.getitem)
         )
     # A mode must see the key unchanged.
-    found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
-    return emit_node(tx, "call_function", operator.getitem, [of, key]) if found is None else found
+    selected = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
+    return emit_node(tx, "call_function", operator.getitem, [of, key]) if selected is None else selected
 
 
 def assign_index(tx: Tracer, of: TensorVariable, key: Variable, value: Variable) -> None:
@@ -66,8 +66,8 @@ def assign_index(tx: Tracer, of: TensorVariable, key: Variable, value: Variable)
             run=functools.partial(_under_vmap, operator.setitem),
         )
         return
-    found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
-    target: list[Variable] = [of, key] if found is None else [found, ConstantVariable(Ellipsis)]
+    selected = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
+    target: list[Variable] = [of, key] if selected is None else [selected, ConstantVariable(Ellipsis)]
     emit_node(tx, "call_function", operator.setitem, [*target, value])
 
 
@@ -95,24 +95,24 @@ def index_by_select(tx: Tracer, of: TensorVariable, key: Variable) -> Variable |
         return None
     if (is_dependent and not config.capture_scalar_outputs) or not all(_is_select_or_slice(tx, p) for p in parts):
         return None
-    takes = sum(p.as_python_object() is not None and p.as_python_object() is not Ellipsis for p in parts)
-    found: Variable = of
+    num_dims_used = sum(p.as_python_object() is not None and p.as_python_object() is not Ellipsis for p in parts)
+    view: Variable = of
     dim = 0
     for part in parts:
         literal = part.as_python_object()
         if literal is Ellipsis:
-            dim += of.fake.dim() - takes
+            dim += of.fake.dim() - num_dims_used
         elif literal is None:
-            found = emit_node(tx, "call_method", "unsqueeze", [found, ConstantVariable(dim)])
+            view = emit_node(tx, "call_method", "unsqueeze", [view, ConstantVariable(dim)])
             dim += 1
         elif part.python_type() is slice:
-            whole = [SliceVariable([ConstantVariable(None)] * 3) for _ in range(dim)]
+            leading = [SliceVariable([ConstantVariable(None)] * 3) for _ in range(dim)]
             inside = SliceVariable([realize(tx, p).as_sizes(tx) for p in part.child_variables()])
-            found = emit_node(tx, "call_function", operator.getitem, [found, TupleVariable([*whole, inside])])
+            view = emit_node(tx, "call_function", operator.getitem, [view, TupleVariable([*leading, inside])])
             dim += 1
         else:
-            found = emit_node(tx, "call_function", _SELECT, [found, ConstantVariable(dim), part.as_sizes(tx)])
-    return found
+            view = emit_node(tx, "call_function", _SELECT, [view, ConstantVariable(dim), part.as_sizes(tx)])
+    return view
 
 
 def convert_index_arrays(tx: Tracer, key: Variable) -> Variable:

@@ -166,9 +166,9 @@ class NumpyNdarrayVariable(Variable):
         return _apply_operator(tx, op, self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        found = self._layout_attribute(tx, name)
-        if found is not None:
-            return found
+        attribute = self._layout_attribute(tx, name)
+        if attribute is not None:
+            return attribute
         if name in _VIEW_ATTRIBUTES:
             return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
         return builtin_attribute(tx, self, name)
@@ -244,13 +244,13 @@ def _functions_of(module: Any) -> dict[str, Callable[..., Any]]:
 def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
     """Return numpy functions that ``torch._numpy`` also has, by id."""
     ours = _torch_numpy()
-    found: dict[int, tuple[Any, Callable[..., Any]]] = {}
+    functions: dict[int, tuple[Any, Callable[..., Any]]] = {}
     for theirs, same in ((np, ours), (np.linalg, ours.linalg), (np.fft, ours.fft)):
-        known = _functions_of(same) | {"array": _stack_nested_arrays}
+        same_named = _functions_of(same) | {"array": _stack_nested_arrays}
         for name in _NOT_UNIQUE:
-            known.pop(name, None)
-        found.update({id(f): (f, known[name]) for name, f in _functions_of(theirs).items() if name in known})
-    return found
+            same_named.pop(name, None)
+        functions |= {id(f): (f, same_named[n]) for n, f in _functions_of(theirs).items() if n in same_named}
+    return functions
 
 
 def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -268,10 +268,10 @@ class NumpyFunctionVariable(FixedObjectVariable):
         return f"numpy.{self.real_object.__name__}"
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        known = _torch_numpy_functions().get(id(self.real_object))
-        if known is None:
+        torch_function = _torch_numpy_functions().get(id(self.real_object))
+        if torch_function is None:
             raise Unsupported("numpy-function", f"{self.describe()} is called")
-        return call_numpy(tx, self.real_object.__name__, self.real_object, known[1], list(args), kwargs)
+        return call_numpy(tx, self.real_object.__name__, self.real_object, torch_function[1], list(args), kwargs)
 
 
 @dataclass(frozen=True)
@@ -307,19 +307,19 @@ def call_numpy(
     for value in values:
         if value.fake is not None:
             tensor_to_numpy(value)  # raises Unsupported if numpy cannot read the tensor
-    known = _compute_constant(tx, name, numpys, lambda contents: unflatten_python(tree, iter(contents)), values)
-    if known is not None:
-        return known
+    constant = _compute_constant(tx, name, numpys, lambda contents: unflatten_python(tree, iter(contents)), values)
+    if constant is not None:
+        return constant
     leaves = [_Leaf(value, value.is_numpy_array) for value in values]
     models = [_probe_array(tx, leaf) for leaf in leaves]
-    given, words = unflatten_python(tree, iter(models))
+    probe_args, probe_kwargs = unflatten_python(tree, iter(models))
     try:
         with np.errstate(all="ignore"):
-            wanted = numpys(*given, **words)
+            expected = numpys(*probe_args, **probe_kwargs)
     except Exception as error:
         raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
-    if not leaves and not any(isinstance(part, np.ndarray) for part in tree_leaves(wanted)):
-        return non_array_result(tx, wanted)
+    if not leaves and not any(isinstance(part, np.ndarray) for part in tree_leaves(expected)):
+        return non_array_result(tx, expected)
     if name in ("allclose", "array_equal", "array_equiv"):
         raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
     if name in _COMPARISONS and not words:
@@ -329,7 +329,7 @@ def call_numpy(
         target = GraphCallable(f"numpy.{name}", runner)
         result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
-            return _wrap_result(tx, realize(tx, result), wanted, leaves, models)
+            return _wrap_result(tx, realize(tx, result), expected, leaves, models)
         except _ResultMismatch:
             if not any(leaf.is_array and leaf.value.dtype.kind in "iub" for leaf in leaves):
                 break
@@ -360,16 +360,16 @@ def _probe_array(tx: Tracer, of: _Leaf) -> Any:
     fake = of.operand.fake
     unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
     if unknown is not None:
-        found = Unsupported("dynamic-output", "numpy on an array whose size depends on data")
-        raise data_dependent_break(tx, unknown, found)
+        graph_break = Unsupported("dynamic-output", "numpy on an array whose size depends on data")
+        raise data_dependent_break(tx, unknown, graph_break)
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
         raise Unsupported("numpy-function", f"numpy is called on an array of more than {_MAX_PROBE_ELEMENTS} elements")
     tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
     if not of.is_array:
         return tensor
-    made = tensor.numpy()
-    return made[()] if of.value.is_scalar else made
+    array = tensor.numpy()
+    return array[()] if of.value.is_scalar else array
 
 
 def non_array_result(tx: Tracer, result: Any) -> Variable:
@@ -437,33 +437,33 @@ def _arrays_to_tensors(result: Any) -> Any:
     return getattr(result, "tensor", result)
 
 
-def _wrap_result(tx: Tracer, result: Variable, wanted: Any, leaves: list[_Leaf], models: list[Any]) -> Variable:
+def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf], models: list[Any]) -> Variable:
     """Wrap a result, if its metadata and aliasing match those of numpy's result."""
-    if isinstance(wanted, (tuple, list)):
+    if isinstance(expected, (tuple, list)):
         parts = result.argument_items()
-        if len(parts) != len(wanted):
+        if len(parts) != len(expected):
             raise _ResultMismatch
-        items = [_wrap_result(tx, realize(tx, r), w, leaves, models) for r, w in zip(parts, wanted, strict=True)]
-        return ListVariable(items) if type(wanted) is list else TupleVariable(items, type(wanted))
-    if not isinstance(wanted, (np.ndarray, np.generic)):
-        known = NotImplemented if result.fake is not None else result.as_python_object()
-        if known is NotImplemented or (wanted is not None and type(wanted) is not type(known)):
+        items = [_wrap_result(tx, realize(tx, r), w, leaves, models) for r, w in zip(parts, expected, strict=True)]
+        return ListVariable(items) if type(expected) is list else TupleVariable(items, type(expected))
+    if not isinstance(expected, (np.ndarray, np.generic)):
+        constant = NotImplemented if result.fake is not None else result.as_python_object()
+        if constant is NotImplemented or (expected is not None and type(expected) is not type(constant)):
             raise _ResultMismatch
-        return NONE if wanted is None else result
+        return NONE if expected is None else result
     array: Any = result
-    fake, is_scalar = result.fake, isinstance(wanted, np.generic)
+    fake, is_scalar = result.fake, isinstance(expected, np.generic)
     sizes = tuple(map(hint, fake.shape)) if fake is not None and all(map(has_hint, fake.shape)) else None
-    if sizes != wanted.shape or fake.device.type != "cpu" or _numpy_dtype(fake.dtype) != wanted.dtype:
+    if sizes != expected.shape or fake.device.type != "cpu" or _numpy_dtype(fake.dtype) != expected.dtype:
         raise _ResultMismatch
     for leaf, model in zip(leaves, models, strict=True):
         if not leaf.is_tensor:
             continue
-        if leaf.is_array and leaf.operand is result and wanted is model:
+        if leaf.is_array and leaf.operand is result and expected is model:
             return leaf.value  # type: ignore[no-any-return]
-        theirs = not is_scalar and np.shares_memory(wanted, np.asarray(model))
-        mine = fake.untyped_storage()._cdata == leaf.operand.fake.untyped_storage()._cdata
-        if theirs != mine and not is_scalar:
-            if theirs:
+        numpy_shares = not is_scalar and np.shares_memory(expected, np.asarray(model))
+        torch_shares = fake.untyped_storage()._cdata == leaf.operand.fake.untyped_storage()._cdata
+        if numpy_shares != torch_shares and not is_scalar:
+            if numpy_shares:
                 raise _ResultMismatch
             array = realize(tx, array.call_method(tx, "clone", [], {}))
     return NumpyNdarrayVariable(array, is_scalar=is_scalar)
@@ -506,11 +506,11 @@ def tensor_to_numpy(tensor: Any) -> Variable:
 @register_tensor_method("numpy")
 def _numpy(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``tensor.numpy()``; ``force=True`` detaches and moves to CPU first."""
-    found: Any = tensor
+    converted: Any = tensor
     if realize(tx, kwargs.get("force", ConstantVariable(False))).is_truthy(tx):
         for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
-            found = realize(tx, found.call_method(tx, method, [], {}))
-    return tensor_to_numpy(found)
+            converted = realize(tx, converted.call_method(tx, method, [], {}))
+    return tensor_to_numpy(converted)
 
 
 _PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -613,8 +613,8 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
         flat = torch.tensor(flat_content)
         return flat if shape == tuple(flat.shape) else flat.as_strided(shape, strides).clone()
 
-    made: Any = emit_node(tx, "call_function", GraphCallable("constant_array", make), [], run=make)
-    return made  # type: ignore[no-any-return]
+    tensor: Any = emit_node(tx, "call_function", GraphCallable("constant_array", make), [], run=make)
+    return tensor  # type: ignore[no-any-return]
 
 
 class ConstantNdarrayVariable(NumpyNdarrayVariable):
@@ -648,8 +648,8 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        found: np.dtype[Any] = self.array.dtype
-        return found
+        dtype: np.dtype[Any] = self.array.dtype
+        return dtype
 
     def describe(self) -> str:
         return f"array {self.dtype}[{', '.join(map(str, self.array.shape))}]"
@@ -680,8 +680,8 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name in ("tolist", "item") and self.storage.is_current:
-            given = tx.as_python_constants([realize(tx, a) for a in args])
-            return tx.fold_constant(getattr(self.array, name), *given)
+            constants = tx.as_python_constants([realize(tx, a) for a in args])
+            return tx.fold_constant(getattr(self.array, name), *constants)
         return super().call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -708,8 +708,8 @@ def _in_outermost_graph(tx: Tracer) -> contextlib.AbstractContextManager[None]:
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
-    found: int = array.__array_interface__["data"][0]
-    return found
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _base_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -722,12 +722,12 @@ def _compute_constant(
     tx: Tracer,
     name: str,
     function: Callable[..., Any],
-    place: Callable[[Sequence[Any]], tuple[Any, Any]],
+    fill: Callable[[Sequence[Any]], tuple[Any, Any]],
     leaves: Sequence[Any],
 ) -> Variable | None:
     """Compute a numpy call on constant arrays; None if the graph must compute it.
 
-    ``place`` substitutes contents for the placeholders in the arguments.
+    ``fill`` substitutes contents for the placeholders in the arguments.
 
     Raises:
         Unsupported: numpy raises or warns. All mutations are undone.
@@ -738,14 +738,14 @@ def _compute_constant(
         return None
     memories = list(dict.fromkeys(a.storage for a in leaves))
     if any(m.flat_tensor is not None for m in memories):
-        return _read_only_result(tx, function, place, leaves)
+        return _read_only_result(tx, function, fill, leaves)
     before = [m.base_array.copy(order="K") for m in memories]
     warned: list[str] = []
-    args, words = place([a.array for a in leaves])
+    args, keywords = fill([a.array for a in leaves])
     try:
         with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
-            result = function(*args, **words)
-        found = None if warned else _wrap_constant_result(tx, result, leaves)
+            result = function(*args, **keywords)
+        wrapped = None if warned else _wrap_constant_result(tx, result, leaves)
     except Unsupported:
         _restore(memories, before)
         raise
@@ -755,26 +755,26 @@ def _compute_constant(
     if warned:
         _restore(memories, before)
         raise Unsupported("numpy-function", f"numpy.{name} warns of a {warned[0]}")
-    changed = [m for m, was in zip(memories, before, strict=True) if m.base_array.tobytes("A") != was.tobytes("A")]
-    if found is None and changed:
+    changed = [m for m, old in zip(memories, before, strict=True) if m.base_array.tobytes("A") != old.tobytes("A")]
+    if wrapped is None and changed:
         _restore(memories, before)
         return None
     for memory in changed:
         tx.side_effects.record_mutation(memory)
-    return found
+    return wrapped
 
 
-def _read_only_result(tx: Tracer, function: Callable[..., Any], place: Any, leaves: Sequence[Any]) -> Variable | None:
+def _read_only_result(tx: Tracer, function: Callable[..., Any], fill: Any, leaves: Sequence[Any]) -> Variable | None:
     """Compute a read-only call with a scalar result on arrays in the graph; None for others."""
-    shown = []
+    views = []
     for leaf in leaves:
         view = leaf.array.view()
         view.flags.writeable = False
-        shown.append(view)
-    args, words = place(shown)
+        views.append(view)
+    args, keywords = fill(views)
     try:
         with np.errstate(all="raise"):
-            result = function(*args, **words)
+            result = function(*args, **keywords)
     except (ArithmeticError, ValueError, IndexError, TypeError):
         return None  # it mutates or raises: the graph must handle it
     return tx.from_python(result) if isinstance(result, np.generic) else None
@@ -798,8 +798,8 @@ def _wrap_constant_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Var
 def _wrap_array(tx: Tracer, result: np.ndarray[Any, Any], leaves: Sequence[Any]) -> Variable | None:
     same = next((a for a in leaves if a.array is result), None)
     if same is not None:
-        found: Variable = same
-        return found
+        argument: Variable = same
+        return argument
     root = _base_array(result)
     if type(result) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
         raise Unsupported("numpy-function", f"numpy returns a {type(result).__name__}")

@@ -38,19 +38,19 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
         return  # a conversion without effect: the tensor already has this data
     if data.fake is None or data is tensor or tx.in_subgraph():
         raise graph_break
-    mine, new = tensor.fake, data.fake
-    alike = mine.device == new.device and mine.layout == new.layout
-    if not alike or (mine._is_view() and mine.requires_grad) or mine.is_inference() or new.is_inference():
+    fake, new_fake = tensor.fake, data.fake
+    is_compatible = fake.device == new_fake.device and fake.layout == new_fake.layout
+    if not is_compatible or (fake._is_view() and fake.requires_grad) or fake.is_inference() or new_fake.is_inference():
         raise graph_break
     if any(v.python_type() not in (torch.Tensor, torch.nn.Parameter) for v in (tensor, data)):
         raise graph_break
-    if mine.requires_grad and not (new.dtype.is_floating_point or new.dtype.is_complex):
+    if fake.requires_grad and not (new_fake.dtype.is_floating_point or new_fake.dtype.is_complex):
         raise graph_break
     record_input_storages(tx)
     emit_effect(tx, _SET_DATA, (tensor.node(tx), data.node(tx)))
     tx.side_effects.mutation_count += 1
     with tx.symbols.fake_mode:
-        mine.data = new
+        fake.data = new_fake
     tensor.size_cache.clear()
     if tensor.source is not None and tensor not in tx.inputs.data_assigned_inputs:
         tx.inputs.data_assigned_inputs.append(tensor)
@@ -83,30 +83,30 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
     names = ("source", "storage_offset", "size", "stride")
     if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]) or tx.in_subgraph():
         raise graph_break
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if len(given) not in (0, 1, 4):
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    if len(arguments) not in (0, 1, 4):
         raise graph_break
-    source = realize(tx, given["source"]) if given else None
+    source = realize(tx, arguments["source"]) if arguments else None
     storage = source if isinstance(source, UntypedStorageVariable) else None
     by_storage = storage is not None
     other: Any = source if storage is None else storage.current_tensor()
     if other is not None and other.fake is None:
         raise graph_break
-    concerned: list[Any] = [tensor] if other is None else [tensor, other]
+    tensors: list[Any] = [tensor] if other is None else [tensor, other]
     if (
         tensor.source is not None
-        or any(v.python_type() is not torch.Tensor or v.fake.is_inference() for v in concerned[: 1 + (not by_storage)])
-        or any(v.fake.requires_grad for v in concerned[: 1 + (not by_storage)])
-        or any(v.fake.dtype != tensor.fake.dtype or v.fake.device != tensor.fake.device for v in concerned)
+        or any(v.python_type() is not torch.Tensor or v.fake.is_inference() for v in tensors[: 1 + (not by_storage)])
+        or any(v.fake.requires_grad for v in tensors[: 1 + (not by_storage)])
+        or any(v.fake.dtype != tensor.fake.dtype or v.fake.device != tensor.fake.device for v in tensors)
         or tensor.fake._is_view()
     ):
         raise graph_break
     record_input_storages(tx)
-    geometry = [realize(tx, given[n]).as_node_arg(tx) for n in names[1:] if n in given]
+    geometry = [realize(tx, arguments[n]).as_node_arg(tx) for n in names[1:] if n in arguments]
     target = _SET_FROM_STORAGE if by_storage else _SET_FROM_TENSOR
-    node = emit_effect(tx, target, (*(v.node(tx) for v in concerned), *(p[0] for p in geometry)))
+    node = emit_effect(tx, target, (*(v.node(tx) for v in tensors), *(p[0] for p in geometry)))
     try:
-        evaluate_on_fakes(tx, "call_function", target.fn, [*(v.fake for v in concerned), *(p[1] for p in geometry)], {})
+        evaluate_on_fakes(tx, "call_function", target.fn, [*(v.fake for v in tensors), *(p[1] for p in geometry)], {})
     except BaseException:
         tx.graph.erase_last_node(node)
         raise

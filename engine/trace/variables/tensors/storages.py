@@ -98,14 +98,14 @@ class UntypedStorageVariable(Variable):
 
     def length(self, tx: Tracer) -> Variable:
         if self.input_tensors and not self.resize_count:
-            given = self.input_tensors[0]
-            assert given.source is not None
-            if given.real_object is None or given.fake._has_symbolic_sizes_strides:
+            input_tensor = self.input_tensors[0]
+            assert input_tensor.source is not None
+            if input_tensor.real_object is None or input_tensor.fake._has_symbolic_sizes_strides:
                 raise self.unsupported("the storage size of an argument with dynamic shape", "storage-access")
-            found = given.real_object.untyped_storage().nbytes()
-            size_source = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
-            tx.guard(EqualsMatch, size_source, found, why=_WHY)
-            return ConstantVariable(found)
+            nbytes = input_tensor.real_object.untyped_storage().nbytes()
+            size_source = MethodResultSource(MethodResultSource(input_tensor.source, "untyped_storage"), "nbytes")
+            tx.guard(EqualsMatch, size_source, nbytes, why=_WHY)
+            return ConstantVariable(nbytes)
         count = self.fake_storage.nbytes()
         return (
             ConstantVariable(count)
@@ -197,9 +197,9 @@ class ExternalStorageVariable(RealObjectVariable):
     def length(self, tx: Tracer) -> Variable:
         if any(s.resize_count for s in tx.state_of(_StorageState).variables.values()):
             raise self.unsupported("reading its size after a resize", "storage-access")
-        found = self.real_object.nbytes()
-        tx.guard(EqualsMatch, MethodResultSource(self.source, "nbytes"), found, why=_WHY)
-        return ConstantVariable(found)
+        nbytes = self.real_object.nbytes()
+        tx.guard(EqualsMatch, MethodResultSource(self.source, "nbytes"), nbytes, why=_WHY)
+        return ConstantVariable(nbytes)
 
 
 register_builder(torch.UntypedStorage)(guarded_builder(ExternalStorageVariable, "it is a storage", by_type=True))

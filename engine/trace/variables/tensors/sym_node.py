@@ -171,9 +171,9 @@ def _check_no_float_canceled(tx: Tracer, node: torch.fx.Node, result: Any) -> No
 
 def _derives_from_unbacked_float(node: torch.fx.Node, result: Any) -> bool:
     """Return True if the symbol is, or was computed from, an unbacked float."""
-    found = is_unbacked_float(result) or any(n.meta.get("is_opaque") for n in node.all_input_nodes)
-    node.meta["is_opaque"] = found
-    return found
+    is_opaque = is_unbacked_float(result) or any(n.meta.get("is_opaque") for n in node.all_input_nodes)
+    node.meta["is_opaque"] = is_opaque
+    return is_opaque
 
 
 _SYMBOOL_OPS = frozenset((operator.and_, operator.or_, operator.iand, operator.ior, torch.sym_not, torch.sym_ite))
@@ -192,17 +192,17 @@ def collect_rounding_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]
 
     A sum or product of floats that are sums or products themselves is reordered by sympy, and each step rounds.
     """
-    found: frozenset[Any] = frozenset().union(*(n.meta.get("rounded", ()) for n in node.all_input_nodes))
+    symbols: frozenset[Any] = frozenset().union(*(n.meta.get("rounded", ()) for n in node.all_input_nodes))
     kind = PYTHON_TYPES.get(type(result))
     if kind is float and node.target in _ROUNDING_OPS:
         operands: list[Any] = [n.meta.get("example_value") for n in node.all_input_nodes]
-        known = [v.node.expr for v in operands if PYTHON_TYPES.get(type(v)) in (int, float)]
-        if any((e.is_Add or e.is_Mul) and not e.is_integer for e in known):
-            found = found.union(*(e.free_symbols for e in known))
+        expressions = [v.node.expr for v in operands if PYTHON_TYPES.get(type(v)) in (int, float)]
+        if any((e.is_Add or e.is_Mul) and not e.is_integer for e in expressions):
+            symbols = symbols.union(*(e.free_symbols for e in expressions))
     if kind is int and node.target in _REMAINDER_OPS and result.node.expr == 0:
-        found = found.union(_wrongly_simplified_symbols(node.args[0], node.args[1], node.all_input_nodes))
-    node.meta["rounded"] = found
-    return found
+        symbols = symbols.union(_wrongly_simplified_symbols(node.args[0], node.args[1], node.all_input_nodes))
+    node.meta["rounded"] = symbols
+    return symbols
 
 
 _REMAINDER_OPS = frozenset((operator.mod, operator.imod))
@@ -213,12 +213,12 @@ def _wrongly_simplified_symbols(dividend: Any, divisor: Any, nodes: list[torch.f
 
     sympy treats a product of sums as a multiple: ``(2n + 2)**2 % 100`` becomes 0.
     """
-    given = dividend.meta["example_value"] if dividend in nodes else dividend
-    if PYTHON_TYPES.get(type(given)) is not int or not given.node.expr.has(sympy.Add):
+    value = dividend.meta["example_value"] if dividend in nodes else dividend
+    if PYTHON_TYPES.get(type(value)) is not int or not value.node.expr.has(sympy.Add):
         return set()
-    terms = sympy.expand(given.node.expr).as_coefficients_dict()
-    is_multiple = divisor not in nodes and all(number % divisor == 0 for number in terms.values())
-    return set() if is_multiple else given.node.expr.free_symbols
+    terms = sympy.expand(value.node.expr).as_coefficients_dict()
+    is_multiple = divisor not in nodes and all(coefficient % divisor == 0 for coefficient in terms.values())
+    return set() if is_multiple else value.node.expr.free_symbols
 
 
 def _specialize_symbol(tx: Tracer, symbol: sympy.Symbol) -> None:

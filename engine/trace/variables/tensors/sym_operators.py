@@ -116,9 +116,9 @@ def _cancels_unbacked_float(op: Operator, *operands: Any) -> bool:
 
     ``k - k`` and ``k * 0`` are 0 to sympy, and NaN if ``k`` is infinite.
     """
-    known = [v.sym if v.is_symbolic else v.constant for v in operands]
-    needed = {s for v in known if is_unbacked_float(v) for s in v.node.expr.free_symbols}
-    return bool(needed) and not needed <= op.function(*known).node.expr.free_symbols
+    numbers = [v.sym if v.is_symbolic else v.constant for v in operands]
+    unbacked_symbols = {s for v in numbers if is_unbacked_float(v) for s in v.node.expr.free_symbols}
+    return bool(unbacked_symbols) and not unbacked_symbols <= op.function(*numbers).node.expr.free_symbols
 
 
 def _compute_on_tensors(tx: Tracer, op: Operator, *operands: Variable) -> Variable:

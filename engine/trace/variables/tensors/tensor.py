@@ -119,13 +119,13 @@ def find_member(tx: Tracer, tensor: TensorVariable, name: str) -> Variable | Non
     if not is_wrapper_subclass(tensor.fake) or is_jagged(tensor.fake):
         return None
     if name in tensor.fake.__dict__:
-        found = tensor.fake.__dict__[name]
-        if isinstance(found, torch.Tensor):
+        member = tensor.fake.__dict__[name]
+        if isinstance(member, torch.Tensor):
             return emit_node(tx, "call_function", getattr, [tensor, ConstantVariable(name)])
         own = tensor.own_attribute(tx, name)
-        if own is None and not is_literal(found):
+        if own is None and not is_literal(member):
             raise Unsupported("tensor-subclass", f"{tensor.python_type().__name__}.{name}, of a tensor subclass")
-        return ConstantVariable(found) if own is None else own
+        return ConstantVariable(member) if own is None else own
     cls = tensor.python_type()
     entry = find_in_class(cls, name)
     if entry is None or entry.owner is torch.Tensor or not issubclass(entry.owner, torch.Tensor):
@@ -205,9 +205,9 @@ class TensorVariable(TensorOperators):
         try:
             return bool(evaluate_on_fakes(tx, "call_function", bool, [fake], {}))
         except Unsupported as error:
-            known = self.known_scalar(tx)
-            if known is not None:
-                return bool(known.value)
+            scalar = self.known_scalar(tx)
+            if scalar is not None:
+                return bool(scalar.value)
             decided = fold_condition(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
             if decided is not None:
                 return decided
@@ -215,20 +215,20 @@ class TensorVariable(TensorOperators):
 
     def known_scalar(self, tx: Tracer) -> ConstantVariable | None:
         """Return the element of a one-element CPU tensor if the tracer knows its value, else None."""
-        found = fold_number(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
-        return None if found is None else ConstantVariable(found)
+        number = fold_number(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
+        return None if number is None else ConstantVariable(number)
 
     def size(self, tx: Tracer, dim: int) -> Variable:
         """Return the size of one dimension as a constant or a symbol."""
         size = self.fake.shape[dim]
         is_constant = isinstance(size, int)
-        now: Any = size if is_constant else size.node  # type: ignore[attr-defined]
-        read, known = self.size_cache.get(dim, (None, None))
-        if known is None or read != now:  # an in-place operation may have changed the size since
-            wanted = [self, ConstantVariable(dim)]
-            known = ConstantVariable(size) if is_constant else emit_node(tx, "call_method", "size", wanted)
-            self.size_cache[dim] = now, known
-        return known
+        current: Any = size if is_constant else size.node  # type: ignore[attr-defined]
+        cached_for, cached = self.size_cache.get(dim, (None, None))
+        if cached is None or cached_for != current:  # an in-place operation may have changed the size since
+            operands = [self, ConstantVariable(dim)]
+            cached = ConstantVariable(size) if is_constant else emit_node(tx, "call_method", "size", operands)
+            self.size_cache[dim] = current, cached
+        return cached
 
     def shape(self, tx: Tracer) -> Variable:
         """Return the variable of ``x.shape``."""
@@ -246,8 +246,8 @@ class TensorVariable(TensorOperators):
         if self.fake.dim() == 0:
             tx.raise_type_error("iteration over a 0-d tensor")
         if has_unbacked_symbols(self.fake.shape[0]):
-            found = Unsupported("dynamic-output", "a loop over a tensor whose length depends on data")
-            raise data_dependent_break(tx, self.fake.shape[0], found)
+            graph_break = Unsupported("dynamic-output", "a loop over a tensor whose length depends on data")
+            raise data_dependent_break(tx, self.fake.shape[0], graph_break)
         rows = tx.unpack_iterable(emit_node(tx, "call_method", "unbind", [self]))
         return SequenceIteratorVariable(rows, type(iter(())))
 
@@ -267,15 +267,15 @@ class TensorVariable(TensorOperators):
         name = _ATTRIBUTE_ALIASES.get(name, name)
         if name in self.attr_writes:
             return self.attr_writes[name]
-        ruled = find_member_rule(self, name)
-        if ruled is not None:
-            return TensorMethodVariable(self, name) if ruled.is_method else ruled.run(tx, self, [], {})
-        found = find_member(tx, self, name)
-        if found is None and name in ATTRIBUTE_RULES:
-            found = ATTRIBUTE_RULES[name](tx, self)
-        if found is None:
-            found = self.own_attribute(tx, name)
-        return self._class_attribute(tx, name) if found is None else found
+        member_rule = find_member_rule(self, name)
+        if member_rule is not None:
+            return TensorMethodVariable(self, name) if member_rule.is_method else member_rule.run(tx, self, [], {})
+        attribute = find_member(tx, self, name)
+        if attribute is None and name in ATTRIBUTE_RULES:
+            attribute = ATTRIBUTE_RULES[name](tx, self)
+        if attribute is None:
+            attribute = self.own_attribute(tx, name)
+        return self._class_attribute(tx, name) if attribute is None else attribute
 
     def own_attribute(self, tx: Tracer, name: str) -> Variable | None:
         """Return an attribute in the ``__dict__`` of an input; None if it has no such attribute."""
@@ -285,13 +285,13 @@ class TensorVariable(TensorOperators):
 
     def _class_attribute(self, tx: Tracer, name: str) -> Variable:
         """Return a method, or an attribute that the fake tensor answers."""
-        found = getattr(_method_class(self.fake), name, None)
-        if found is None:
+        class_attribute = getattr(_method_class(self.fake), name, None)
+        if class_attribute is None:
             if self.real_object is not None and self.source is not None:
                 why = f"it has no attribute {name!r}"
                 tx.guard(HasAttrGuard, self.source, name, False, why=why)
             _raise_no_attribute(tx, self, name)
-        if callable(found):
+        if callable(class_attribute):
             return TensorMethodVariable(self, name)
         result = evaluate_on_fakes(tx, "call_function", getattr, [self.fake, name], {})
         if isinstance(result, torch.Tensor):
@@ -314,18 +314,18 @@ class TensorVariable(TensorOperators):
             result = _dispatch_member(tx, "call_method", name, [self, *args], kwargs)
             if result is not None:
                 return result
-        ruled = find_member_rule(self, name)
-        if ruled is not None and ruled.is_method:
-            return ruled.run(tx, self, args, kwargs)
-        own = find_member(tx, self, name)
-        if own is not None:
-            return realize(tx, own).call(tx, args, kwargs)
+        member_rule = find_member_rule(self, name)
+        if member_rule is not None and member_rule.is_method:
+            return member_rule.run(tx, self, args, kwargs)
+        member = find_member(tx, self, name)
+        if member is not None:
+            return realize(tx, member).call(tx, args, kwargs)
         if "from" in kwargs and not args:  # fx writes calls as Python source, where "from" is not a valid keyword
             args, kwargs = [kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
         rule = METHOD_RULES.get(name)
-        found = None if rule is None else rule(tx, self, args, kwargs)
-        if found is not None:
-            return found
+        result_of_rule = None if rule is None else rule(tx, self, args, kwargs)
+        if result_of_rule is not None:
+            return result_of_rule
         if getattr(_method_class(self.fake), name, None) is None:
             _raise_no_attribute(tx, self, name)
         return emit_node(tx, "call_method", name, [self, *args], kwargs)
@@ -369,8 +369,8 @@ def _dispatch_member(
     tx: Tracer, op: str, name: str, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable | None:
     """Dispatch an attribute or method to the active torch-function modes, or return None."""
-    owner, wanted = (TensorBase, GetSetDescriptorType) if op == "get_attr" else (torch.Tensor, MethodDescriptorType)
-    if type(getattr(owner, name, None)) is not wanted or name in ("__class__", "__dict__"):
+    owner, kind = (TensorBase, GetSetDescriptorType) if op == "get_attr" else (torch.Tensor, MethodDescriptorType)
+    if type(getattr(owner, name, None)) is not kind or name in ("__class__", "__dict__"):
         return None
     return dispatch_torch_function(tx, op, name, args, kwargs)
 

@@ -95,11 +95,11 @@ def view_base(tx: Tracer, tensor: TensorVariable) -> Variable | None:
     if base is None:
         return NONE
     for value, _ in tx.inputs.input_tensors:
-        given: TensorVariable = value
-        if given.fake is base and (given.real_object is None or given.real_object._base is None):
-            return given
-        if base is given.fake or base is given.fake._base:
-            return view_base(tx, given)
+        candidate: TensorVariable = value
+        if candidate.fake is base and (candidate.real_object is None or candidate.real_object._base is None):
+            return candidate
+        if base is candidate.fake or base is candidate.fake._base:
+            return view_base(tx, candidate)
     node = next((n for n in tx.graph.graph.nodes if n.meta.get("example_value") is base), None)
     if node is None:
         raise tensor.unsupported_attribute("reading", "_base")
@@ -114,9 +114,9 @@ def _metadata_attribute(name: str, tx: Tracer, of: TensorVariable) -> Variable |
     """Return the attribute; None if the fake tensor has the right value."""
     if of.real_object is None or of.source is None:
         return None
-    found = getattr(of.real_object, name)
-    tx.guard(EqualsMatch, AttrSource(of.source, name), found, why=_WHY)
-    return ConstantVariable(found)
+    attribute = getattr(of.real_object, name)
+    tx.guard(EqualsMatch, AttrSource(of.source, name), attribute, why=_WHY)
+    return ConstantVariable(attribute)
 
 
 @register_tensor_attribute("_version")
@@ -127,9 +127,9 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
         if value.source is None or value.real_object is None or value.fake.is_inference():
             continue
         if value is of or of.fake._base is value.fake:
-            found = value.real_object._version
-            tx.guard(EqualsMatch, AttrSource(value.source, "_version"), found, why=_WHY)
-            return ConstantVariable(found + of.fake._version - before)
+            version = value.real_object._version
+            tx.guard(EqualsMatch, AttrSource(value.source, "_version"), version, why=_WHY)
+            return ConstantVariable(version + of.fake._version - before)
         if value.fake.untyped_storage()._cdata == memory:
             raise of.unsupported_attribute("reading", "_version")
     return None
@@ -169,8 +169,8 @@ def _metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | No
 
 def _storage_offset(tx: Tracer, of: TensorVariable, real: torch.Tensor) -> int:
     """Return an input's storage offset now: its initial offset plus in-place layout changes."""
-    came = tx.inputs.input_layouts.get(id(of.fake))
-    return int(real.storage_offset()) + (0 if came is None else int(of.fake.storage_offset() - came[2]))
+    entry_layout = tx.inputs.input_layouts.get(id(of.fake))
+    return int(real.storage_offset()) + (0 if entry_layout is None else int(of.fake.storage_offset() - entry_layout[2]))
 
 
 def has_mark(tx: Tracer, of: TensorVariable, name: str) -> bool:

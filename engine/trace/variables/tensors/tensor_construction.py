@@ -39,35 +39,34 @@ def _from_numpy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, copy: bool) -> Variable:
     """Trace ``torch.tensor(array)`` or ``torch.as_tensor(array)``."""
-    words = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
-    if set(kwargs) != set(words):
+    options = {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
+    if set(kwargs) != set(options):
         raise Unsupported(
             "tensor-creation", "a tensor is created from an array with options other than dtype and device"
         )
-    words = {k: v for k, v in words.items() if not is_none(realize(tx, v))}
-    if copy and (made := array.copy_to_tensor(tx)) is not None:
-        return emit_node(tx, "call_method", "to", [made], words) if words else made
-    if words:
-        return emit_node(tx, "call_method", "to", [array.tensor], {**words, "copy": ConstantVariable(copy)})
+    options = {k: v for k, v in options.items() if not is_none(realize(tx, v))}
+    if copy and (copied := array.copy_to_tensor(tx)) is not None:
+        return emit_node(tx, "call_method", "to", [copied], options) if options else copied
+    if options:
+        return emit_node(tx, "call_method", "to", [array.tensor], {**options, "copy": ConstantVariable(copy)})
     return emit_node(tx, "call_method", "clone" if copy else "detach", [array.tensor])
 
 
 @register_table(register_rule, {torch.tensor: True, torch.as_tensor: False, torch.asarray: False})
 def _construct_tensor(make: Any, copy: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = list(args)
-    data: Any = realize(tx, given[0] if given else kwargs.get("data", NONE))
+    data: Any = realize(tx, args[0] if args else kwargs.get("data", NONE))
     if data.is_numpy_array:
-        rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
-            k: v for k, v in kwargs.items() if k != "data"
-        }
+        rest = dict(zip(("dtype", "device"), args[1:], strict=False)) | {k: v for k, v in kwargs.items() if k != "data"}
         return numpy_to_tensor(tx, data, rest, copy=copy)
     if data.python_type() is range:
-        given[:1] = [ListVariable([ConstantVariable(n) for n in data.as_python_constant(tx)])] if given else []
-        return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
-    if len(given) == 1 and kwargs.keys() <= {"dtype", "device"} and (kind := _common_array_dtype(tx, data)) is not None:
+        numbers = ListVariable([ConstantVariable(n) for n in data.as_python_constant(tx)])
+        if not args:
+            return emit_node(tx, "call_function", make, [], {**kwargs, "data": data})
+        return emit_node(tx, "call_function", make, [numbers, *args[1:]], kwargs)
+    if len(args) == 1 and kwargs.keys() <= {"dtype", "device"} and (dtype := _common_array_dtype(tx, data)) is not None:
         make([np.zeros(1)])  # torch warns once per process that this is slow; emit the warning here
-        words = {"dtype": ConstantVariable(kind)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
-        return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
+        options = {"dtype": ConstantVariable(dtype)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
+        return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], options)
     if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
         return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
     if (data.sym is not None or data.is_dynamic_bool or data.argument_items()) and config.capture_scalar_outputs:
@@ -105,10 +104,10 @@ def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args
     if len(args) > 1:
         raise Unsupported("tensor-creation", f"{make.__name__} of a numpy scalar with further positional arguments")
     (real,) = tx.as_python_constants([data])
-    wanted = make(real).dtype
+    dtype = make(real).dtype
     plain = tx.from_python(torch.tensor(real).tolist())
     rest = {k: v for k, v in kwargs.items() if k != "data"}
-    return emit_node(tx, "call_function", make, [plain], {**rest, "dtype": ConstantVariable(wanted)})
+    return emit_node(tx, "call_function", make, [plain], {**rest, "dtype": ConstantVariable(dtype)})
 
 
 def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
@@ -121,14 +120,14 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
         make = tensor_from_symbols  # unlike the constructors of torch, this one accepts symbols
     elif not kinds:
         return emit_node(tx, "call_function", make, args, kwargs)
-    words = (
+    keywords = (
         {**kwargs, "dtype": ConstantVariable(kinds.pop())}
         if len(kinds) == 1 and _has_no_dtype(tx, args, kwargs)
         else kwargs
     )
-    if kinds and words is kwargs and _has_no_dtype(tx, args, kwargs):
+    if kinds and keywords is kwargs and _has_no_dtype(tx, args, kwargs):
         raise Unsupported("tensor-creation", "a tensor is created from numbers and tensors of several types")
-    rest = {k: v for k, v in words.items() if k != "data"}
+    rest = {k: v for k, v in keywords.items() if k != "data"}
     return emit_node(tx, "call_function", make, [plain, *args[1:]], rest)
 
 
@@ -195,17 +194,17 @@ _LEGACY_TENSOR_TYPES = {
 
 @register_table(register_rule, _LEGACY_TENSOR_TYPES)
 def _legacy_constructor(make: Any, dtype: torch.dtype | None, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = [realize(tx, a) for a in args]
-    wanted = ConstantVariable(dtype or torch.get_default_dtype())
+    arguments = [realize(tx, a) for a in args]
+    dtype_variable = ConstantVariable(dtype or torch.get_default_dtype())
     if kwargs or (dtype is None and torch.get_default_dtype() is not torch.float32):
         raise Unsupported("tensor-creation", f"{make.__name__} is created")
-    if len(given) == 1 and given[0].python_type() is torch.Size:
-        return emit_node(tx, "call_function", torch.empty, given, {"dtype": wanted})
-    if len(given) == 1 and type(given[0]) in (ListVariable, TupleVariable):
-        return tx.wrap_static(torch.tensor).call(tx, list(given), {"dtype": wanted})
-    if all((a.sym is not None or a.is_constant) and a.python_type() is int for a in given):
-        sizes = TupleVariable(list(given) or [ConstantVariable(0)])
-        return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
+    if len(arguments) == 1 and arguments[0].python_type() is torch.Size:
+        return emit_node(tx, "call_function", torch.empty, arguments, {"dtype": dtype_variable})
+    if len(arguments) == 1 and type(arguments[0]) in (ListVariable, TupleVariable):
+        return tx.wrap_static(torch.tensor).call(tx, list(arguments), {"dtype": dtype_variable})
+    if all((a.sym is not None or a.is_constant) and a.python_type() is int for a in arguments):
+        sizes = TupleVariable(list(arguments) or [ConstantVariable(0)])
+        return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": dtype_variable})
     raise Unsupported("tensor-creation", f"{make.__name__} is created")
 
 

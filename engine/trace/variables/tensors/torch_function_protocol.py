@@ -106,19 +106,19 @@ class TensorWithTFOverrideVariable(TensorVariable):
         own = self.own_attribute(tx, name)
         if own is not None:
             return own
-        found = find_in_class(self.cls, name)
-        if found is not None and not found.owner.__module__.startswith("torch."):
-            return bind_attribute(tx, self.cls, found.owner, name, found.raw, self)
+        entry = find_in_class(self.cls, name)
+        if entry is not None and not entry.owner.__module__.startswith("torch."):
+            return bind_attribute(tx, self.cls, entry.owner, name, entry.raw, self)
         self._guard_from_torch(tx, name)
-        if found is not None and not callable(found.raw) and name not in ("__dict__", "__module__", "__doc__"):
+        if entry is not None and not callable(entry.raw) and name not in ("__dict__", "__module__", "__doc__"):
             by_protocol = dispatch_torch_function(tx, "get_attr", name, [self], {})
             if by_protocol is not None:
                 return by_protocol
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        found = find_in_class(self.cls, name)
-        if name in self.attr_writes or (found is not None and not found.owner.__module__.startswith("torch.")):
+        entry = find_in_class(self.cls, name)
+        if name in self.attr_writes or (entry is not None and not entry.owner.__module__.startswith("torch.")):
             return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         self._guard_from_torch(tx, name)
         by_protocol = dispatch_torch_function(tx, "call_method", name, [self, *args], kwargs)
@@ -126,17 +126,17 @@ class TensorWithTFOverrideVariable(TensorVariable):
 
     def _guard_from_torch(self, tx: Tracer, name: str) -> None:
         """Guard that no user class gets this attribute, which is torch's own now or missing."""
-        found = find_in_class(self.cls, name)
-        guard_not_shadowed_in_mro(tx, self.cls, torch.Tensor if found is None else found.owner, name)
+        entry = find_in_class(self.cls, name)
+        guard_not_shadowed_in_mro(tx, self.cls, torch.Tensor if entry is None else entry.owner, name)
 
     def length(self, tx: Tracer) -> Variable:
-        found = find_in_class(self.cls, "__len__")
-        is_own = found is not None and not found.owner.__module__.startswith("torch.")
+        entry = find_in_class(self.cls, "__len__")
+        is_own = entry is not None and not entry.owner.__module__.startswith("torch.")
         return self.call_method(tx, "__len__", [], {}) if is_own else super().length(tx)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        found = find_in_class(self.cls, name)
-        if found is not None and isinstance(found.raw, property):
+        entry = find_in_class(self.cls, name)
+        if entry is not None and isinstance(entry.raw, property):
             raise Unsupported("tensor-attribute", f"the attribute {name!r} of a tensor is set")
         super().set_attr(tx, name, value)
 
@@ -215,13 +215,13 @@ def _call_torch_function(
     tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
 ) -> Variable | None:
     """Call ``__torch_function__`` as torch does; None if torch does not call it."""
-    noted, known = _record_torch_function_call(tx, op, target, args, kwargs)
-    if noted is None:
+    recorded, variables_by_id = _record_torch_function_call(tx, op, target, args, kwargs)
+    if recorded is None:
         return None
-    function, positional, named = noted.args
-    given = [_variable_for(tx, a, known) for a in positional]
-    words = {k: _variable_for(tx, v, known) for k, v in named.items()}
-    return call_torch_function_handlers(tx, function, special_args, given, words)
+    function, positional, named = recorded.args
+    variables = [_variable_for(tx, a, variables_by_id) for a in positional]
+    keyword_variables = {k: _variable_for(tx, v, variables_by_id) for k, v in named.items()}
+    return call_torch_function_handlers(tx, function, special_args, variables, keyword_variables)
 
 
 def call_torch_function_handlers(
@@ -234,23 +234,23 @@ def call_torch_function_handlers(
             at = next((n for n, k in enumerate(kinds) if issubclass(value.python_type(), k.python_type())), len(kinds))
             kinds.insert(at, value)
     classes = TupleVariable([tx.wrap(k.python_type(), class_source(k.python_type())) for k in kinds])
-    given = [tx.wrap_static(function), classes, TupleVariable(args), DictVariable.from_str_keys(kwargs)]
+    arguments = [tx.wrap_static(function), classes, TupleVariable(args), DictVariable.from_str_keys(kwargs)]
     if tx.torch_state.function_modes:
         mode = tx.torch_state.function_modes.pop()
         try:
-            found = realize(tx, mode.call_method(tx, "__torch_function__", list(given), {}))
+            result = realize(tx, mode.call_method(tx, "__torch_function__", list(arguments), {}))
         finally:
             tx.torch_state.function_modes.append(mode)
-        if not is_not_implemented(found):
-            return found
+        if not is_not_implemented(result):
+            return result
     for kind in kinds:
         entry = find_in_class(kind.python_type(), "__torch_function__")
         bound_to = kind if entry is not None and isinstance(entry.raw, types.FunctionType) else None
         method = class_attribute(tx, kind.python_type(), "__torch_function__", bound_to)
         assert method is not None
-        found = realize(tx, realize(tx, method).call(tx, list(given), {}))
-        if not is_not_implemented(found):
-            return found
+        result = realize(tx, realize(tx, method).call(tx, list(arguments), {}))
+        if not is_not_implemented(result):
+            return result
     return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")
 
 
@@ -261,8 +261,8 @@ def _record_torch_function_call(
 
     Also return the variables by ``id`` of the placeholder objects passed for them.
     """
-    known: dict[int, Variable] = {}
-    kept: list[Any] = []
+    variables_by_id: dict[int, Variable] = {}
+    made_stand_ins: list[Any] = []
 
     def stand_in(value: Variable) -> Any:
         value = realize(tx, value)
@@ -270,52 +270,52 @@ def _record_torch_function_call(
         if parts is not None and issubclass(parts[0], (tuple, list)):
             items = [stand_in(i) for i in parts[2]]
             return tuple(items) if issubclass(parts[0], tuple) else items
-        made: Any
+        replacement: Any
         if value.fake is not None or value.has_torch_function:
-            made = torch.empty(0).as_subclass(_RecordingTensor)
+            replacement = torch.empty(0).as_subclass(_RecordingTensor)
         elif value.sym is not None:
-            made = value.python_type()(1)
-            made = _IntPlaceholder(1) if value.python_type() is int else made
+            replacement = value.python_type()(1)
+            replacement = _IntPlaceholder(1) if value.python_type() is int else replacement
         else:
             try:
                 return value.as_python_constant(tx)
             except NotPythonConstant:
-                made = torch.empty(0).as_subclass(_RecordingTensor)
-        kept.append(made)
-        known[id(made)] = value
-        return made
+                replacement = torch.empty(0).as_subclass(_RecordingTensor)
+        made_stand_ins.append(replacement)
+        variables_by_id[id(replacement)] = value
+        return replacement
 
-    given = [stand_in(a) for a in args]
-    words = {k: stand_in(v) for k, v in kwargs.items()}
+    stand_ins = [stand_in(a) for a in args]
+    keyword_stand_ins = {k: stand_in(v) for k, v in kwargs.items()}
     try:
         with _RecordingMode() if tx.torch_state.function_modes else contextlib.nullcontext():
             if op == "get_attr":
-                getattr(given[0], target)
+                getattr(stand_ins[0], target)
             elif op == "call_method":
-                getattr(given[0], target)(*given[1:], **words)
+                getattr(stand_ins[0], target)(*stand_ins[1:], **keyword_stand_ins)
             else:
-                target(*given, **words)
-    except _RecordedCall as noted:
-        noted.__traceback__ = None
-        noted.kept = kept  # type: ignore[attr-defined]
-        return noted, known
+                target(*stand_ins, **keyword_stand_ins)
+    except _RecordedCall as recorded:
+        recorded.__traceback__ = None
+        recorded.kept = made_stand_ins  # type: ignore[attr-defined]
+        return recorded, variables_by_id
     except Exception as error:
         raise Unsupported("tensor-subclass", f"an operation on a subclass raises {type(error).__name__}") from error
-    return None, known
+    return None, variables_by_id
 
 
 class _IntPlaceholder(int):
     """An int with its own identity, so that it maps to one variable."""
 
 
-def _variable_for(tx: Tracer, real: Any, known: dict[int, Variable]) -> Variable:
-    found = known.get(id(real))
-    if found is not None:
-        return found
+def _variable_for(tx: Tracer, real: Any, variables_by_id: dict[int, Variable]) -> Variable:
+    variable = variables_by_id.get(id(real))
+    if variable is not None:
+        return variable
     if type(real) is tuple:
-        return TupleVariable([_variable_for(tx, r, known) for r in real])
+        return TupleVariable([_variable_for(tx, r, variables_by_id) for r in real])
     if type(real) is list:
-        return ListVariable([_variable_for(tx, r, known) for r in real])
+        return ListVariable([_variable_for(tx, r, variables_by_id) for r in real])
     return tx.from_python(real)
 
 
@@ -356,8 +356,8 @@ def _call_without_protocol(
 @register_rule(disabled_torch_function_impl)
 def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace the disabled ``__torch_function__`` of ``nn.Parameter``; it wraps no results."""
-    given = [realize(tx, a) for a in (args[-4:] if len(args) != 5 else args[1:])]
-    return _call_without_protocol(tx, *given, **{k: realize(tx, v) for k, v in kwargs.items()})
+    arguments = [realize(tx, a) for a in (args[-4:] if len(args) != 5 else args[1:])]
+    return _call_without_protocol(tx, *arguments, **{k: realize(tx, v) for k, v in kwargs.items()})
 
 
 def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs: Kwargs) -> Variable:
@@ -410,16 +410,16 @@ def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) ->
     cls = of.as_python_object()
     if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
         return construct_wrapper_subclass(tx, cls, args, kwargs)
-    made: Variable
+    instance: Variable
     if _uses_tensor_new(cls) and args and (tensor := realize(tx, args[0])).fake is not None:
-        made = _alias_as_subclass(tx, cls, tensor)
+        instance = _alias_as_subclass(tx, cls, tensor)
     elif (by_new := call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)) is not None:
-        made = by_new
+        instance = by_new
     else:
         return construct_object(tx, of, args, kwargs)
-    if issubclass(made.python_type(), cls):
-        call_python_method(tx, cls, "__init__", [made, *args], kwargs)
-    return made
+    if issubclass(instance.python_type(), cls):
+        call_python_method(tx, cls, "__init__", [instance, *args], kwargs)
+    return instance
 
 
 def _alias_as_subclass(tx: Tracer, cls: type, of: Variable) -> Variable:
@@ -437,11 +437,11 @@ def _tensor_class(value: Variable) -> Any:
 @register_rule_by_name(("TensorBase", "__new__"))
 def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``super().__new__(cls, tensor)`` in a subclass."""
-    of, *given = (realize(tx, a) for a in args)
+    of, *arguments = (realize(tx, a) for a in args)
     cls = _tensor_class(of)
-    if kwargs or cls in (None, torch.Tensor) or len(given) != 1 or given[0].fake is None:
+    if kwargs or cls in (None, torch.Tensor) or len(arguments) != 1 or arguments[0].fake is None:
         raise Unsupported("tensor-subclass", "TensorBase.__new__ is called")
-    return _alias_as_subclass(tx, cls, given[0])
+    return _alias_as_subclass(tx, cls, arguments[0])
 
 
 @register_bound_rule(make_subclass)

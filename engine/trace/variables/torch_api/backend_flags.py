@@ -27,13 +27,13 @@ class _BackendFlagWrites:
         """Pairs of module and name."""
 
 
-def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
+def read_flag(tx: Tracer, holder: Any, name: str, flag_value: Any) -> Variable:
     """Return the current value of a flag, guarded unless the traced code wrote it."""
     if (holder, name) not in tx.state_of(_BackendFlagWrites).flags:
         of = ConstantSource(holder, getattr(holder, "__name__", "torch.backends.cuda.matmul"))
         source = AttrSource(of, name)
-        tx.guard(EqualsMatch, source, found, why="a backend flag of torch decided what was traced")
-    return ConstantVariable(found)
+        tx.guard(EqualsMatch, source, flag_value, why="a backend flag of torch decided what was traced")
+    return ConstantVariable(flag_value)
 
 
 def is_flag(holder: Any, name: str) -> bool:

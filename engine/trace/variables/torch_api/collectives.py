@@ -53,19 +53,19 @@ class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
     """A process group or device mesh. Its properties are constant and read while tracing."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        found = getattr(self.real_object, name, None)
+        member = getattr(self.real_object, name, None)
         if name in _CONSTANT_METHODS:
             return BuiltinMethodVariable(self, name)
-        if name.startswith("__") or callable(found):
+        if name.startswith("__") or callable(member):
             return super().get_attr(tx, name)
         return _constant_query(tx, lambda: getattr(self.real_object, name), f"{self.python_type().__name__}.{name}")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _CONSTANT_METHODS:
             raise Unsupported("distributed", f"{self.python_type().__name__}.{name} is called")
-        values, words = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
+        values, keywords = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
         return _constant_query(
-            tx, lambda: getattr(self.real_object, name)(*values, **words), f"{self.python_type().__name__}.{name}"
+            tx, lambda: getattr(self.real_object, name)(*values, **keywords), f"{self.python_type().__name__}.{name}"
         )
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
@@ -86,9 +86,9 @@ register_builder_if(40, is_group_or_mesh)(
 
 def _constant_query(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
     with UserErrors(tx, Exception):
-        found = ask()
+        answer = ask()
     leaves: list[Any] = []
-    tree = flatten_python(found, leaves)
+    tree = flatten_python(answer, leaves)
     if other := [leaf for leaf in leaves if not is_group_or_mesh(leaf) and not isinstance(leaf, torch.device)]:
         raise Unsupported("distributed", f"{what} returns a {type(other[0]).__name__}")
     return unflatten_variable(tx, tree, map(tx.from_python, leaves))
@@ -131,8 +131,8 @@ def _register_query(module: str, name: str) -> None:
             _default_group(tx)
         function = getattr(sys.modules[module], name)
         values = [constant_or_group(tx, a) for a in args]
-        words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
-        return _constant_query(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
+        keywords = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
+        return _constant_query(tx, lambda: function(*values, **keywords), f"torch.distributed.{name}")
 
     RULES_BY_NAME[(module, name)] = ask
 
@@ -198,15 +198,15 @@ class _CollectiveCall:
     def tensor(self, name: str) -> TensorVariable:
         return self.checked(self.arguments[name])
 
-    def checked(self, given: Variable) -> TensorVariable:
-        value: Any = realize(self.tx, given)
-        if value.fake is None or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
+    def checked(self, argument: Variable) -> TensorVariable:
+        tensor: Any = realize(self.tx, argument)
+        if tensor.fake is None or tensor.python_type() not in (torch.Tensor, torch.nn.Parameter):
             raise self.unsupported_call("on arguments other than plain tensors")
-        if value.fake.requires_grad and torch.is_grad_enabled():
+        if tensor.fake.requires_grad and torch.is_grad_enabled():
             raise self.unsupported_call("on a tensor that requires grad")
-        if not value.fake.is_contiguous() or value.fake.dtype.is_complex:
+        if not tensor.fake.is_contiguous() or tensor.fake.dtype.is_complex:
             raise self.unsupported_call("on a tensor that is not contiguous, or complex")
-        return value  # type: ignore[no-any-return]
+        return tensor  # type: ignore[no-any-return]
 
     def rows_per_member(self, tensor: TensorVariable) -> int:
         """Return the number of rows that each member of the group gets."""
@@ -216,9 +216,9 @@ class _CollectiveCall:
         return int(rows // self.size)
 
     def reduction(self) -> Variable:
-        given = self.arguments.get("op")
-        real = sys.modules[_C10D].ReduceOp.SUM if given is None else given.as_python_object()
-        name = getattr(real, "name", None)
+        operation = self.arguments.get("op")
+        reduce_op = sys.modules[_C10D].ReduceOp.SUM if operation is None else operation.as_python_object()
+        name = getattr(reduce_op, "name", None)
         if name not in _REDUCTIONS:
             raise self.unsupported_call("with an unsupported reduction")
         return ConstantVariable(str(name).lower())

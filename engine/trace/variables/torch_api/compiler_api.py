@@ -69,9 +69,9 @@ def _hints(
 ) -> Variable:
     named = {} if is_none(kwargs) else tx.unpack_string_mapping(kwargs)
     positional = [] if args is None else [realize(tx, a) for a in sequence_items(tx, args)]
-    shown = [] if is_none(hints) else [realize(tx, h) for h in tx.unpack_string_mapping(hints).values()]
+    hint_values = [] if is_none(hints) else [realize(tx, h) for h in tx.unpack_string_mapping(hints).values()]
     if not all(a.is_graph_value or a.is_constant for a in positional) or not (
-        shown and all(isinstance(h.constant, (int, float, str)) for h in shown)
+        hint_values and all(isinstance(h.constant, (int, float, str)) for h in hint_values)
     ):
         raise Unsupported("compiler-api", "hints_wrapper has unsupported arguments")
     return body_fn.call(tx, positional, named)
@@ -117,11 +117,11 @@ def _mark_step_begin(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule_by_name(("torch._dynamo.decorators", "error_on_graph_break"))
 def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``error_on_graph_break(...)``. Its caller has already imported its module."""
-    given = [realize(tx, a) for a in (*args, *kwargs.values())]
-    if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not given[0].is_constant:
+    settings = [realize(tx, a) for a in (*args, *kwargs.values())]
+    if len(settings) != 1 or set(kwargs) - {"error_on_graph_break"} or not settings[0].is_constant:
         raise Unsupported("compiler-api", "error_on_graph_break needs one constant argument")
     make: type = loaded_dynamo_module("decorators").ErrorOnGraphBreakDecoratorContextManager
-    return ErrorOnGraphBreakVariable(make, bool(given[0].constant))
+    return ErrorOnGraphBreakVariable(make, bool(settings[0].constant))
 
 
 @register_rule_by_name(("torch._dynamo.comptime", "__call__"))
@@ -184,10 +184,10 @@ def _frozen_fields(value: Variable) -> tuple[str, ...]:
 
 def _make_frozen(cls: type, fields: tuple[str, ...], values: Any, _: object) -> Any:
     """Make an instance of a frozen dataclass without calling its constructor."""
-    made: Any = object.__new__(cls)
+    instance: Any = object.__new__(cls)
     for name, value in zip(fields, values, strict=True):
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Args) -> TreeSpec:
@@ -247,13 +247,13 @@ def _constant_result(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variabl
     """
     values = [realize(tx, a) for a in (*args, *kwargs.values())]
     are_constant = [tx.is_python_constant(v) for v in values]
-    given = [
+    arguments = [
         v.as_python_constant(tx) if c else tx.objects.real_object(v) for v, c in zip(values, are_constant, strict=True)
     ]
-    if any(g is NotImplemented for g in given) or (not all(are_constant) and tx.side_effects.mutated_variables):
+    if any(g is NotImplemented for g in arguments) or (not all(are_constant) and tx.side_effects.mutated_variables):
         raise Unsupported("compiler-api", f"{of.describe()} is called with arguments that are not constants")
-    words = dict(zip(kwargs, given[len(args) :], strict=True))
-    return tx.fold_constant(of.real_object, *given[: len(args)], **words)
+    keywords = dict(zip(kwargs, arguments[len(args) :], strict=True))
+    return tx.fold_constant(of.real_object, *arguments[: len(args)], **keywords)
 
 
 @register_marked_function_rule(lambda function: "_torchdynamo_leaf_real_fn" in function.__dict__)
@@ -317,14 +317,14 @@ class _CompileDecoratorVariable(Variable):
 
 def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``torch.compile`` or ``engine.api.compile``, on a function or with options only."""
-    given = dict(kwargs)
-    function = args[0] if args else given.pop("model", given.pop("fn_or_module", None))
-    words = {name: tx.objects.real_object(realize(tx, value)) for name, value in given.items()}
-    if any(v is NotImplemented for v in words.values()):
+    keywords = dict(kwargs)
+    function = args[0] if args else keywords.pop("model", keywords.pop("fn_or_module", None))
+    options = {name: tx.objects.real_object(realize(tx, value)) for name, value in keywords.items()}
+    if any(v is NotImplemented for v in options.values()):
         raise Unsupported("compiler-api", "torch.compile is called with options that traced code created")
     if function is None:
-        return _CompileDecoratorVariable(make, words)
-    return NestedCompileVariable(realize(tx, function), make, words)
+        return _CompileDecoratorVariable(make, options)
+    return NestedCompileVariable(realize(tx, function), make, options)
 
 
 @register_rule(torch.compile)

@@ -134,12 +134,12 @@ class GraphContextVariable(ContextVariable):
         exit_while_tracing(tx, real)
         return NONE
 
-    def emit_enter(self, tx: Tracer, real: Any, shown: dict[str, Any] | None = None) -> torch.fx.Node:
-        """Emit the node that enters the context. ``shown`` are the arguments in its metadata."""
+    def emit_enter(self, tx: Tracer, real: Any, displayed: dict[str, Any] | None = None) -> torch.fx.Node:
+        """Emit the node that enters the context. ``displayed`` are the arguments that it shows."""
         make, arguments = self.make, dict(self.arguments)
-        shown = arguments if shown is None else shown
+        displayed = arguments if displayed is None else displayed
         target = GraphCallable(
-            f"enter_{make.__name__}", lambda: enter_context(make(**arguments)), changes_state=True, arguments=shown
+            f"enter_{make.__name__}", lambda: enter_context(make(**arguments)), changes_state=True, arguments=displayed
         )
         return append_node(tx, target)
 

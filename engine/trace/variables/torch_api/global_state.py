@@ -37,8 +37,8 @@ from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 def _attention_switches(module: Any, name: str) -> list[Any]:
     """Return the functions that read or set which attention kernels are enabled."""
-    found = (getattr(module, name.format(backend), None) for backend in SDPA_BACKENDS)
-    return [function for function in found if function is not None]
+    functions = (getattr(module, name.format(backend), None) for backend in SDPA_BACKENDS)
+    return [function for function in functions if function is not None]
 
 
 # Reads.
@@ -132,9 +132,9 @@ for _name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_he
 
 @register_rule(torch.get_device_module)
 def _device_module(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
+    constants, keywords = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
     with UserErrors(tx, RuntimeError, TypeError):
-        return tx.wrap_static(torch.get_device_module(*given, **named))
+        return tx.wrap_static(torch.get_device_module(*constants, **keywords))
 
 
 @register_rule(are_functorch_transforms_active)
@@ -148,8 +148,8 @@ class BackendFlagsVariable(RealObjectVariable):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         with UserErrors(tx, AttributeError):
-            found = getattr(self.real_object, name)
-        return backend_flags.read_flag(tx, self.real_object, name, found)
+            flag_value = getattr(self.real_object, name)
+        return backend_flags.read_flag(tx, self.real_object, name, flag_value)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if not hasattr(self.real_object, name):

@@ -138,9 +138,9 @@ def _set_grad_enabled_c(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return NONE
 
 
-def _wanted_mode(tx: Tracer, given: Variable) -> bool:
+def _wanted_mode(tx: Tracer, mode: Variable) -> bool:
     """Return the mode that the user passed; torch's C++ code takes a bool only."""
-    value = realize(tx, given)
+    value = realize(tx, mode)
     if value.python_type() is not bool:
         name = value.python_type().__name__
         tx.raise_type_error(f"set_grad_enabled(): argument 'enabled' (position 1) must be bool, not {name}")
@@ -172,9 +172,9 @@ class AutocastModeVariable(GraphContextVariable):
     def describe(self) -> str:
         return "autocast"
 
-    def emit_enter(self, tx: Tracer, real: Any, shown: dict[str, Any] | None = None) -> torch.fx.Node:
-        words = (real.device, real.fast_dtype, real._enabled, real._cache_enabled)
-        return append_node(tx, enter_autocast, words)
+    def emit_enter(self, tx: Tracer, real: Any, displayed: dict[str, Any] | None = None) -> torch.fx.Node:
+        settings = (real.device, real.fast_dtype, real._enabled, real._cache_enabled)
+        return append_node(tx, enter_autocast, settings)
 
     def emit_exit(self, tx: Tracer, entered: torch.fx.Node) -> None:
         append_node(tx, exit_autocast_node, (entered,))
@@ -190,9 +190,9 @@ def _autocast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_table(register_rule, {getattr(getattr(torch, d).amp, "autocast"): d for d in ("cpu", "cuda")})  # noqa: B009
 def _device_autocast(make: Any, device: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register the legacy autocast class of a device, which takes ``enabled`` or dtype first."""
-    words = constant_words(tx, ("enabled", "dtype", "cache_enabled"), args, kwargs)
+    options = constant_words(tx, ("enabled", "dtype", "cache_enabled"), args, kwargs)
     default = torch.bfloat16 if device == "cpu" else torch.float16
-    return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **words})
+    return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **options})
 
 
 @register_builder(torch.autocast)
@@ -200,13 +200,13 @@ def _autocast_context(tx: Tracer, real: Any, source: Source) -> Variable:
     """Build the variable of an existing autocast instance, of a decorator or reused."""
     tx.guard_type(real, source, "it is entered")
     fields = {"device_type": "device", "dtype": "fast_dtype", "enabled": "_enabled", "cache_enabled": "_cache_enabled"}
-    words: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, field in fields.items():
-        words[name] = getattr(real, field)
-        tx.guard(EqualsMatch, AttrSource(source, field), words[name], why="autocast is switched to it")
+        options[name] = getattr(real, field)
+        tx.guard(EqualsMatch, AttrSource(source, field), options[name], why="autocast is switched to it")
     if hasattr(real, "prev"):
-        return _EnteredAutocastVariable(real, source, words)
-    return AutocastModeVariable(torch.autocast, words)
+        return _EnteredAutocastVariable(real, source, options)
+    return AutocastModeVariable(torch.autocast, options)
 
 
 class _EnteredAutocastVariable(AutocastModeVariable):

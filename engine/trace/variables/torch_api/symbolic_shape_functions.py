@@ -102,10 +102,10 @@ def _guard_size_oblivious(tx: Tracer, expr: Variable) -> Variable:
 
 
 @register_table(register_bound_rule, {sym_and: "&", sym_or: "|"})
-def _chain_operator(function: Any, symbol: str, tx: Tracer, found: Variable, *others: Variable) -> Variable:
+def _chain_operator(function: Any, symbol: str, tx: Tracer, result: Variable, *others: Variable) -> Variable:
     for other in others:
-        found = realize(tx, binary_op(tx, symbol, found, other))
-    return found
+        result = realize(tx, binary_op(tx, symbol, result, other))
+    return result
 
 
 @register_bound_rule(has_free_unbacked_symbols)
@@ -120,7 +120,7 @@ def _has_unbacked_symbols(tx: Tracer, x: Variable) -> Variable:
 @register_each(register_bound_rule, advise_is_size, advise_is_bounded)
 def _advise_size(tell: Callable[..., None], tx: Tracer, size: Variable, *bounds: Variable) -> Variable:
     if size.sym is not None:
-        known = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]
-        evaluate_on_fakes(tx, "call_function", tell, [size.sym, *known], {})
+        limits = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]
+        evaluate_on_fakes(tx, "call_function", tell, [size.sym, *limits], {})
         emit_runtime_asserts(tx)
     return NONE

@@ -80,7 +80,7 @@ class SavedTensorsContextVariable(GraphContextVariable):
     def real_context(self) -> Any:
         return contextlib.nullcontext()
 
-    def emit_enter(self, tx: Tracer, real: Any, shown: dict[str, Any] | None = None) -> torch.fx.Node:
+    def emit_enter(self, tx: Tracer, real: Any, displayed: dict[str, Any] | None = None) -> torch.fx.Node:
         return super().emit_enter(tx, real, {})
 
 
@@ -94,8 +94,8 @@ class BackendFlagsContextVariable(GraphContextVariable):
 
 @register_bound_rule(torch.autograd.graph.saved_tensors_hooks)
 def _saved_tensors_hooks(tx: Tracer, pack_hook: Variable, unpack_hook: Variable) -> Variable:
-    given = {"pack_hook": pack_hook, "unpack_hook": unpack_hook}
-    hooks = {n: real_hook_function(tx, f, "for saved tensors") for n, f in given.items()}
+    hook_variables = {"pack_hook": pack_hook, "unpack_hook": unpack_hook}
+    hooks = {n: real_hook_function(tx, f, "for saved tensors") for n, f in hook_variables.items()}
     return SavedTensorsContextVariable(torch.autograd.graph.saved_tensors_hooks, hooks)
 
 
@@ -161,8 +161,8 @@ class ErrorOnGraphBreakVariable(ContextVariable):
         left: Any = self.make
         if self.previous_policy is not None:
             self._enter_real(tx, self.previous_policy)
-        words = "the setting of error_on_graph_break is restored"
-        return record_call(tx, words, left.__exit__, [self, NONE, NONE, NONE])
+        description = "the setting of error_on_graph_break is restored"
+        return record_call(tx, description, left.__exit__, [self, NONE, NONE, NONE])
 
     def clone(self) -> Variable:
         return ErrorOnGraphBreakVariable(self.make, self.raises)
@@ -215,9 +215,9 @@ def _recreate_context(tx: Tracer, function: FunctionVariable, args: Args, kwargs
         return inline_call(tx, function, args, kwargs)
     if maker.source is not None and not maker.source.is_fixed:
         tx.guard_identity(maker.real_object, maker.source, "it creates the context")
-    words = tx.unpack_string_mapping(of.get_attr(tx, "kwds"))
+    keywords = tx.unpack_string_mapping(of.get_attr(tx, "kwds"))
     return tx.wrap_static(_CONTEXT_FACTORIES[maker.real_object]).call(
-        tx, list(sequence_items(tx, of.get_attr(tx, "args"))), words
+        tx, list(sequence_items(tx, of.get_attr(tx, "args"))), keywords
     )
 
 

@@ -64,17 +64,17 @@ class TorchGeneratorVariable(Variable):
         return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        given = [*args, *kwargs.values()]
+        arguments = [*args, *kwargs.values()]
         match name:
             case "manual_seed":
-                _emit_state_effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *given])
+                _emit_state_effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *arguments])
                 return self
             case "get_state":
                 return _state_tensor(
                     tx, _emit_state_effect(tx, "get_state", torch.Generator.get_state, [self]), self._state()
                 )
             case "set_state":
-                _emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *given])
+                _emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *arguments])
                 return self
         raise Unsupported("random-generator", f"Generator.{name} is called")
 
@@ -98,8 +98,8 @@ register_builder(torch.Generator)(
 
 @register_rule(torch.Generator)
 def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = tx.as_python_constants([*args, *kwargs.values()])
-    device = torch.device(given[0]) if given else torch.device("cpu")
+    constants = tx.as_python_constants([*args, *kwargs.values()])
+    device = torch.device(constants[0]) if constants else torch.device("cpu")
     if device.type != "cpu":
         raise Unsupported("random-generator", "a generator for an accelerator is created")
     return TorchGeneratorVariable(None, None, _emit_state_effect(tx, "Generator", torch.Generator, []))

@@ -95,17 +95,17 @@ _FOLDABLE_FUNCTIONS: dict[int, Any] = {
 
 def is_in_graph_function(fn: Any) -> bool:
     """Return True if a call of the function becomes one graph node."""
-    known = _IN_GRAPH_FUNCTIONS.get(id(fn))
-    if known is not None:
-        return known is fn
+    function = _IN_GRAPH_FUNCTIONS.get(id(fn))
+    if function is not None:
+        return function is fn
     return isinstance(fn, (OpOverload, OpOverloadPacket))
 
 
 def can_constant_fold(fn: Any) -> bool:
     """Return True if the function can run while tracing: deterministic, no side effects."""
-    known = _FOLDABLE_FUNCTIONS.get(id(fn))
-    if known is not None:
-        return known is fn
+    function = _FOLDABLE_FUNCTIONS.get(id(fn))
+    if function is not None:
+        return function is fn
     owner = getattr(fn, "__self__", None)
     return isinstance(owner, type) and owner in (str, bytes, int, float, dict)
 

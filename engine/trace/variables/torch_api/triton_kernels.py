@@ -109,18 +109,19 @@ class TritonKernelLaunchVariable(Variable):
     child_fields = ("kernel", "grid")
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        given = [realize(tx, a) for a in args]
-        words = {k: realize(tx, v) for k, v in kwargs.items()}
+        positional = [realize(tx, a) for a in args]
+        keywords = {k: realize(tx, v) for k, v in kwargs.items()}
         computed: list[Variable] = []
-        grid: Any = self._grid(tx, given, words)
-        launched = [arguments_variable(given, words)] if callable(grid) else [arguments_variable(given, words), grid]
+        grid: Any = self._grid(tx, positional, keywords)
+        packed = arguments_variable(positional, keywords)
+        launched = [packed] if callable(grid) else [packed, grid]
         tree = flatten_variable(tx, TupleVariable(launched), computed, other=_launch_argument)
         for value in computed:
             if value.fake is not None and value.python_type() not in (torch.Tensor, torch.nn.Parameter):
                 what = f"a {value.python_type().__name__} as an argument of a Triton kernel"
                 raise Unsupported("triton-kernel", what)
         launch = _TritonLaunch(self.kernel.real_object, grid if callable(grid) else None, tree)
-        named = dict(zip(self.kernel.parameters, given, strict=False)) | words
+        named = dict(zip(self.kernel.parameters, positional, strict=False)) | keywords
         holds_tuples = any(v.pytree_parts(tx) is not None for v in named.values())
         names = (
             frozenset(named)
@@ -161,18 +162,18 @@ class TritonKernelLaunchVariable(Variable):
             for n, ((name, _), (schema_type, triton_type)) in enumerate(zip(computed, filter(None, kinds), strict=True))
         )
         constants = tuple((n, v.as_python_object()) for n, v in named.items() if not v.is_graph_value)
-        shown = tuple(
+        shown_sizes = tuple(
             sympy.Symbol(f"grid_{a}") if v.is_graph_value else int(v.as_python_object()) for a, v in sizes.items()
         )
-        return launch_operator(launch, KernelLaunch(self.kernel.real_object, parameters, constants, shown))
+        return launch_operator(launch, KernelLaunch(self.kernel.real_object, parameters, constants, shown_sizes))
 
-    def _grid(self, tx: Tracer, args: Args, words: Kwargs) -> Any:
+    def _grid(self, tx: Tracer, args: Args, keywords: Kwargs) -> Any:
         """Return the grid sizes, or the grid function itself if the kernel is autotuned."""
         if not isinstance(self.grid, FunctionVariable):
             return TupleVariable(list(sequence_items(tx, self.grid)))
         if self.kernel.is_autotuned:
             return self._real_grid(tx)
-        named = dict(zip(self.kernel.parameters, args, strict=False)) | words
+        named = dict(zip(self.kernel.parameters, args, strict=False)) | keywords
         meta = DictVariable.from_str_keys(named)
         return TupleVariable(list(sequence_items(tx, self.grid.call(tx, [meta], {}))))
 
