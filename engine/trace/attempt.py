@@ -105,13 +105,12 @@ class TraceAttempt:
         self.step_recorder = StepRecorder(self.tx) if steps else None
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint
+        counter = self.tx.instruction_counter
         if self.inlined_breakpoint is not None:
-            self.tx.instruction_counter.breakpoint_at, self.tx.instruction_counter.on_breakpoint = (
-                self.inlined_breakpoint.instruction_number,
-                self.break_in_inlined_frame,
-            )
+            counter.breakpoint_at = self.inlined_breakpoint.instruction_number
+            counter.on_breakpoint = self.break_in_inlined_frame
         if self.step_recorder is not None:
-            self.tx.instruction_counter.instruction_hook = self.step_recorder.record_instruction
+            counter.instruction_hook = self.step_recorder.record_instruction
 
     def run(self) -> TracedFrame:
         """Trace to the end of the frame, or to the first graph break."""

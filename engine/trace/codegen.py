@@ -288,11 +288,8 @@ class PyCodegen:
         graph = tx.graph.finish(list(self._outputs))
         if graph is not None:
             layouts = tx.inputs.input_layouts
-            graph = replace(
-                graph,
-                has_object_side_effects=tx.side_effects.writes_objects,
-                inputs=tuple(replace(i, original_layout=layouts.get(id(i.fake))) for i in graph.inputs),
-            )
+            inputs = tuple(replace(i, original_layout=layouts.get(id(i.fake))) for i in graph.inputs)
+            graph = replace(graph, has_object_side_effects=tx.side_effects.writes_objects, inputs=inputs)
             graph = with_rerun_plan(tx, graph)
         plan = plan_graph_call(tx)
         prologue = PrologueCodegen(plan, self.original_code, self.constants, self.new_temp, self.body.location)

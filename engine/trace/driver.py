@@ -76,12 +76,8 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
         finally:
             with PreserveDispatchKeyGuard():
                 attempt.release()
-    return _make_skipped_frame(
-        request,
-        options,
-        SkipFrame("internal", "tracing restarted too often: each attempt found another reason to start again"),
-        (),
-    )
+    what = "tracing restarted too often: each attempt found another reason to start again"
+    return _make_skipped_frame(request, options, SkipFrame("internal", what), ())
 
 
 def _clear_tracebacks(*errors: TracerException) -> None:

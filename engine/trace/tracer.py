@@ -112,13 +112,8 @@ class Tracer:
     def node_provenance(self, note: str = "") -> NodeProvenance:
         """Return the provenance of a node created now."""
         stack = self.call_stack.user_stack()
-        return NodeProvenance(
-            (),
-            innermost_user_span(stack),
-            stack,
-            self.call_stack.frames[-1].module_path if self.call_stack.frames else "",
-            note,
-        )
+        module_path = self.call_stack.frames[-1].module_path if self.call_stack.frames else ""
+        return NodeProvenance((), innermost_user_span(stack), stack, module_path, note)
 
     def guard_cause(self, why: str) -> Cause:
         """Return the cause of a guard added now."""
@@ -165,11 +160,7 @@ class Tracer:
         """Guard that two input objects are, or are not, the same object."""
         self.state_of(SharedInputs).require_identity(self.objects.real_object(left), self.objects.real_object(right))
         if left.source is not None and right.source is not None and left.source != right.source:
-            self.guards.add(
-                SameObject(
-                    left.source, right.source, same, cause=self.guard_cause("the two objects were compared by identity")
-                )
-            )
+            self.guard(SameObject, left.source, right.source, same, why="the two objects were compared by identity")
 
     def make_lazy(self, real: Any, source: Source) -> Variable:
         """Return a lazy variable: the object is wrapped at its first use."""
@@ -180,13 +171,8 @@ class Tracer:
 
         Examples are torch functions and classes.
         """
-        return self.wrap(
-            real,
-            ConstantSource(
-                real,
-                text or getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__,
-            ),
-        )
+        name = text or getattr(real, "__qualname__", None) or getattr(real, "__name__", None) or type(real).__name__
+        return self.wrap(real, ConstantSource(real, name))
 
     def from_python(self, value: Any) -> Variable:
         """Return a new variable for a plain Python object created while tracing."""

@@ -90,12 +90,9 @@ class BreakCodegen(ResumeCodegen):
         """
         self.check_exc_stack()
         live_here = self.live_locals[self.op.index]
-        local = [v for n, v in self.frame.locals.items() if n in live_here]
-        dated = [
-            v
-            for v in reachable_variables([v for v in self.stack if v is not NULL] + local)
-            if v.reconstruct_before_break
-        ]
+        loaded_later = [v for v in self.stack if v is not NULL]
+        loaded_later += [v for n, v in self.frame.locals.items() if n in live_here]
+        dated = [v for v in reachable_variables(loaded_later) if v.reconstruct_before_break]
         # Python closes a suspended generator also if the broken instruction raises. Its local must exist by then.
         self.reconstruct([*dated, *(v for v in self.frame.locals.values() if v.holds_suspended_generator)])
         self.cg.store_root_cells(self.frame)

@@ -32,29 +32,20 @@ def find_inlined_breakpoint(tx: Tracer) -> InlinedBreakpoint | None:
     None means the root frame's instruction. All calls down to that point must be resumable. The frame there
     must have added graph operations, or have tensors to continue with.
     """
-    if len(tx.call_stack.frames) < 2 or tx.in_subgraph():
+    frames = tx.call_stack.frames
+    if len(frames) < 2 or tx.in_subgraph():
         return None
     depth = 0
-    while depth + 1 < len(tx.call_stack.frames) and _can_split_call(
-        tx.call_stack.frames[depth], tx.call_stack.frames[depth + 1]
-    ):
+    while depth + 1 < len(frames) and _can_split_call(frames[depth], frames[depth + 1]):
         depth += 1
-    while depth and not (
-        _is_user_code(tx.call_stack.frames[depth]) and _frame_has_tensors(tx, tx.call_stack.frames[depth])
-    ):
+    while depth and not (_is_user_code(frames[depth]) and _frame_has_tensors(tx, frames[depth])):
         depth -= 1
-    if not all(
-        _is_user_code(f) or _is_decorator_wrapper(f, g)
-        for f, g in itertools.pairwise(tx.call_stack.frames[1 : depth + 1])
-    ):
+    inlined = frames[1 : depth + 1]
+    if not all(_is_user_code(f) or _is_decorator_wrapper(f, g) for f, g in itertools.pairwise(inlined)):
         return None
-    if any(
-        reaches_suspended_generator(v, 3)
-        for f in tx.call_stack.frames[1 : depth + 1]
-        for v in (*f.stack, *f.locals.values())
-    ):
+    if any(reaches_suspended_generator(v, 3) for f in inlined for v in (*f.stack, *f.locals.values())):
         return None  # the root's code would hold the generator until the root returns
-    frame = tx.call_stack.frames[depth]
+    frame = frames[depth]
     return InlinedBreakpoint(frame.instruction_number, depth, frame.code, frame.op.offset) if depth else None
 
 

@@ -221,21 +221,12 @@ class ResumeCodegen:
             *zip(stack_parameters(point), passed, strict=True),
             *((name, self.frame.locals[name]) for name in point.locals),
         ]
-        self.resume_slots.append(
-            ResumeFunctionSlot(
-                slot,
-                code,
-                cast("dict[str, Any]", self.frame.globals.values),
-                span_of(self.code, self.op.offset),
-                bool(shared_cell_names(self.code)),
-                varying_dims(
-                    self.cg.tx,
-                    arguments,
-                    assigned_in_loop(self.decoded, outcome.index),
-                    result_varies=self.result_varies,
-                ),
-            )
-        )
+        loop_names = assigned_in_loop(self.decoded, outcome.index)
+        varying = varying_dims(self.cg.tx, arguments, loop_names, result_varies=self.result_varies)
+        namespace = cast("dict[str, Any]", self.frame.globals.values)
+        has_cells = bool(shared_cell_names(self.code))
+        span = span_of(self.code, self.op.offset)
+        self.resume_slots.append(ResumeFunctionSlot(slot, code, namespace, span, has_cells, varying))
 
     def _locals_to_hold(self) -> frozenset[str]:
         """Return dead locals that must still keep an object alive.

@@ -27,24 +27,21 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         low, high = symbol_bounds(env, symbol)
         relations = [_assumption(env, g.expr) for g in env.guards if symbol in g.expr.free_symbols]
         specialized = env.specialization_causes.get(symbol) if became != symbol else None
+        specialization = None
+        if specialized is not None:
+            specialization = SymbolAssumption(f"{symbol.name} == {became}", specialized.reason, specialized.span)
+        names = (name_accessors(symbol_expr(user_expr(of), at), STACK_VALUE_TEXT) for of, at in origins)
         records.append(
             TracedSymbolRecord(
                 symbol.name,
-                tuple(
-                    dict.fromkeys(
-                        name_accessors(symbol_expr(user_expr(of), location), STACK_VALUE_TEXT)
-                        for of, location in origins
-                    )
-                ),
+                tuple(dict.fromkeys(names)),
                 str(env.backed_var_to_val.get(symbol, "")),
                 _symbol_reason(tx, symbol, origins),
                 low,
                 high,
                 tuple(dict.fromkeys(relations)),
                 "" if became == symbol else str(became),
-                None
-                if specialized is None
-                else SymbolAssumption(f"{symbol.name} == {became}", specialized.reason, specialized.span),
+                specialization,
             )
         )
     return tuple(records)

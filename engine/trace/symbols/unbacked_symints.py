@@ -207,11 +207,9 @@ def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:
 
 
 def _is_symbol(value: Any, symbol: sympy.Symbol) -> bool:
-    return (
-        isinstance(value, _SYMBOLIC)
-        and not value.node.is_nested_int()
-        and symbol in (value.node._expr, value.node.expr)
-    )
+    if not isinstance(value, _SYMBOLIC) or value.node.is_nested_int():
+        return False
+    return symbol in (value.node._expr, value.node.expr)
 
 
 def _emit_size(tx: Tracer, node: torch.fx.Node, fake: torch.Tensor, dim: int) -> torch.fx.Node:

@@ -182,11 +182,8 @@ def _emit_apply(
 ) -> Variable:
     saved_nodes = [n for n in backward.free_variables() if n.graph is forward.graph]
     forward.graph.output((*nodes, *saved_nodes))
-    lifted = list(
-        dict.fromkeys(
-            n for n in (*forward.free_variables(), *backward.free_variables()) if n.graph is not forward.graph
-        )
-    )
+    free_variables = (*forward.free_variables(), *backward.free_variables())
+    lifted = list(dict.fromkeys(n for n in free_variables if n.graph is not forward.graph))
     forward.lift_free_variables(lifted)
     backward.lift_free_variables([*saved_nodes, *lifted])
     checked_nodes = {realize(tx, v).node_or_none for v in ctx.saved_tensors}

@@ -121,13 +121,10 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
             return _trace_bodies_to_graphs(tx, cls, inputs)
     except UserException as error:
         raise Unsupported("autograd-function", f"{cls.__name__} raises {error} while it is traced") from error
-    late = (
-        find_mutable_capture(_wrapped_functions(cls.backward))
-        if any(_needs_input_grad(inputs)) and torch.is_grad_enabled()
-        else ""
-    )
-    effect = f"has a backward that reads {late} when it runs"
-    target = GraphCallable(cls.__name__, bind_apply(cls), is_python=True, changes_state=bool(late), effect=effect)
+    has_backward = any(_needs_input_grad(inputs)) and torch.is_grad_enabled()
+    read_late = find_mutable_capture(_wrapped_functions(cls.backward)) if has_backward else ""
+    effect = f"has a backward that reads {read_late} when it runs"
+    target = GraphCallable(cls.__name__, bind_apply(cls), is_python=True, changes_state=bool(read_late), effect=effect)
     return emit_node(tx, "call_function", target, inputs)
 
 

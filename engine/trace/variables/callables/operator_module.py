@@ -113,12 +113,9 @@ class OperatorGetterVariable(Variable):
 
 
 def _construct_getter(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
-    by_name = cls is not operator.itemgetter
-    constants = (
-        [realize(tx, a).as_python_constant(tx) if tx.is_python_constant(a) else None for a in args]
-        if by_name
-        else [None] * len(args)
-    )
+    constants = [None] * len(args)
+    if cls is not operator.itemgetter:  # the others check their arguments, which are names
+        constants = [realize(tx, a).as_python_constant(tx) if tx.is_python_constant(a) else None for a in args]
     tx.fold_constant(lambda: cls(*constants, **dict.fromkeys(kwargs)) and None)
     return OperatorGetterVariable(cls, list(args), kwargs)
 

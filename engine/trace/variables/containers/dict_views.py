@@ -61,20 +61,12 @@ class DictViewVariable(Variable):
         return self.dict_variable.is_truthy(tx)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        is_ordered = self.dict_variable.is_ordered
-        like: Any = collections.OrderedDict() if is_ordered else {}
-        what = "OrderedDict" if is_ordered else "dictionary"
+        of = self.dict_variable
+        like: Any = collections.OrderedDict() if of.is_ordered else {}
+        name = "OrderedDict" if of.is_ordered else "dictionary"
         cls = type(iter(getattr(like, self.view_kind)()))
-        return DictOrSetIteratorVariable(
-            [],
-            cls,
-            list(self.dict_variable.entries),
-            self._read_entry,
-            lambda: list(self.dict_variable.entries),
-            what,
-            self,
-            self.dict_variable,
-        )
+        keys = list(of.entries)
+        return DictOrSetIteratorVariable([], cls, keys, self._read_entry, lambda: list(of.entries), name, self, of)
 
     def _read_entry(self, key: Any) -> Variable | None:
         entry = self.dict_variable.entries.get(key)

@@ -186,11 +186,8 @@ class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
 
 
 def _is_iterator(real: Any) -> bool:
-    return (
-        hasattr(type(real), "__next__")
-        and not hasattr(type(real), "forward")
-        and type(real).__module__ in ("builtins", "itertools")
-    )
+    cls = type(real)
+    return hasattr(cls, "__next__") and not hasattr(cls, "forward") and cls.__module__ in ("builtins", "itertools")
 
 
 @register_builder_if(20, _is_iterator)

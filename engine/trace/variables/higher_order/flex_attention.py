@@ -44,13 +44,8 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     modules = [body.module() for body in (score, mask)]
     score_node = tx.graph.add_subgraph("score_mod", modules[0], tx.node_provenance())
     mask_node = tx.graph.add_subgraph("mask_mod", modules[1], tx.node_provenance())
-    node = tx.graph.create_node(
-        "call_function",
-        flex_attention_op,
-        (*(p[0] for p in pairs), score_node, (*blocks_node, mask_node), *(r[0] for r in options), *others),
-        {},
-        tx.node_provenance(),
-    )
+    node_args = (*(p[0] for p in pairs), score_node, (*blocks_node, mask_node), *(r[0] for r in options), *others)
+    node = tx.graph.create_node("call_function", flex_attention_op, node_args, {}, tx.node_provenance())
     tx.fallback.update_op_in_try_block()
     buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
     fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in options), *buffers]

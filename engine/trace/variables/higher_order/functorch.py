@@ -283,12 +283,8 @@ class GraphFunctionVariable(Variable):
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         leaves: list[Variable] = []
-        tree = flatten_variable(
-            tx,
-            TupleVariable([self, arguments_variable(args, kwargs)]),
-            leaves,
-            lambda v: v is self or v.is_graph_value,
-        )
+        call = TupleVariable([self, arguments_variable(args, kwargs)])
+        tree = flatten_variable(tx, call, leaves, lambda v: v is self or v.is_graph_value)
         caller = FlatCall(lambda packed: packed[0](*packed[1][0], **packed[1][1]), tree)
         return emit_flat_call(tx, GraphCallable("call", caller), caller, leaves)
 

@@ -205,12 +205,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
         if not self._uses_container_method("__iter__"):
             return super().get_iterator(tx)
         members = self._members(tx)
-        over = (
-            [ConstantVariable(k) for k in members]
-            if issubclass(self.cls, torch.nn.ModuleDict)
-            else list(members.values())
-        )
-        return SequenceIteratorVariable(list(over), type(iter(())))
+        is_dict = issubclass(self.cls, torch.nn.ModuleDict)
+        items = [ConstantVariable(name) for name in members] if is_dict else list(members.values())
+        return SequenceIteratorVariable(items, type(iter(())))
 
     def length(self, tx: Tracer) -> Variable:
         return (

@@ -91,19 +91,17 @@ class ClassVariable(FixedObjectVariable):
         if is_trusted_module(self.real_object.__module__) and hasattr(self.real_object, name):
             attribute = getattr(self.real_object, name)
             return ConstantVariable(attribute) if is_literal(attribute) else tx.wrap_static(attribute)
-        found_value = class_attribute(tx, self.real_object, name, None)
-        if found_value is not None:
-            return found_value
+        own_attribute = class_attribute(tx, self.real_object, name, None)
+        if own_attribute is not None:
+            return own_attribute
         by_meta = metaclass_attribute(tx, self, name)
         if by_meta is not None:
             return by_meta
         if hasattr(self.real_object, name):
             attribute = getattr(self.real_object, name)
-            return (
-                tx.wrap_static(attribute)
-                if callable(attribute)
-                else tx.wrap(attribute, AttrSource(class_source(self.real_object), name))
-            )
+            if callable(attribute):
+                return tx.wrap_static(attribute)
+            return tx.wrap(attribute, AttrSource(class_source(self.real_object), name))
         if issubclass(self.real_object, enum.Enum):  # the message differs between Python versions
             with UserErrors(tx, AttributeError):
                 getattr(self.real_object, name)

@@ -55,12 +55,8 @@ class PythonModuleVariable(FixedObjectVariable):
                 tx.guards.record_library_function(tx, self._namespace(), name, real)
             return tx.wrap_static(real)
         if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.side_effects.global_writes:
-            return tx.wrap(
-                real,
-                AttrSource(self.source, name)
-                if self.source is not None
-                else AttrSource(class_source(type(real)), name),
-            )
+            owner = class_source(type(real)) if self.source is None else self.source
+            return tx.wrap(real, AttrSource(owner, name))
         return tx.wrap(real, GlobalSource(self._namespace(), name))
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
@@ -73,11 +69,9 @@ class PythonModuleVariable(FixedObjectVariable):
         tx.side_effects.record_global_write(self._namespace(), name, value)
 
     def _namespace(self) -> GlobalsNamespace:
-        return (
-            SYS_NAMESPACE
-            if self.real_object is sys
-            else GlobalsNamespace(self.real_object.__dict__, self.real_object.__name__)
-        )
+        if self.real_object is sys:
+            return SYS_NAMESPACE
+        return GlobalsNamespace(self.real_object.__dict__, self.real_object.__name__)
 
 
 SYS_NAMESPACE = GlobalsNamespace(sys.__dict__, "sys")

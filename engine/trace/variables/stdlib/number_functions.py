@@ -145,12 +145,8 @@ def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if (rounded := of.call_user_method(tx, "__round__", args[1:])) is not None:
         return rounded
     if of.is_symbolic and of.python_type() is float and not kwargs:
-        return emit_node(
-            tx,
-            "call_function",
-            round,
-            [of, *(ConstantVariable(n) for n in tx.as_python_constants(args[1:]) if n is not None)],
-        )
+        digits = [ConstantVariable(n) for n in tx.as_python_constants(args[1:]) if n is not None]
+        return emit_node(tx, "call_function", round, [of, *digits])
     if of.is_symbolic and of.python_type() is int and len(args) == 1 and not kwargs:
         return of
     return arithmetic.fold_constant_call(tx, round, args, kwargs)

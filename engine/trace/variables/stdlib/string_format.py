@@ -55,16 +55,16 @@ def _make_proxy(tx: Tracer, value: Variable, has_items: bool = True) -> Any:
 
 def format_proxy(tx: Tracer, value: Variable) -> Any:
     """Return a Python object whose text is that of the variable."""
-    with _proxies(tx) as known:
-        return _proxy_for(tx, realize(tx, value), known)
+    with _proxies(tx) as proxies:
+        return _proxy_for(tx, realize(tx, value), proxies)
 
 
-def _proxy_for(tx: Tracer, value: Variable, known: dict[int, Any]) -> Any:
-    if id(value) in known:
-        return known[id(value)]
-    made = value.format_contents(tx, known)
-    if made is not None:
-        return made
+def _proxy_for(tx: Tracer, value: Variable, proxies: dict[int, Any]) -> Any:
+    if id(value) in proxies:
+        return proxies[id(value)]
+    container = value.format_contents(tx, proxies)
+    if container is not None:
+        return container
     try:
         return value.as_python_constant(tx)
     except NotPythonConstant:
@@ -111,9 +111,9 @@ class ReprText(metaclass=SlottedType):
 
 def container_repr(tx: Tracer, value: Variable) -> str | None:
     """Return ``repr`` of a builtin container, or None if the type is not supported."""
-    with _proxies(tx) as known:
-        made = known[id(value)] if id(value) in known else value.format_contents(tx, known)
-        return None if made is None else repr(made)
+    with _proxies(tx) as proxies:
+        container = proxies[id(value)] if id(value) in proxies else value.format_contents(tx, proxies)
+        return None if container is None else repr(container)
 
 
 def _format_text(tx: Tracer, text: str, value: Variable) -> Variable:

@@ -58,13 +58,8 @@ def assign_index(tx: Tracer, of: TensorVariable, key: Variable, value: Variable)
         return
     key = convert_index_arrays(tx, key)
     if is_vmapped_index(tx, key):
-        emit_node(
-            tx,
-            "call_function",
-            operator.setitem,
-            [of, key, value],
-            run=functools.partial(_under_vmap, operator.setitem),
-        )
+        run = functools.partial(_under_vmap, operator.setitem)
+        emit_node(tx, "call_function", operator.setitem, [of, key, value], run=run)
         return
     selected = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
     target: list[Variable] = [of, key] if selected is None else [selected, ConstantVariable(Ellipsis)]

@@ -107,11 +107,9 @@ class UntypedStorageVariable(Variable):
             tx.guard(EqualsMatch, size_source, nbytes, why=_WHY)
             return ConstantVariable(nbytes)
         count = self.fake_storage.nbytes()
-        return (
-            ConstantVariable(count)
-            if isinstance(count, int)
-            else emit_node(tx, "call_function", _STORAGE_NBYTES, [self.current_tensor()])
-        )
+        if isinstance(count, int):
+            return ConstantVariable(count)
+        return emit_node(tx, "call_function", _STORAGE_NBYTES, [self.current_tensor()])
 
     def current_tensor(self) -> TensorVariable:
         """Return the tensor; it must still use this storage."""

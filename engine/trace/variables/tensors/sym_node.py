@@ -84,11 +84,8 @@ class SymNodeVariable(Variable):
                 return fold_zero(tx, self.node) if kind is float and value == 0 else value
         except GuardOnDataDependentSymNode:
             pass
-        raise data_dependent_break(
-            tx,
-            self.sym,
-            Unsupported("data-dependent", f"Python needs the value of {describe_number(tx, self.sym)}"),
-        )
+        graph_break = Unsupported("data-dependent", f"Python needs the value of {describe_number(tx, self.sym)}")
+        raise data_dependent_break(tx, self.sym, graph_break)
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         return sym_operators.operate(tx, op, self, right)

@@ -120,14 +120,11 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
         make = tensor_from_symbols  # unlike the constructors of torch, this one accepts symbols
     elif not kinds:
         return emit_node(tx, "call_function", make, args, kwargs)
-    keywords = (
-        {**kwargs, "dtype": ConstantVariable(kinds.pop())}
-        if len(kinds) == 1 and _has_no_dtype(tx, args, kwargs)
-        else kwargs
-    )
-    if kinds and keywords is kwargs and _has_no_dtype(tx, args, kwargs):
-        raise Unsupported("tensor-creation", "a tensor is created from numbers and tensors of several types")
-    rest = {k: v for k, v in keywords.items() if k != "data"}
+    rest = {k: v for k, v in kwargs.items() if k != "data"}
+    if kinds and _has_no_dtype(tx, args, kwargs):
+        if len(kinds) > 1:
+            raise Unsupported("tensor-creation", "a tensor is created from numbers and tensors of several types")
+        rest["dtype"] = ConstantVariable(kinds.pop())
     return emit_node(tx, "call_function", make, [plain, *args[1:]], rest)
 
 

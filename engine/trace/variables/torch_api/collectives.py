@@ -101,11 +101,8 @@ def _default_group(tx: Tracer) -> Any:
     """Return the default process group or None, with an identity guard."""
     world = sys.modules[_C10D]._world
     group = world.default_pg
-    tx.guard_identity(
-        group,
-        AttrSource(ConstantSource(world, "torch.distributed"), "default_pg"),
-        "the default process group was used",
-    )
+    source = AttrSource(ConstantSource(world, "torch.distributed"), "default_pg")
+    tx.guard_identity(group, source, "the default process group was used")
     return group
 
 
@@ -226,12 +223,8 @@ class _CollectiveCall:
     def run(self, operator: str, tensor: Variable, *rest: Variable) -> Variable:
         """Emit the collective and its wait."""
         operators = torch.ops._c10d_functional
-        started = emit_node(
-            self.tx,
-            "call_function",
-            getattr(operators, operator).default,
-            [tensor, *rest, ConstantVariable(str(self.group.group_name))],
-        )
+        overload, group = getattr(operators, operator).default, ConstantVariable(str(self.group.group_name))
+        started = emit_node(self.tx, "call_function", overload, [tensor, *rest, group])
         return emit_node(self.tx, "call_function", operators.wait_tensor.default, [started])
 
     def write(self, target: TensorVariable, source: Variable) -> None:

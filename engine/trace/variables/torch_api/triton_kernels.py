@@ -123,11 +123,9 @@ class TritonKernelLaunchVariable(Variable):
         launch = _TritonLaunch(self.kernel.real_object, grid if callable(grid) else None, tree)
         named = dict(zip(self.kernel.parameters, positional, strict=False)) | keywords
         holds_tuples = any(v.pytree_parts(tx) is not None for v in named.values())
-        names = (
-            frozenset(named)
-            if holds_tuples
-            else mutated_arguments(self.kernel.real_object, {k: _compile_argument(v) for k, v in named.items()})
-        )
+        names = frozenset(named)
+        if not holds_tuples:
+            names = mutated_arguments(self.kernel.real_object, {k: _compile_argument(v) for k, v in named.items()})
         if not callable(grid) and not holds_tuples:
             operator = self._operator(tx, named, grid, names, launch)
             if operator is not None:
