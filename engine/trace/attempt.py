@@ -89,9 +89,9 @@ class TraceAttempt:
         options: Options,
         restart: RestartTracing | None,
         steps: bool,
-        before: tuple[DiscardedAttempt, ...] = (),
+        previous_attempts: tuple[DiscardedAttempt, ...] = (),
     ) -> None:
-        self.previous_attempts = before
+        self.previous_attempts = previous_attempts
         self.request = request
         self.options = options
         self.restart = restart
@@ -101,7 +101,7 @@ class TraceAttempt:
         self.function_modes = modes if is_asked and are_traced_modes(modes) else ()
         self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
         self.tx.random_state.mode = "" if restart is None else restart.rng_mode
-        self.tx.state_of(SharedInputs).is_disabled = any(a.kind == IDENTITY_READ for a in before)
+        self.tx.state_of(SharedInputs).is_disabled = any(a.kind == IDENTITY_READ for a in previous_attempts)
         self.step_recorder = StepRecorder(self.tx) if steps else None
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint
@@ -288,12 +288,12 @@ class TraceAttempt:
             frame.clear()
         self.tx.release()
 
-    def attempt_record(self, again: RestartTracing) -> DiscardedAttempt:
+    def attempt_record(self, restart: RestartTracing) -> DiscardedAttempt:
         """Return the record of what is discarded with this attempt.
 
         Each attempt has its own tracer. Only torch's global state outlives it, and that is restored.
         """
-        tx, reason = self.tx, again.reason
+        tx, reason = self.tx, restart.reason
         return DiscardedAttempt(
             reason.kind,
             reason.what,
@@ -501,7 +501,7 @@ class TraceAttempt:
             if breaks:
                 frames = [frame, *self.tx.call_stack.frames]
                 graph = replace(
-                    graph, autograd_uses_after_break=next((asks for f in frames if (asks := find_autograd_use(f))), "")
+                    graph, autograd_uses_after_break=next((use for f in frames if (use := find_autograd_use(f))), "")
                 )
         inlined_calls, steps = self.inlined_calls_and_steps()
         records_trace = current_session() is not None or self.step_recorder is not None

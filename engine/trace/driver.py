@@ -128,7 +128,7 @@ def _tracing_environment(tx: Tracer) -> Iterator[None]:
 
 
 def _make_skipped_frame(
-    request: CompileRequest, options: Options, skip: SkipFrame, parts: Any, guards: tuple[Guard, ...] = ()
+    request: CompileRequest, options: Options, skip: SkipFrame, calls_and_steps: Any, guards: tuple[Guard, ...] = ()
 ) -> TracedFrame:
     """Make the result for a frame that runs as plain Python while ``guards`` hold."""
     code = request.function.__code__
@@ -136,7 +136,7 @@ def _make_skipped_frame(
     record = make_break_record(skip.kind, skip.what, stack, skipped=True, also=skip.also)
     if options.fullgraph and skip.kind != "raises":
         raise_graph_break(record)
-    inlined, steps = parts or ((), ())
+    inlined, steps = calls_and_steps or ((), ())
     records_trace = current_session() is not None
     trace_record = TraceRecord(instruction_records(code) if records_trace else (), (), inlined, (record,), (), steps)
     return TracedFrame(None, guards, trace_record)

@@ -11,7 +11,7 @@ from engine.trace.variables.exceptions.exceptions import ExceptionVariable, curr
 
 def set_exception_context(tx: Tracer, error: Variable) -> None:
     """Set ``__context__`` of a new exception to the exception that is being handled."""
-    before = current_exception(tx)
+    handled = current_exception(tx)
     if not isinstance(error, ExceptionVariable):
         return
     error.raise_line = tx.user_stack()[0].line
@@ -19,17 +19,17 @@ def set_exception_context(tx: Tracer, error: Variable) -> None:
     if not is_none(error.attributes.pop("__traceback__", NONE)):
         raise SkipFrame("traceback", "an exception with another one's traceback is raised")
     error.raised_at = error.raised_at or tx.instruction_counter.root_instruction_number
-    if before is None or before is error:
+    if handled is None or handled is error:
         return
-    link: Variable | None = before
+    chained: Variable | None = handled
     visited: set[int] = set()
-    while isinstance(link, ExceptionVariable) and id(link) not in visited:
-        visited.add(id(link))
-        if link.attributes.get("__context__") is error:
-            del link.attributes["__context__"]
+    while isinstance(chained, ExceptionVariable) and id(chained) not in visited:
+        visited.add(id(chained))
+        if chained.attributes.get("__context__") is error:
+            del chained.attributes["__context__"]
             break
-        link = link.attributes.get("__context__")
-    error.set_attr(tx, "__context__", before)
+        chained = chained.attributes.get("__context__")
+    error.set_attr(tx, "__context__", handled)
 
 
 def jump_to_handler(frame: Frame, error: Variable) -> bool:

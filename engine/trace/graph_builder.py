@@ -170,11 +170,11 @@ class GraphBuilder:
 @contextlib.contextmanager
 def emitting_into(tx: Tracer, builder: GraphBuilder) -> Iterator[None]:
     """Emit nodes into another graph until the block ends."""
-    before, tx.graph = tx.graph, builder
+    outer, tx.graph = tx.graph, builder
     try:
         yield
     finally:
-        tx.graph = before
+        tx.graph = outer
 
 
 def _is_vmapped(real: Any) -> bool:

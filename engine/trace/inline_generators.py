@@ -157,8 +157,8 @@ def close_generator(tx: Tracer, generator: GeneratorVariable) -> Variable:
 
     The handlers of the body run. Return the result of the call.
     """
-    hears = generator.yield_from_iterator() is not None or any(generator.frame.decoded.handlers)
-    if not generator.is_started or generator.frame.is_finished or not hears:
+    has_handlers = generator.yield_from_iterator() is not None or any(generator.frame.decoded.handlers)
+    if not generator.is_started or generator.frame.is_finished or not has_handlers:
         generator.frame.is_finished = True
         return NONE
     try:

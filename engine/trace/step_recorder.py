@@ -137,14 +137,14 @@ class StepRecorder:
 
     def _record_result(self, index: int, active: _Activation, event: str) -> None:
         frame = active.frame
-        now = {name: (value, value.describe(), _node_name(value)) for name, value in _variables(frame)}
+        current = {name: (value, value.describe(), _node_name(value)) for name, value in _variables(frame)}
         changed = {
             name: variable
-            for name, variable in now.items()
+            for name, variable in current.items()
             if not _is_unchanged(active.last_locals.get(name), variable)
         }
-        gone = dict.fromkeys(active.last_locals.keys() - now.keys(), "")
-        active.last_locals = now
+        gone = dict.fromkeys(active.last_locals.keys() - current.keys(), "")
+        active.last_locals = current
         self._steps[index] = dataclasses.replace(
             self._steps[index],
             stack=tuple(v.describe() for v in frame.stack),

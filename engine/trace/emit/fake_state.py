@@ -44,8 +44,8 @@ class FakeMetadata:
 
     def restore(self, tx: Tracer) -> None:
         """Restore the metadata and the version of the fake tensor."""
-        now = FakeMetadata.of(self.fake)
-        if self._guard_free_layout() != now._guard_free_layout():
+        current = FakeMetadata.of(self.fake)
+        if self._guard_free_layout() != current._guard_free_layout():
             with tx.symbols.fake_mode, torch.no_grad(), AutoDispatchBelowAutograd():
                 self.fake.as_strided_(self.shape, self.stride, self.offset)
         if self.fake._version != self.version:
@@ -103,9 +103,9 @@ def repair_versions(operation: Operation, arguments: OperationArguments, state: 
 
 def has_effect(operation: Operation, state: FakeState, result: Any) -> bool:
     """Return True if the operation does more than compute its result, or may do more."""
-    own = operation.own_callable
+    own_callable = operation.own_callable
     return (
-        (own is not None and own.changes_state)
+        (own_callable is not None and own_callable.changes_state)
         or state.versions is None
         or result is None
         or state.versions != _versions_of(state.tensors)

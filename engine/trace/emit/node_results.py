@@ -47,14 +47,14 @@ def wrap_result(tx: Tracer, node: torch.fx.Node, result: Any, *, keep: bool = Fa
 def wrap_items(tx: Tracer, node: torch.fx.Node, result: Iterable[Any]) -> list[Variable]:
     """Wrap the items of a node's result: constants as they are, each other item as a node."""
     items: list[Variable] = []
-    for n, item in enumerate(result):
+    for index, item in enumerate(result):
         if is_constant_result(item):
             items.append(tx.from_python(item))
             continue
-        part = tx.graph.graph.create_node("call_function", operator.getitem, (node, n))
-        part.meta["is_item"] = True
-        set_provenance(part, tx.node_provenance())
-        items.append(wrap_result(tx, part, item))
+        item_node = tx.graph.graph.create_node("call_function", operator.getitem, (node, index))
+        item_node.meta["is_item"] = True
+        set_provenance(item_node, tx.node_provenance())
+        items.append(wrap_result(tx, item_node, item))
     return items
 
 

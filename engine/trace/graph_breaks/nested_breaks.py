@@ -172,27 +172,27 @@ class NestedBreakCodegen:
         if not level.is_root:
             level.reconstruct([*level.frame.cells.values()])
 
-    def _emit_rest_of_frame(self, n: int, start: int) -> None:
+    def _emit_rest_of_frame(self, depth: int, start: int) -> None:
         """Run the rest of one call and store its return value in ``result``."""
-        level, out = self.frame_codegens[n], self.cg.body
-        if n == len(self.frame_codegens) - 1:
-            self._emit_in_try_block(n, ResumeTarget(start, [*level.stack]), is_broken=True)
+        level, out = self.frame_codegens[depth], self.cg.body
+        if depth == len(self.frame_codegens) - 1:
+            self._emit_in_try_block(depth, ResumeTarget(start, [*level.stack]), is_broken=True)
             return
-        self._emit_in_try_block(n, ResumeTarget(level.op.index + 1, [*level.stack, self.result]))
+        self._emit_in_try_block(depth, ResumeTarget(level.op.index + 1, [*level.stack, self.result]))
         if level.handler is None:
             return
         joined = Label()
         out.jump(joined)
         out.label(level.handler_label)
-        self._emit_in_try_block(n, level.handler_target(level.pop_to_temp()))
+        self._emit_in_try_block(depth, level.handler_target(level.pop_to_temp()))
         out.label(joined)
 
-    def _emit_in_try_block(self, n: int, outcome: ResumeTarget, *, is_broken: bool = False) -> None:
+    def _emit_in_try_block(self, depth: int, outcome: ResumeTarget, *, is_broken: bool = False) -> None:
         """Continue one call inside the nearest try block of its callers."""
         out = self.cg.body
-        around = next((level for level in reversed(self.frame_codegens[:n]) if level.handler is not None), None)
-        begin = None if around is None else out.try_begin(around.handler_label, 0)
-        self.frame_codegens[n].load_resume_result(outcome, is_broken=is_broken)
+        catcher = next((level for level in reversed(self.frame_codegens[:depth]) if level.handler is not None), None)
+        begin = None if catcher is None else out.try_begin(catcher.handler_label, 0)
+        self.frame_codegens[depth].load_resume_result(outcome, is_broken=is_broken)
         if begin is not None:
             out.try_end(begin)
         out.store(self.result)

@@ -91,9 +91,9 @@ def _apply_function_flag(tx: Tracer, function: NestedUserFunctionVariable, flag:
     """
     match flag:
         case 4:
-            parts = list(sequence_items(tx, value))
+            pairs = list(sequence_items(tx, value))
             function.annotations = {
-                str(realize(tx, n).as_python_constant(tx)): v for n, v in zip(parts[::2], parts[1::2], strict=True)
+                str(realize(tx, n).as_python_constant(tx)): v for n, v in zip(pairs[::2], pairs[1::2], strict=True)
             }
         case 1:
             function.default_values = list(sequence_items(tx, value))

@@ -30,9 +30,9 @@ def _set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("BUILD_MAP")
 def _map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    parts = frame.popn(2 * op.arg)
+    keys_and_values = frame.popn(2 * op.arg)
     mapping = DictVariable({})
-    for key, value in zip(parts[::2], parts[1::2], strict=True):
+    for key, value in zip(keys_and_values[::2], keys_and_values[1::2], strict=True):
         mapping.set_item(tx, realize_stored(tx, key), value)
     frame.push(mapping)
 
@@ -48,8 +48,8 @@ def _const_key_map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("BUILD_SLICE")
 def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    parts = frame.popn(op.arg)
-    frame.push(SliceVariable([*parts, *[ConstantVariable(None)] * (3 - len(parts))]))
+    bounds = frame.popn(op.arg)
+    frame.push(SliceVariable([*bounds, *[ConstantVariable(None)] * (3 - len(bounds))]))
 
 
 @handles("LIST_APPEND")

@@ -67,8 +67,8 @@ def _check_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     what = "an except clause whose class is not known while tracing"
     with BreakGraph("exception-handling", what, NotPythonConstant):
         caught_class = realize(tx, frame.stack.pop()).as_python_constant(tx)
-    every = caught_class if isinstance(caught_class, tuple) else (caught_class,)
-    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
+    classes = caught_class if isinstance(caught_class, tuple) else (caught_class,)
+    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
         tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
     frame.push(ConstantVariable(issubclass(realize(tx, frame.stack[-1]).python_type(), caught_class)))
 
@@ -78,9 +78,9 @@ def _before_with(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     manager = realize(tx, frame.stack.pop())
     _check_manager(tx, manager, "__enter__")
     _check_manager(tx, manager, "__exit__")
-    leave = manager.get_attr(tx, "__exit__")
+    exit_method = manager.get_attr(tx, "__exit__")
     entered = manager.call_method(tx, "__enter__", [], {})
-    frame.push(leave)
+    frame.push(exit_method)
     frame.push(entered)
 
 
@@ -109,8 +109,8 @@ def _check_manager(tx: Tracer, manager: Variable, name: str) -> None:
 
 @handles("WITH_EXCEPT_START")
 def _with_except(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    leave, error = realize(tx, frame.stack[EXIT_FROM_TOP]), realize(tx, frame.stack[-1])
-    frame.push(leave.call(tx, [tx.wrap_static(error.python_type()), error, traceback_of(error)], {}))
+    exit_method, error = realize(tx, frame.stack[EXIT_FROM_TOP]), realize(tx, frame.stack[-1])
+    frame.push(exit_method.call(tx, [tx.wrap_static(error.python_type()), error, traceback_of(error)], {}))
 
 
 @handles("CLEANUP_THROW")

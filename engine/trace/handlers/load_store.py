@@ -217,8 +217,8 @@ def read_cell(tx: Tracer, frame: Frame, name: str) -> Variable:
     if content is None:
         cell.guard_empty(tx)
         info = resume_info(frame.code)
-        own = frame.code if info is None else info.base_code()
-        if own is not None and name in own.co_cellvars:
+        original_code = frame.code if info is None else info.base_code()
+        if original_code is not None and name in original_code.co_cellvars:
             raise _unbound(tx, name)
         tx.raise_error(
             NameError,

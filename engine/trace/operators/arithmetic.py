@@ -110,12 +110,12 @@ def is_same_object(tx: Tracer, left: Variable, right: Variable) -> bool:
     for value, other in ((left, right), (right, left)):
         if (same := value.is_same_as(tx, other)) is not None:
             return same
-    mine, theirs = tx.objects.real_object(left), tx.objects.real_object(right)
-    if mine is NotImplemented or theirs is NotImplemented:
+    left_object, right_object = tx.objects.real_object(left), tx.objects.real_object(right)
+    if left_object is NotImplemented or right_object is NotImplemented:
         return False
     if all(v.is_mutable or v.as_python_object() is NotImplemented for v in (left, right)):
-        tx.guard_same_object(left, right, mine is theirs)
-    return mine is theirs
+        tx.guard_same_object(left, right, left_object is right_object)
+    return left_object is right_object
 
 
 def identical_or_equal(tx: Tracer, left: Variable, right: Variable) -> bool:
@@ -206,8 +206,8 @@ def sort_items(tx: Tracer, items: list[Variable], kwargs: dict[str, Variable]) -
     reverse = realize(tx, kwargs["reverse"]).is_truthy(tx) if "reverse" in kwargs else False
     keys = [realize(tx, i) if is_none(key) else realize(tx, key.call(tx, [i], {})) for i in items]
 
-    def less(a: int, b: int) -> int:  # sorting calls only ``<``
-        return -realize(tx, compare_op(tx, "<", keys[a], keys[b])).is_truthy(tx)
+    def less(left_index: int, right_index: int) -> int:  # sorting calls only ``<``
+        return -realize(tx, compare_op(tx, "<", keys[left_index], keys[right_index])).is_truthy(tx)
 
     order = sorted(range(len(items)), key=functools.cmp_to_key(less), reverse=reverse)
     return [items[n] for n in order]

@@ -56,8 +56,8 @@ def add_aliasing_guards(tx: Tracer) -> None:
     for value in tx.objects.identity_keys.values():
         if value.source is not None and not value.source.is_fixed:
             keys.setdefault(value.python_type(), []).append(value)
-    for alike in keys.values():
-        _guard_distinct(tx, alike, [], "they are keys of a dict, elements of a set, or copied once each")
+    for same_type in keys.values():
+        _guard_distinct(tx, same_type, [], "they are keys of a dict, elements of a set, or copied once each")
     _guard_no_overlap(tx, written)
 
 
@@ -125,10 +125,10 @@ def _guard_unaliased_writes(tx: Tracer, alone: list[TensorVariable], used: list[
     if written and not mutated_storages_are_disjoint(len(written), *written, *(v.real_object for v in others.values())):
         for value in alone:
             _check_one_storage_per_memory(value, [v for v in used if v is not value])
-    mine = [v.source for v in alone if v.source is not None]
-    origins = list(dict.fromkeys((*mine, *(v.source for v in used if v.source is not None))))
-    if mine and len(origins) > 1:
-        count = len(dict.fromkeys(mine))
+    written_sources = [v.source for v in alone if v.source is not None]
+    origins = list(dict.fromkeys((*written_sources, *(v.source for v in used if v.source is not None))))
+    if written_sources and len(origins) > 1:
+        count = len(dict.fromkeys(written_sources))
         tx.guard(DisjointStorage, origins[0], tuple(origins[1:]), count, why=why)
 
 

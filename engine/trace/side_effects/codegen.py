@@ -41,18 +41,18 @@ def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
 def _emit_global_write(
     tx: Tracer, cg: PyCodegen, namespace: GlobalsNamespace, name: str, value: Variable | None
 ) -> None:
-    own = namespace.values is tx.request.function.__globals__
+    is_own = namespace.values is tx.request.function.__globals__
     if value is not None:
         cg.load(value)
     if value is None or (namespace, name) in tx.side_effects.reordered_globals:
-        _emit_on_global(cg, "DELETE", namespace, name, own=own)
+        _emit_on_global(cg, "DELETE", namespace, name, own=is_own)
     if value is not None:
-        _emit_on_global(cg, "STORE", namespace, name, own=own)
+        _emit_on_global(cg, "STORE", namespace, name, own=is_own)
 
 
-def _emit_on_global(cg: PyCodegen, verb: str, namespace: GlobalsNamespace, name: str, *, own: bool) -> None:
+def _emit_on_global(cg: PyCodegen, verb: str, namespace: GlobalsNamespace, name: str, *, is_own: bool) -> None:
     """Emit a store of the top of the stack to a global, or its deletion, as ``verb`` says."""
-    if own:
+    if is_own:
         cg.body.emit(f"{verb}_GLOBAL", name)
         return
     cg.load_namespace(namespace)

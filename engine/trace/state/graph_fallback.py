@@ -25,12 +25,12 @@ def _has_user_handler(frame: Frame) -> bool:
         return False
     handler = frame.decoded.handlers[frame.op.index]
     while handler is not None:
-        again = reraise_index(frame.decoded, handler.target)
+        reraise = reraise_index(frame.decoded, handler.target)
         exit = handler.depth + OFFSET_AND_ERRORS + EXIT_FROM_TOP
-        leave = frame.stack[exit] if 0 <= exit < len(frame.stack) else None
-        if again < 0 and not getattr(leave, "is_in_graph", False):
+        exit_method = frame.stack[exit] if 0 <= exit < len(frame.stack) else None
+        if reraise < 0 and not getattr(exit_method, "is_in_graph", False):
             return True
-        handler = frame.decoded.handlers[handler.target if again < 0 else again]
+        handler = frame.decoded.handlers[handler.target if reraise < 0 else reraise]
     return False
 
 

@@ -31,8 +31,8 @@ class KnownObjects:
 
     def real_object(self, value: Variable) -> Any:
         """Return the object that the variable represents; NotImplemented if tracing created it."""
-        read = self.real_by_variable_id.get(id(value))
-        return value.as_python_object() if read is None else read[1]
+        variable_and_real = self.real_by_variable_id.get(id(value))
+        return value.as_python_object() if variable_and_real is None else variable_and_real[1]
 
     def is_compiled_module(self, value: Variable) -> bool:
         """Return True for the lazy variable of a compiled module, which resolves to its original."""

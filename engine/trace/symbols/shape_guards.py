@@ -183,16 +183,17 @@ class _ShapeGuardBuilder:
             if number.python_type is int and _is_composed(number.expression)
         ]
         for n, (source, dim, expression) in enumerate(composed):
-            own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
-            factor, rest = expression.as_coeff_Mul()
-            location = (own, source, dim)
-            if rest.is_Symbol and rest not in self._locations and factor.is_integer and factor > 0:
-                self._locations[rest] = _SymbolSource(own, (source, dim), int(factor))
+            size_symbol = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
+            factor, factor_free = expression.as_coeff_Mul()
+            location = (size_symbol, source, dim)
+            if factor_free.is_Symbol and factor_free not in self._locations and factor.is_integer and factor > 0:
+                self._locations[factor_free] = _SymbolSource(size_symbol, (source, dim), int(factor))
                 why = "this size was assumed to be a multiple of a number"
-                self._add(sympy.Eq(Mod(own, int(factor)), 0), (location,), why)
+                self._add(sympy.Eq(Mod(size_symbol, int(factor)), 0), (location,), why)
                 continue
             relation, symbols = self._over_inputs(expression)
-            self._add(sympy.Eq(own, relation), (location, *symbols), "this size was assumed to follow from other sizes")
+            why = "this size was assumed to follow from other sizes"
+            self._add(sympy.Eq(size_symbol, relation), (location, *symbols), why)
 
     def _symbol_sources(self) -> dict[sympy.Symbol, list[DimSource]]:
         number_sources: dict[sympy.Symbol, list[DimSource]] = {}
@@ -205,12 +206,13 @@ class _ShapeGuardBuilder:
                     if expression.is_Symbol:
                         number_sources.setdefault(expression, []).append((source, dim))
                     elif expression.is_number:
-                        own = sympy.Symbol(f"size_{dim}", integer=True)
-                        self._add(sympy.Eq(own, expression), ((own, source, dim),), "this size decided what was traced")
+                        size_symbol = sympy.Symbol(f"size_{dim}", integer=True)
+                        why = "this size decided what was traced"
+                        self._add(sympy.Eq(size_symbol, expression), ((size_symbol, source, dim),), why)
             layout = [(stride, StrideSource(source, dim)) for dim, stride in enumerate(strides)]
-            for value, read in [*layout, (offset, MethodResultSource(source, "storage_offset"))]:
+            for value, value_source in [*layout, (offset, MethodResultSource(source, "storage_offset"))]:
                 if _is_symbolic(value) and value.node.expr.is_Symbol:
-                    other_sources.setdefault(value.node.expr, []).append((read, -1))
+                    other_sources.setdefault(value.node.expr, []).append((value_source, -1))
         for number in self._scalars:
             expression = number.expression
             if expression.is_Symbol:
@@ -230,10 +232,10 @@ class _ShapeGuardBuilder:
                 reading = self._locations.get(stride.node.expr)
                 if reading is not None and reading.source == location:
                     continue
-                own = sympy.Symbol(f"stride_{dim}", integer=True)
+                stride_symbol = sympy.Symbol(f"stride_{dim}", integer=True)
                 expression, symbols = self._over_inputs(stride.node.expr)
                 why = "the strides were assumed to follow from the sizes"
-                self._add(sympy.Eq(own, expression), ((own, *location), *symbols), why)
+                self._add(sympy.Eq(stride_symbol, expression), ((stride_symbol, *location), *symbols), why)
 
 
 def _is_trivial_for_ragged(env: RecordingShapeEnv, relation: Any) -> bool:

@@ -69,5 +69,7 @@ def location_of(source: Any) -> tuple[Source, int] | None:
     of = getattr(source, "base", None)
     if not isinstance(of, Source):
         return None
-    read = source.prop.method_name()
-    return of, stride_location(source.idx) if read == "stride" else OFFSET if read == "storage_offset" else source.idx
+    method = source.prop.method_name()
+    if method == "stride":
+        return of, stride_location(source.idx)
+    return of, OFFSET if method == "storage_offset" else source.idx

@@ -56,9 +56,9 @@ def emit_runtime_asserts(tx: Tracer) -> None:
     if env.num_deferred_runtime_asserts == asserted.count:
         return
     asserts = [a for group in env.deferred_runtime_asserts.values() for a in group]
-    new = asserts if asserted.count == 0 else [a for a in asserts if a.expr not in asserted.exprs]
+    new_asserts = asserts if asserted.count == 0 else [a for a in asserts if a.expr not in asserted.exprs]
     asserted.count = env.num_deferred_runtime_asserts
-    for assumed in new:
+    for assumed in new_asserts:
         asserted.exprs.add(assumed.expr)
         if all(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in assumed.expr.free_symbols):
             continue  # tracing concludes nothing from assumptions on unbacked floats
@@ -155,9 +155,10 @@ def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
     """Emit nodes that compute a relation over symbols."""
     graph = tx.graph.graph
     tracer = GraphAppendingTracer(graph)
-    read = {s: torch.fx.Proxy(_symbol_node(tx, s), tracer) for s in sorted(relation.free_symbols, key=lambda s: s.name)}
+    symbols = sorted(relation.free_symbols, key=lambda symbol: symbol.name)
+    proxies = {symbol: torch.fx.Proxy(_symbol_node(tx, symbol), tracer) for symbol in symbols}
     last = next(iter(reversed(graph.nodes)))
-    result = sympy_interp(PythonReferenceAnalysis, read, relation)
+    result = sympy_interp(PythonReferenceAnalysis, proxies, relation)
     added = last.next
     while added.op != "root":
         _complete_node(tx, added)

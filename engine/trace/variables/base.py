@@ -611,11 +611,11 @@ class ConstantVariable(Variable):
             return NotImplemented
         if contents is other:
             return tx.fold_constant(op.function, left.constant, right.constant)
-        own = getattr(self.python_type(), method, None)
-        if own is None or self.python_type().__module__ == "numpy":  # numpy treats instances of subclasses differently
+        function = getattr(self.python_type(), method, None)
+        if function is None or self.python_type().__module__ == "numpy":  # numpy treats subclasses differently
             return NotImplemented
         try:
-            return unwrap_not_implemented(tx.fold_constant(own, self.value, contents.constant))
+            return unwrap_not_implemented(tx.fold_constant(function, self.value, contents.constant))
         except UserException as error:
             if error.exception.python_type() is not TypeError:
                 raise
@@ -628,11 +628,11 @@ class ConstantVariable(Variable):
         if a is not b and (type(a) is not type(b) or a != b or type(a) not in _UNINTERNED_TYPES):
             return type(a) is type(b) and bool(a == b)
         if type(a) in _UNINTERNED_TYPES and (self.source is not None or other.source is not None):
-            mine, theirs = (
+            left, right = (
                 v if v.source is not None else ConstantVariable(value, ConstantSource(value, repr(value)))
                 for v, value in ((self, a), (other, b))
             )
-            tx.guard_same_object(mine, theirs, a is b)
+            tx.guard_same_object(left, right, a is b)
         return a is b
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:

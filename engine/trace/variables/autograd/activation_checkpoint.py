@@ -27,8 +27,9 @@ _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "deb
 def _checkpoint(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     call_kwargs = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_KEYWORDS}
     policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
-    chooses = "context_fn" in kwargs and policy is None
-    with _check_no_side_effects(tx), contextlib.nullcontext() if chooses else tx.graph.checkpoint_region(policy):
+    has_other_contexts = "context_fn" in kwargs and policy is None
+    region = contextlib.nullcontext() if has_other_contexts else tx.graph.checkpoint_region(policy)
+    with _check_no_side_effects(tx), region:
         return realize(tx, args[0]).call(tx, args[1:], call_kwargs)
 
 

@@ -59,9 +59,9 @@ class AutogradFunctionTracer:
                 the backward cannot reach.
         """
         outputs = outputs_of(self.tx, result)
-        own = {id(realize(self.tx, g)) for g in self.inputs}
+        input_ids = {id(realize(self.tx, g)) for g in self.inputs}
         if not all(
-            o.fake is not None or o.is_constant or id(o) in own or self._is_unreachable_from_backward(o, earlier_ids)
+            o.fake is not None or o.is_constant or id(o) in input_ids or self._is_unreachable(o, earlier_ids)
             for o in outputs
         ):
             raise Unsupported(
@@ -69,10 +69,10 @@ class AutogradFunctionTracer:
             )
         return outputs
 
-    def _is_unreachable_from_backward(self, output: Variable, earlier_ids: set[int]) -> bool:
+    def _is_unreachable(self, output: Variable, earlier_ids: set[int]) -> bool:
         """Return True for a new object without graph values that the backward cannot reach."""
-        inside = [v for v in reachable_variables([output]) if not v.is_constant]
-        return output.source is None and not any(v.is_graph_value or id(v) in earlier_ids for v in inside)
+        reachable = [v for v in reachable_variables([output]) if not v.is_constant]
+        return output.source is None and not any(v.is_graph_value or id(v) in earlier_ids for v in reachable)
 
     def gradient_nodes(self, result: Variable) -> list[torch.fx.Node | None]:
         """Return the backward's results as nodes, one per tensor or symbol argument.
@@ -147,13 +147,13 @@ def trace_forward_and_backward(
         )
         check_no_attribute_writes(cls, [*inputs, *outputs])
         nodes = [o.as_node_arg(tx)[0] for o in outputs if o.fake is not None]
-    before = _tensor_versions(forward)
+    versions_before = _tensor_versions(forward)
     try:
         with building_subgraph(tx) as backward, torch.no_grad():
             backward.is_autograd_function_body = True
             grads = [NONE if o.fake is None else add_parameter_like(tx, backward, o.fake.detach()) for o in outputs]
             gradients = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
-            if _tensor_versions(forward) != before:
+            if _tensor_versions(forward) != versions_before:
                 raise Unsupported(
                     "autograd-function-backward", f"the backward of {cls.__name__} mutates a tensor of its forward"
                 )

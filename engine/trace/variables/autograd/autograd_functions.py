@@ -107,13 +107,15 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
             return _trace_bodies_to_graphs(tx, cls, inputs)
         for value in inputs:
             value.as_node_arg(tx)
-        num_tensors, outside = len(tx.inputs.input_tensors), tx.side_effects.external_mutation_count
+        num_tensors, mutations = len(tx.inputs.input_tensors), tx.side_effects.external_mutation_count
         try:
             _trace_for_guards(tx, cls, inputs)
         except _NeedsBodyGraphs:
             return _trace_bodies_to_graphs(tx, cls, inputs)
         except Unsupported as error:
-            if tx.side_effects.external_mutation_count == outside and not isinstance(error, _MutatesContainerArgument):
+            if tx.side_effects.external_mutation_count == mutations and not isinstance(
+                error, _MutatesContainerArgument
+            ):
                 raise
             _FUNCTIONS_WITH_SIDE_EFFECTS.add(cls)
             raise RestartTracing(0, error) from error
@@ -191,11 +193,11 @@ def _bind_positional(
     by_name = dict(zip(names, args, strict=False))
     defaults = () if has_context else cls.forward.__defaults__ or ()
     values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-    both = by_name.keys() & kwargs.keys()
+    twice = by_name.keys() & kwargs.keys()
     by_name |= kwargs
     last = max((names.index(n) for n in by_name if n in names), default=-1) if has_context else len(names) - 1
     needed = names[: last + 1]
-    fits = len(args) <= len(names) and not both and set(by_name) <= set(names) and set(needed) <= {*by_name, *values}
+    fits = len(args) <= len(names) and not twice and set(by_name) <= set(names) and set(needed) <= {*by_name, *values}
     if not fits or (has_context and not _apply_accepts_kwargs()):
         raise Unsupported(
             "autograd-function", f"{cls.__name__} is applied to arguments that its forward does not accept"

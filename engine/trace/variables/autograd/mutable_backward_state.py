@@ -92,9 +92,9 @@ def find_mutable_capture(functions: Iterable[Any]) -> str:
         visited.add(id(code))
         names = names_read_by(code)
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        read: list[tuple[str, Any, bool]] = [(n, c.cell_contents, True) for n, c in cells if c != _EMPTY_CELL]
-        read += [(n, function.__globals__[n], False) for n in sorted(names) if n in function.__globals__]
-        for name, real, is_cell in read:
+        reads: list[tuple[str, Any, bool]] = [(n, c.cell_contents, True) for n, c in cells if c != _EMPTY_CELL]
+        reads += [(n, function.__globals__[n], False) for n in sorted(names) if n in function.__globals__]
+        for name, real, is_cell in reads:
             match _kind_of(real):
                 case _Capture.FUNCTION if not is_trusted_module(real.__module__):
                     todo.append(real)

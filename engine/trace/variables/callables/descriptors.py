@@ -64,11 +64,11 @@ def _bind_property(real: property, tx: Tracer, of: Variable, name: str, args: Ar
     instance = realize(tx, args[0])
     if name == "__get__" and is_none(instance):
         return of
-    which, accessor_name = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
-    if getattr(real, which) is None:
+    field, accessor_name = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
+    if getattr(real, field) is None:
         raise_missing_accessor(tx, instance.python_type(), accessor_name)
     value = args[1:2] if name == "__set__" else []
-    result = _wrapped_function(tx, of, which).call(tx, [instance, *value], {})
+    result = _wrapped_function(tx, of, field).call(tx, [instance, *value], {})
     return realize(tx, result) if name == "__get__" else NONE
 
 

@@ -154,9 +154,9 @@ class UserFunctionVariable(FunctionVariable):
             return fold_constant_call(tx, self.real_object, args, kwargs)
         inner = unwrap_compiled(self.real_object)
         if inner is not self.real_object:
-            behind = realize(tx, tx.wrap(inner, ConstantSource(inner, getattr(inner, "__qualname__", "original"))))
-            tx.call_stack.direct_callee = behind if direct else None
-            return behind.call(tx, args, kwargs)
+            original = realize(tx, tx.wrap(inner, ConstantSource(inner, getattr(inner, "__qualname__", "original"))))
+            tx.call_stack.direct_callee = original if direct else None
+            return original.call(tx, args, kwargs)
         by_code = RULES_BY_CODE.get(id(self.code))
         if by_code is not None:
             return by_code[1](tx, self, args, kwargs)
@@ -232,9 +232,9 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
             return self.attributes[name]
-        read = _FUNCTION_ATTRIBUTES.get(name)
-        if read is not None:
-            return read(tx, self)
+        getter = _FUNCTION_ATTRIBUTES.get(name)
+        if getter is not None:
+            return getter(tx, self)
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
         return super().get_attr(tx, name)

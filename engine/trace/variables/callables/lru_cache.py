@@ -73,12 +73,12 @@ class ExternalLruCacheVariable(BuiltinVariable):
         # One trace covers many values of a symbol, so no result is reused.
         key = object() if is_dynamic else _cache_key(tx, args, kwargs)
         if key not in memo:
-            before = (tx.side_effects.external_mutation_count, len(tx.side_effects.side_effect_calls))
+            counts_before = (tx.side_effects.external_mutation_count, len(tx.side_effects.side_effect_calls))
             inner = tx.wrap(self.real_object.__wrapped__, AttrSource(self.source, "__wrapped__"))
             result = inner.call(tx, args, kwargs)
-            if self._only_logs_or_warns(tx, args, kwargs, result, before):
+            if self._only_logs_or_warns(tx, args, kwargs, result, counts_before):
                 return NONE
-            if tx.side_effects.external_mutation_count != before[0]:
+            if tx.side_effects.external_mutation_count != counts_before[0]:
                 raise Unsupported(
                     "function-cache", f"{self.describe()} is called, a cache of a function with side effects"
                 )
@@ -98,13 +98,13 @@ class ExternalLruCacheVariable(BuiltinVariable):
         raise Unsupported("function-cache", f"{name}() of {self.describe()} is called", created_at=created_at)
 
     def _only_logs_or_warns(
-        self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, before: tuple[int, int]
+        self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, counts_before: tuple[int, int]
     ) -> bool:
         """Return True if the call only logs or warns; then the call moves after the graph.
 
         There the real cache knows whether it already ran.
         """
-        changes, effects = before
+        changes, effects = counts_before
         added_effects = len(tx.side_effects.side_effect_calls) - effects
         is_only_change = tx.side_effects.external_mutation_count - changes == added_effects
         if not added_effects or not is_only_change or not is_none(realize(tx, result)):

@@ -178,8 +178,9 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         Operators, comparisons and conversions must call these methods.
         """
         base = builtin_base_of(self.cls)
-        own = self.cls.__mro__[: self.cls.__mro__.index(base)]
-        return {n for c in own for n in vars(c) if n.startswith("__") and n not in _IGNORED_METHODS and n in dir(base)}
+        subclasses = self.cls.__mro__[: self.cls.__mro__.index(base)]
+        special_names = {name for cls in subclasses for name in vars(cls) if name.startswith("__")}
+        return (special_names - _IGNORED_METHODS) & set(dir(base))
 
     def _hashes_as_contents(self) -> bool:
         return not self.overridden_methods() & {"__eq__", "__hash__"}
@@ -386,10 +387,10 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
     def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
         """Return the number or string of a class whose own methods returned NotImplemented."""
         base: type = type(self.inner.value)
-        own = dict.fromkeys(self.overridden_methods() & METHODS.keys(), _return_not_implemented)
-        if not own and base in (str, bytes):
+        overridden = dict.fromkeys(self.overridden_methods() & METHODS.keys(), _return_not_implemented)
+        if not overridden and base in (str, bytes):
             return self.inner.value
-        return classes.setdefault(self.cls, type(self.cls.__name__, (base,), own))(self.inner.value)
+        return classes.setdefault(self.cls, type(self.cls.__name__, (base,), overridden))(self.inner.value)
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.inner.hash_key(tx) if self._hashes_as_contents() else super().hash_key(tx)
@@ -485,9 +486,9 @@ def _is_container_object(real: Any) -> bool:
 def _read_scalar(tx: Tracer, real: Any, source: Source) -> ConstantVariable:
     """Build the contents of a number or string; guard on its value."""
     tx.guard_type(real, source, "its value decided what was traced")
-    at = BuiltinValueSource(source, builtin_base_of(type(real)))
-    inner = ConstantVariable(at.read(real), at)
-    tx.guard(EqualsMatch, at, inner.value, why="its value decided what was traced")
+    value_source = BuiltinValueSource(source, builtin_base_of(type(real)))
+    inner = ConstantVariable(value_source.read(real), value_source)
+    tx.guard(EqualsMatch, value_source, inner.value, why="its value decided what was traced")
     return inner
 
 

@@ -38,8 +38,8 @@ def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(slice)
 def _slice(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    parts = [NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))]
-    return SliceVariable(list(parts))
+    bounds = [NONE, args[0], NONE] if len(args) == 1 else [*args, *[NONE] * (3 - len(args))]
+    return SliceVariable(list(bounds))
 
 
 @register_rule(list)
@@ -98,8 +98,8 @@ def _count_elements(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     counts = realize(tx, args[0])
     for item in sequence_items(tx, args[1]):
         key = realize(tx, item)
-        before = counts.call_method(tx, "get", [key, ConstantVariable(0)], {})
-        counts.set_item(tx, key, arithmetic.binary_op(tx, "+", before, ConstantVariable(1)))
+        count = counts.call_method(tx, "get", [key, ConstantVariable(0)], {})
+        counts.set_item(tx, key, arithmetic.binary_op(tx, "+", count, ConstantVariable(1)))
     return NONE
 
 

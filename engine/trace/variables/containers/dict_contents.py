@@ -82,9 +82,9 @@ class DictContents(AttributeDictVariable):
             self._set_entry(hash_key, key, value)
 
     def _set_entry(self, hash_key: Any, key: Variable, value: Variable) -> None:
-        old = self.entries.get(hash_key)
-        self.entries[hash_key] = (key if old is None else old[0], value)
-        if old is None:
+        entry = self.entries.get(hash_key)
+        self.entries[hash_key] = (key if entry is None else entry[0], value)
+        if entry is None:
             self.mutation_count += 1
         mark_stored(hash_key)
 

@@ -32,9 +32,9 @@ class DictViewVariable(Variable):
         return self.view_kind != "values"
 
     def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
-        like: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
-        proxies[id(self)] = view = getattr(like, self.view_kind)()
-        like.update(entry_proxies(tx, self.dict_variable.entries.values()))
+        sample: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
+        proxies[id(self)] = view = getattr(sample, self.view_kind)()
+        sample.update(entry_proxies(tx, self.dict_variable.entries.values()))
         return view
 
     def python_type(self) -> type:
@@ -62,9 +62,9 @@ class DictViewVariable(Variable):
 
     def get_iterator(self, tx: Tracer) -> Variable:
         of = self.dict_variable
-        like: Any = collections.OrderedDict() if of.is_ordered else {}
+        sample: Any = collections.OrderedDict() if of.is_ordered else {}
         name = "OrderedDict" if of.is_ordered else "dictionary"
-        cls = type(iter(getattr(like, self.view_kind)()))
+        cls = type(iter(getattr(sample, self.view_kind)()))
         keys = list(of.entries)
         return DictOrSetIteratorVariable([], cls, keys, self._read_entry, lambda: list(of.entries), name, self, of)
 
@@ -84,8 +84,8 @@ class DictViewVariable(Variable):
         """Apply a set operator to the view and an iterable: the result is always a new set."""
         if op.symbol not in SET_OPERATORS or not self.is_set_like:
             return NotImplemented
-        mine, other = (SetVariable.from_items(tx, sequence_items(tx, side)) for side in (left, right))
-        return mine.combine(tx, SET_OPERATORS[op.symbol], other)
+        left_set, right_set = (SetVariable.from_items(tx, sequence_items(tx, side)) for side in (left, right))
+        return left_set.combine(tx, SET_OPERATORS[op.symbol], right_set)
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         other = right.builtin_contents

@@ -143,14 +143,14 @@ class DictVariable(DictContents):
     def update(self, tx: Tracer, other: Variable) -> None:
         """Add the entries of a mapping or of an iterable of pairs."""
         tx.side_effects.record_mutation(self)
-        new: Any = realize(tx, other)
-        if type(new) is DictVariable and new.cls is dict and type(self).set_item is DictVariable.set_item:
+        added: Any = realize(tx, other)
+        if type(added) is DictVariable and added.cls is dict and type(self).set_item is DictVariable.set_item:
             # Copying from a dict does not hash the keys again.
-            for hash_key, (key, value) in list(new.entries.items()):
+            for hash_key, (key, value) in list(added.entries.items()):
                 self.set_hashed_item(tx, hash_key, key, value)
             return
         iterate = iterate_pairs if self.cls is collections.OrderedDict else mapping_entries
-        for key, value in iterate(tx, new):
+        for key, value in iterate(tx, added):
             self.set_item(tx, realize(tx, key), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
@@ -368,9 +368,10 @@ def ordered_dict_reduce(tx: Tracer, of: Variable, state: Variable) -> Variable:
 def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
     """Return the (key, value) pairs of a mapping or of an iterable of pairs."""
     other = realize(tx, other)
-    own = other.dict_contents
-    if own is not None and (own is other or getattr(other.python_type(), "__iter__", None) is dict.__iter__):
-        return list(own.entries.values())  # C code reads the entries directly; an overridden ``keys`` is not called
+    contents = other.dict_contents
+    if contents is not None and (contents is other or getattr(other.python_type(), "__iter__", None) is dict.__iter__):
+        # C code reads the entries directly; an overridden ``keys`` is not called.
+        return list(contents.entries.values())
     if hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
         keys = sequence_items(tx, realize(tx, other.get_attr(tx, "keys")).call(tx, [], {}))
         return [(k, realize(tx, other).get_item(tx, realize(tx, k))) for k in keys]
@@ -379,9 +380,9 @@ def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
 
 def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
     """Iterate over (key, value) pairs in the way ``OrderedDict.update`` reads its argument."""
-    own = other.dict_contents
-    if own is not None and other.python_type() is dict:
-        yield from list(own.entries.values())
+    contents = other.dict_contents
+    if contents is not None and other.python_type() is dict:
+        yield from list(contents.entries.values())
     elif hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
         keys = iterator_of(tx, other.call_method(tx, "keys", [], {}))
         while (key := keys.next_item(tx)) is not None:
@@ -520,9 +521,9 @@ def _view(tx: Tracer, real: Any, source: Source) -> Variable:
 @register_sourceless_builder(dict, collections.OrderedDict)
 def _make_dict(tx: Tracer, value: dict[Any, Any]) -> Variable:
     entries: dict[Any, DictEntry] = {}
-    for k, v in value.items():
-        key = tx.from_python(k)
-        entries[key.hash_key(tx)] = (key, tx.from_python(v))
+    for real_key, real_value in value.items():
+        key = tx.from_python(real_key)
+        entries[key.hash_key(tx)] = (key, tx.from_python(real_value))
     return DictVariable(entries, None, type(value))
 
 

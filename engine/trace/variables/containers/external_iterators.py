@@ -121,14 +121,14 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 
     def underlying_list(self, tx: Tracer) -> Variable | None:
         """Return the variable of the underlying list if tracing already knows that list."""
-        over = self.real_object.__reduce__()[1][0]
-        iterated = tx.objects.variables_by_id.get(id(over))
-        return None if iterated is None or iterated[1] is not over or self.is_exhausted else iterated[0].resolved
+        real_list = self.real_object.__reduce__()[1][0]
+        iterated = tx.objects.variables_by_id.get(id(real_list))
+        return None if iterated is None or iterated[1] is not real_list or self.is_exhausted else iterated[0].resolved
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        over = self.underlying_list(tx)
-        if over is not None and id(over) in tx.side_effects.mutated_variables:
-            return self._next_of_mutated(tx, over.iterated_items(tx))
+        iterated_list = self.underlying_list(tx)
+        if iterated_list is not None and id(iterated_list) in tx.side_effects.mutated_variables:
+            return self._next_of_mutated(tx, iterated_list.iterated_items(tx))
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
         is_more = has_more.read(self.real_object)
         tx.guard(EqualsMatch, has_more, is_more, why="it is iterated")
@@ -145,10 +145,10 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         """Return the next item of a list that changed while tracing; a guard covers the position."""
         first = self.real_object.__reduce__()[2]
         tx.guard(EqualsMatch, position_sources(self.iterator_source)[0], first, why="the list that it reads is mutated")
-        at = first + self.position
+        index = first + self.position
         self.position += 1
-        self.is_exhausted = at >= len(items)
-        return None if self.is_exhausted else items[at]
+        self.is_exhausted = index >= len(items)
+        return None if self.is_exhausted else items[index]
 
 
 class _SymbolicCountVariable(IteratorVariable):
@@ -214,29 +214,28 @@ def _has_readable_state(real: Any) -> bool:
 
 def _build_from_state(tx: Tracer, real: Any, source: Source) -> Variable:
     state = real.__reduce__()
-    read = iterator_state_source(source)
-    tx.guard(LengthMatch, read, len(state), why="it is iterated")
-    arguments = GetItemSource(read, 1)
+    state_source = iterator_state_source(source)
+    tx.guard(LengthMatch, state_source, len(state), why="it is iterated")
+    arguments = GetItemSource(state_source, 1)
     if type(real) is enumerate:
-        beneath = _build_inner_iterators(tx, state[1][:1], arguments)
+        iterators = _build_inner_iterators(tx, state[1][:1], arguments)
         number = GetItemSource(arguments, 1)
-        if beneath[0].inner.position_varies:
+        if iterators[0].inner.position_varies:
             tx.symbols.known_dynamic_sources.add(number)
-            counted: Variable = _SymbolicCountVariable(tx.wrap(state[1][1], number), 1, beneath[0])
-            return ExternalIteratorVariable(real, source, counted, beneath)
+            counted: Variable = _SymbolicCountVariable(tx.wrap(state[1][1], number), 1, iterators[0])
+            return ExternalIteratorVariable(real, source, counted, iterators)
         tx.guard(EqualsMatch, number, state[1][1], why="it counts the items")
-        counted = make_iterator(tx, enumerate, [*beneath, ConstantVariable(state[1][1])], {})
-        return ExternalIteratorVariable(real, source, counted, beneath)
+        counted = make_iterator(tx, enumerate, [*iterators, ConstantVariable(state[1][1])], {})
+        return ExternalIteratorVariable(real, source, counted, iterators)
     if type(real) is zip:
         tx.guard(LengthMatch, arguments, len(state[1]), why="it is iterated")
-        beneath = _build_inner_iterators(tx, state[1], arguments)
-        return ExternalIteratorVariable(real, source, make_iterator(tx, zip, list(beneath), {}), beneath)
+        iterators = _build_inner_iterators(tx, state[1], arguments)
+        return ExternalIteratorVariable(real, source, make_iterator(tx, zip, list(iterators), {}), iterators)
     if type(state[1][0]) in _ITEM_GUARDED_TYPES and _position_varies(tx, source):
         return ExternalIteratorVariable(real, source, ItemGuardedIteratorVariable(real, source))
     if len(state) == 3:
-        tx.guard(
-            EqualsMatch, GetItemSource(read, 2), state[2], why="the position of the iterator decides which items follow"
-        )
+        why = "the position of the iterator decides which items follow"
+        tx.guard(EqualsMatch, GetItemSource(state_source, 2), state[2], why=why)
     inner = (_build_range_iterator if type(real) is _RANGE_ITERATOR_TYPE else _build_sequence_iterator)(
         tx, state, GetItemSource(arguments, 0)
     )
@@ -280,12 +279,12 @@ def _build_range_iterator(tx: Tracer, state: Any, source: Source) -> Variable:
 def _build_sequence_iterator(tx: Tracer, state: Any, source: Source) -> Variable:
     if len(state) == 2:
         return SequenceIteratorVariable([], type(iter(())))  # an exhausted iterator no longer references its sequence
-    over = realize(tx, tx.wrap(state[1][0], source))
-    contents = over.sequence_contents
-    if contents is None or contents is not over:
+    sequence = realize(tx, tx.wrap(state[1][0], source))
+    contents = sequence.sequence_contents
+    if contents is None or contents is not sequence:
         raise Unsupported(
-            "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the graph"
+            "outside-iterator", f"an iterator over a {sequence.python_type().__name__} was created outside the graph"
         )
-    iterator = SequenceIteratorVariable(contents.items, type(iter(())), iterable=over)
+    iterator = SequenceIteratorVariable(contents.items, type(iter(())), iterable=sequence)
     iterator.position = state[2]
     return iterator

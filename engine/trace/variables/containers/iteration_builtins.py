@@ -75,8 +75,8 @@ def _next(tx: Tracer, of: Variable, *default: Variable) -> Variable:
 
 @register_bound_rule(reversed)
 def _reversed(tx: Tracer, of: Variable) -> Variable:
-    own = find_in_class(of.python_type(), "__reversed__")
-    if own is not None and own.raw is None:
+    entry = find_in_class(of.python_type(), "__reversed__")
+    if entry is not None and entry.raw is None:
         raise_missing_method(tx, of.python_type(), "__reversed__")
     reversed_iterator = of.call_user_method(tx, "__reversed__", [])
     if reversed_iterator is not None:
@@ -96,8 +96,8 @@ def _reverse(of: Variable, tx: Tracer) -> Variable:
 
 @_reverse.register(DictViewVariable)
 def _reverse_view(of: DictViewVariable, tx: Tracer) -> Variable:
-    like: Any = collections.OrderedDict() if of.dict_variable.is_ordered else {}
-    kind = type(reversed(getattr(like, of.view_kind)()))
+    sample: Any = collections.OrderedDict() if of.dict_variable.is_ordered else {}
+    kind = type(reversed(getattr(sample, of.view_kind)()))
     return iterators.SequenceIteratorVariable(list(reversed(of.items())), kind)
 
 

@@ -92,8 +92,8 @@ class SequenceIteratorVariable(IteratorVariable):
         return max(0, len(self.items) - self.position)
 
     def child_variables(self) -> list[Variable]:
-        read = self.list_it_reads()
-        return self.items[self.position :] if read is None else [read]
+        iterated = self.list_it_reads()
+        return self.items[self.position :] if iterated is None else [iterated]
 
     def position_sources(self, source: Source) -> tuple[Source, ...]:
         return position_sources(source)
@@ -103,8 +103,8 @@ class SequenceIteratorVariable(IteratorVariable):
         return self.iterable if self.iterable is not None and self.iterable.is_mutable else None
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if (read := self.list_it_reads()) is not None:
-            cg.call(make_advanced_iterator, read, self.position)
+        if (iterated := self.list_it_reads()) is not None:
+            cg.call(make_advanced_iterator, iterated, self.position)
             return
         cg.build("BUILD_TUPLE", self.items[self.position :])
         cg.body.emit("GET_ITER")

@@ -259,8 +259,8 @@ def _cycle_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
     inner = of.args[0].iterator
     if not inner.is_exhausted:
         return None if inner.items else of.call_again()
-    at = of.yielded_count % len(inner.items)
-    return CallExpressionVariable(itertools.cycle, [TupleVariable([*inner.items[at:], *inner.items[:at]])])
+    start = of.yielded_count % len(inner.items)
+    return CallExpressionVariable(itertools.cycle, [TupleVariable([*inner.items[start:], *inner.items[:start]])])
 
 
 def _repeat_remaining(of: ItertoolsIteratorVariable) -> Variable:
@@ -287,15 +287,15 @@ def _accumulate_remaining(of: ItertoolsIteratorVariable) -> Variable:
     inner, function = _bind(of, "iterable", "func")
     # itertools treats ``initial=None`` as no initial value
     items = CallExpressionVariable(itertools.chain, [TupleVariable([of.last_item]), inner.remaining])
-    again = CallExpressionVariable(itertools.accumulate, [items, NONE if function is None else function.variable])
-    return CallExpressionVariable(itertools.islice, [again, ConstantVariable(1), NONE])
+    accumulated = CallExpressionVariable(itertools.accumulate, [items, NONE if function is None else function.variable])
+    return CallExpressionVariable(itertools.islice, [accumulated, ConstantVariable(1), NONE])
 
 
 def _pairwise_remaining(of: ItertoolsIteratorVariable) -> Variable:
-    read: list[Variable] = of.args[0].iterator.items
-    if not read:
+    yielded: list[Variable] = of.args[0].iterator.items
+    if not yielded:
         return of.call_again()
-    items = CallExpressionVariable(itertools.chain, [TupleVariable(read[-1:]), of.args[0].remaining])
+    items = CallExpressionVariable(itertools.chain, [TupleVariable(yielded[-1:]), of.args[0].remaining])
     return CallExpressionVariable(itertools.pairwise, [items])
 
 

@@ -102,8 +102,8 @@ class SequenceVariable(Variable):
     def describe(self) -> str:
         if self.load_items is not None:
             return f"{self.python_type().__name__} (not read yet)"
-        inside = ", ".join(i.describe() for i in self.items[:4]) + (", ..." if len(self.items) > 4 else "")
-        return f"{self.python_type().__name__} of {len(self.items)} [{inside}]"
+        items = ", ".join(i.describe() for i in self.items[:4]) + (", ..." if len(self.items) > 4 else "")
+        return f"{self.python_type().__name__} of {len(self.items)} [{items}]"
 
     def is_truthy(self, tx: Tracer) -> bool:
         if self.load_items is None or self.source is None or not self.external:
@@ -188,11 +188,11 @@ class SequenceVariable(Variable):
     def _equals(self, tx: Tracer, other: SequenceVariable) -> bool:
         if len(self.items) != len(other.items):
             return False
-        at = 0
-        while at < min(len(self.items), len(other.items)):  # comparing may mutate the lists
-            if not identical_or_equal(tx, realize(tx, self.items[at]), realize(tx, other.items[at])):
+        index = 0
+        while index < min(len(self.items), len(other.items)):  # comparing may mutate the lists
+            if not identical_or_equal(tx, realize(tx, self.items[index]), realize(tx, other.items[index])):
                 return False
-            at += 1
+            index += 1
         return len(self.items) == len(other.items)
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
@@ -424,8 +424,8 @@ class ListVariable(SequenceVariable):
             return binary_op(tx, "+", self.prefix.length(tx), ConstantVariable(len(self.appended)))
         if self.load_items is None or self.source is None or not is_dynamic_number(tx, LengthSource(self.source)):
             return super().length(tx)
-        before = realize(tx, tx.wrap(len(self.external), LengthSource(self.source)))
-        total = binary_op(tx, "+", before, ConstantVariable(len(self.appended))) if self.appended else before
+        read_length = realize(tx, tx.wrap(len(self.external), LengthSource(self.source)))
+        total = binary_op(tx, "+", read_length, ConstantVariable(len(self.appended))) if self.appended else read_length
         if self.appended and self.maxlen is not None:
             is_full = compare_op(tx, ">", total, ConstantVariable(self.maxlen))
             total = ConstantVariable(self.maxlen) if realize(tx, is_full).is_truthy(tx) else total
@@ -483,11 +483,11 @@ class ListVariable(SequenceVariable):
         return self.apply(tx, function, *args)
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        new: Any = value
+        replacement: Any = value
         if key.python_type() is slice:  # Python words the error for a value that is not iterable
             is_iterable = not realize(tx, value).lacks_methods("__iter__", "__getitem__")
-            new = list(sequence_items(tx, value)) if is_iterable else None
-        self.change(tx, operator.setitem, as_index(tx, key), new)
+            replacement = list(sequence_items(tx, value)) if is_iterable else None
+        self.change(tx, operator.setitem, as_index(tx, key), replacement)
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
         self.change(tx, operator.delitem, as_index(tx, key))
@@ -616,9 +616,9 @@ def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[V
 
     A Python iterator takes its next step only after the previous item was inserted. ``into`` itself is snapshotted.
     """
-    own = value.sequence_contents
-    if own is not None and (own is value or own is into):
-        yield from list(own.items)
+    contents = value.sequence_contents
+    if contents is not None and (contents is value or contents is into):
+        yield from list(contents.items)
         return
     iterator = realize(tx, value.get_iterator(tx))
     while (item := iterator.next_item(tx)) is not None:
@@ -792,8 +792,8 @@ def is_plain_namedtuple(cls: type) -> bool:
     """Return True for a namedtuple class without instance dict or overridden tuple methods."""
     if not (issubclass(cls, tuple) and hasattr(cls, "_fields")):
         return False
-    own = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _TUPLE_METHODS}
-    return cls.__dictoffset__ == 0 and not own
+    overridden = {n for c in cls.__mro__[: cls.__mro__.index(tuple)] for n in vars(c) if n in _TUPLE_METHODS}
+    return cls.__dictoffset__ == 0 and not overridden
 
 
 _TUPLE_METHODS = frozenset(

@@ -217,10 +217,10 @@ class SetVariable(Variable):
 
     def combine(self, tx: Tracer, operation: str, other: SetVariable) -> SetVariable:
         """Return the new set of a binary set operation, named by its method."""
-        both = {**other.elements, **self.elements}
+        all_elements = {**other.elements, **self.elements}
         chosen = getattr(set(self.elements), operation)(set(other.elements))
         order = [k for k in (*self.elements, *other.elements) if k in chosen]
-        return SetVariable({k: both[k] for k in dict.fromkeys(order)}, None, self.builtin_class)
+        return SetVariable({k: all_elements[k] for k in dict.fromkeys(order)}, None, self.builtin_class)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         _check_order_not_observed(self)
@@ -430,8 +430,8 @@ def build_set(tx: Tracer, real: Any, source: Source) -> SetVariable:
     tx.guard_type(real, source, why)
     tx.guard(LengthMatch, source, base.__len__(real), why=why)
     plain: Any = base(real) if type(real) is base else base.copy(real)
-    at = source if type(real) is base else BuiltinValueSource(source, base)
-    tx.guard(EqualsMatch, at, plain, why=why)
+    contents_source = source if type(real) is base else BuiltinValueSource(source, base)
+    tx.guard(EqualsMatch, contents_source, plain, why=why)
     value = SetVariable.from_items(tx, [tx.from_python(e) for e in plain], type(real))
     value.source = source
     value.real_order = tuple(base.__iter__(real))

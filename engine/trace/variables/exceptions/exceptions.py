@@ -94,11 +94,11 @@ class TracebackVariable(Variable):
 
 def traceback_of(error: Variable) -> Variable:
     """Return the current traceback of an exception; one object until the next raise."""
-    own = error.as_exception()
-    if own is None:
+    exception = error.as_exception()
+    if exception is None:
         return TracebackVariable(error)
-    own.traceback = own.traceback or TracebackVariable(own)
-    return own.traceback
+    exception.traceback = exception.traceback or TracebackVariable(exception)
+    return exception.traceback
 
 
 def guard_not_in_except_block(tx: Tracer) -> None:
@@ -278,8 +278,8 @@ class ExceptionVariable(AttributeDictVariable):
             if self.source is not None:
                 tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        own = find_in_class(self.cls, name)
-        if own is not None and is_data_descriptor(own.raw) and not is_heap_type(own.owner):
+        entry = find_in_class(self.cls, name)
+        if entry is not None and is_data_descriptor(entry.raw) and not is_heap_type(entry.owner):
             if self._has_context_of_python():
                 raise self._known_to_python(name)
             return tx.from_python(getattr(self.to_real_exception(tx), name))
@@ -333,8 +333,8 @@ class ExceptionVariable(AttributeDictVariable):
             return own_text or tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         if name == "add_note":
             return self._add_note(tx, realize(tx, args[0]))
-        own = find_in_class(self.cls, name)
-        if own is not None and not is_heap_type(own.owner):
+        entry = find_in_class(self.cls, name)
+        if entry is not None and not is_heap_type(entry.owner):
             return self._call_c_slot(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
 
@@ -415,10 +415,10 @@ class ExceptionVariable(AttributeDictVariable):
 
     def _folded_attributes(self) -> list[tuple[str, Variable]]:
         """Return the attributes of an exception that constant folding raised."""
-        own = vars(self.real_exception) if self.real_exception is not None else {}
-        if not all(is_literal(v) for v in own.values()):
+        attributes = vars(self.real_exception) if self.real_exception is not None else {}
+        if not all(is_literal(v) for v in attributes.values()):
             raise self.unsupported("rebuilding its attributes", "rebuild-value")
-        return [(name, ConstantVariable(value)) for name, value in own.items()]
+        return [(name, ConstantVariable(value)) for name, value in attributes.items()]
 
 
 @register_constructor(10, lambda cls: issubclass(cls, BaseException))
@@ -469,7 +469,7 @@ def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
             tx.raise_type_error(
                 f"calling {cls!r} should have returned an instance of BaseException, not {value.python_type()!r}"
             )
-    own = value.as_exception()
-    if issubclass(value.python_type(), BaseException) and (own is None or own.source is not None):
+    exception = value.as_exception()
+    if issubclass(value.python_type(), BaseException) and (exception is None or exception.source is not None):
         raise Unsupported("exception-handling", f"raising a {value.describe()} that was created outside the function")
-    return own or tx.raise_type_error("exceptions must derive from BaseException")
+    return exception or tx.raise_type_error("exceptions must derive from BaseException")

@@ -47,7 +47,7 @@ def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, leaf: Variable) -> Var
 def _emit_higher_order_node(
     tx: Tracer,
     target: Any,
-    before: list[Any],
+    leading_args: list[Any],
     bodies: dict[str, TracedSubgraph],
     operands: Sequence[Sequence[Variable]],
     results: list[Any],
@@ -60,7 +60,7 @@ def _emit_higher_order_node(
     *first, last = (tuple(leaf.as_node_arg(tx)[0] for leaf in leaves) for leaves in operands)
     lifted = lift_shared_free_variables(list(bodies.values()))
     functions = [tx.graph.add_subgraph(key, body.module(), tx.node_provenance()) for key, body in bodies.items()]
-    args = (*before, *functions, *first, (*last, *lifted))
+    args = (*leading_args, *functions, *first, (*last, *lifted))
     node = tx.graph.create_node(
         "call_function", target, args, {}, tx.node_provenance(str(target.__name__).removesuffix("_impl"))
     )
@@ -188,10 +188,10 @@ def _leaf_or_int(tree: TreeSpec, outputs: Iterator[BranchOutput]) -> BranchOutpu
 
 def _merge_ints(tx: Tracer, left: Variable, right: Variable) -> Any:
     """Return an unbacked symbol if the two ints may differ, else the number."""
-    a, b = (v.as_python_object() if v.sym is None else v.sym for v in (left, right))
-    if left.python_type() is int and not statically_known_true(a == b):
+    left_number, right_number = (v.as_python_object() if v.sym is None else v.sym for v in (left, right))
+    if left.python_type() is int and not statically_known_true(left_number == right_number):
         return tx.symbols.shape_env.create_unbacked_symint()
-    return a
+    return left_number
 
 
 def _can_merge(left: Variable, right: Variable) -> bool:
@@ -235,13 +235,13 @@ def _while_loop(
     carried_inputs: Variable,
     additional_inputs: Variable | None = None,
 ) -> Variable:
-    carried_items, more = _optional_items(tx, carried_inputs), _optional_items(tx, additional_inputs)
+    carried_items, additional = _optional_items(tx, carried_inputs), _optional_items(tx, additional_inputs)
     is_carried = all(v.fake is not None or _is_int_variable(v) for v in carried_items)
-    if not is_carried or not all(v.is_graph_value for v in more):
+    if not is_carried or not all(v.is_graph_value for v in additional):
         raise Unsupported(
             "higher-order-argument", "torch.while_loop carries a value that is neither a tensor nor an int"
         )
-    for value in (*carried_items, *more):
+    for value in (*carried_items, *additional):
         value.as_node_arg(tx)  # create the inputs of the outer graph in the order of the arguments
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
@@ -249,7 +249,7 @@ def _while_loop(
             _fresh_loop_int(tx, builder) if _is_int_variable(v) else _subgraph_input(tx, builder, v)
             for v in carried_items
         ]
-        return [*inside, *(_subgraph_input(tx, builder, v) for v in more)]
+        return [*inside, *(_subgraph_input(tx, builder, v) for v in additional)]
 
     condition = trace_subgraph(tx, cond_fn, parameters)
     body = trace_subgraph(tx, body_fn, parameters, clone_returned_inputs=True)
@@ -266,7 +266,7 @@ def _while_loop(
         for result, before in pairs
     ]
     bodies = {"while_loop_cond": condition, "while_loop_body": body}
-    return _emit_higher_order_node(tx, while_loop_op, [], bodies, [carried_items, more], results)
+    return _emit_higher_order_node(tx, while_loop_op, [], bodies, [carried_items, additional], results)
 
 
 def _is_int_variable(value: Variable) -> bool:

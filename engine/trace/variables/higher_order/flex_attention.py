@@ -55,19 +55,19 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     return wrap_result(tx, node, evaluate_on_fakes(tx, "call_function", flex_attention_op, fakes, {}), keep=True)
 
 
-def _trace_scalar_function(tx: Tracer, function: Variable, like: torch.Tensor, kinds: list[Any]) -> TracedSubgraph:
+def _trace_scalar_function(tx: Tracer, function: Variable, query: torch.Tensor, kinds: list[Any]) -> TracedSubgraph:
     """Trace a function of scalars: a score and four indices, or four indices alone."""
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
         with tx.symbols.fake_mode, torch.no_grad():
-            scalars = [torch.empty((), dtype=kind, device=like.device) for kind in kinds]
+            scalars = [torch.empty((), dtype=kind, device=query.device) for kind in kinds]
         return [TensorVariable(builder.add_parameter(s), s) for s in scalars]
 
-    before, tx.torch_state.scalar_tensors_index = tx.torch_state.scalar_tensors_index, True
+    index_mode, tx.torch_state.scalar_tensors_index = tx.torch_state.scalar_tensors_index, True
     try:
         body = trace_subgraph(tx, function, parameters)
     finally:
-        tx.torch_state.scalar_tensors_index = before
+        tx.torch_state.scalar_tensors_index = index_mode
     if len(body.outputs) != 1:
         raise Unsupported("flex-attention", "a function given to flex_attention returns more than one tensor")
     body.unwrap_single_output()

@@ -182,7 +182,7 @@ def emit_transform_node(
     tx: Tracer, name: str, body: TracedSubgraph, flat: _FlatArguments, run: TransformRun
 ) -> Variable:
     """Emit the node that calls ``run(function, args, kwargs)`` and unflatten its result."""
-    outside = lift_shared_free_variables([body])
+    lifted_nodes = lift_shared_free_variables([body])
     module = body.module()
 
     def call(packed: Any) -> Any:
@@ -195,9 +195,9 @@ def emit_transform_node(
 
         return run(function, positional, named)
 
-    both = TreeSpec(tuple, (), (flat.tree, TreeSpec(tuple, (), (LEAF,) * len(outside))))
-    runner = FlatCall(call, both)
-    leaves = (*flat.leaves, *(variable_for_node(n) for n in outside))
+    packed_tree = TreeSpec(tuple, (), (flat.tree, TreeSpec(tuple, (), (LEAF,) * len(lifted_nodes))))
+    runner = FlatCall(call, packed_tree)
+    leaves = (*flat.leaves, *(variable_for_node(n) for n in lifted_nodes))
     return emit_flat_call(tx, GraphCallable(name, runner), runner, leaves)
 
 

@@ -94,7 +94,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     """
     outer = tx.graph
     builder = SubgraphBuilder(outer)
-    outside = tx.side_effects.external_mutation_count
+    mutations_before = tx.side_effects.external_mutation_count
     fakes = [value.fake for value, _ in tx.inputs.input_tensors]
     graph: GraphBuilder | None = outer
     while graph is not None:
@@ -114,7 +114,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
         tx.graph = outer
         set_grad_enabled(grad)
     changed = any(_version_of(fake) != version for fake, version in versions)
-    if changed or (not allow_side_effects and outside != tx.side_effects.external_mutation_count):
+    if changed or (not allow_side_effects and mutations_before != tx.side_effects.external_mutation_count):
         builder.discard()
         raise Unsupported("higher-order-side-effect", "the body of a higher-order operator has a side effect")
 
@@ -197,12 +197,12 @@ def trace_subgraph(
         tx.side_effects.recording_mutations() as changed,
         building_subgraph(tx, allow_side_effects=allow_side_effects) as builder,
     ):
-        inside = parameters(builder)
+        arguments = parameters(builder)
         inputs: list[Variable] = []
-        for value in inside:
+        for value in arguments:
             flatten_variable(tx, value, inputs)
         versions = [(v.fake, _version_of(v.fake)) for v in inputs if v.fake is not None]
-        result = function.call(tx, inside, {})
+        result = function.call(tx, arguments, {})
         leaves: list[Variable] = []
         tree = flatten_variable(tx, result, leaves)
         if clone_returned_inputs:

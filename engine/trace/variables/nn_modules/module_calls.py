@@ -41,9 +41,9 @@ def call_graph_module(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: 
     Raises:
         Unsupported: the graph raises, or the class already had its own ``__call__``.
     """
-    around = module.cls._wrapped_call  # type: ignore[attr-defined]
-    own = (module.real_object.__dict__, module.attr_writes)
-    if around.cls_call is not None or any("_wrapped_call" in attributes for attributes in own):
+    wrapped_call = module.cls._wrapped_call  # type: ignore[attr-defined]
+    attribute_dicts = (module.real_object.__dict__, module.attr_writes)
+    if wrapped_call.cls_call is not None or any("_wrapped_call" in attributes for attributes in attribute_dicts):
         raise Unsupported("module-call", f"{module.describe()}, whose class overrides __call__, is called")
     with BreakGraph("module-call", f"the graph of {module.describe()} raises", UserException):
         return call_module(tx, module, args, kwargs)
@@ -70,12 +70,12 @@ class ModuleCall:
         """Call ``forward``, with hooks if there are any."""
         tx, module = self.tx, self.module
         direct = tx.call_stack.direct_callee is module
-        around = self._has_global_hooks()
-        own = any(self._hook_dict(table) for table in ModuleHooksSource.TABLES)
-        if not own and not module.attr_writes and not module.is_constructed:
+        has_global_hooks = self._has_global_hooks()
+        has_own_hooks = any(self._hook_dict(table) for table in ModuleHooksSource.TABLES)
+        if not has_own_hooks and not module.attr_writes and not module.is_constructed:
             why = "the module was called, and hooks would run with it"
             tx.guard(LengthMatch, ModuleHooksSource(module.source), 0, why=why)
-        if own or around:
+        if has_own_hooks or has_global_hooks:
             return self._call_with_hooks(args, kwargs)
         forward = realize(tx, module.get_attr(tx, "forward"))
         tx.call_stack.direct_callee = forward if direct else None
@@ -166,17 +166,18 @@ class ModuleCall:
         with_kwargs = everywhere.get(f"_global{table}_with_kwargs", {})
         source: Source = ConstantSource(real, f"_global{table}")
         hooks = [(tx.wrap(hook, GetItemSource(source, key)), key in with_kwargs) for key, hook in real.items()]
-        own = self._hook_dict(table)
+        own_hooks = self._hook_dict(table)
         with_keywords = self._hook_dict(f"{table}_with_kwargs")
         base = AttrSource(module.source, table)
-        if own is not module.real_object.__dict__[table]:
-            return [*hooks, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
+        if own_hooks is not module.real_object.__dict__[table]:
+            return [*hooks, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own_hooks.items())]
         cause = tx.guard_cause("its hooks ran")
-        tx.guards.add(DictKeysMatch(base, tuple(own), cause=cause))
+        tx.guards.add(DictKeysMatch(base, tuple(own_hooks), cause=cause))
         if with_keywords:
             keywords = AttrSource(module.source, f"{table}_with_kwargs")
             tx.guards.add(DictKeysMatch(keywords, tuple(with_keywords), cause=cause))
-        return [*hooks, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
+        hooks += [(tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own_hooks.items()]
+        return hooks
 
 
 _HOOK_REGISTRATIONS = (torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
@@ -209,8 +210,8 @@ def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwa
     keywords = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
     with BreakGraph("lazy-module", f"the parameters of the lazy {module.describe()} are initialized", Exception):
         real._infer_parameters(real, tuple(fakes), keywords)
-    again = Unsupported("lazy-module", f"the lazy {module.describe()} inferred its sizes")
-    raise RestartTracing(0, again)
+    reason = Unsupported("lazy-module", f"the lazy {module.describe()} inferred its sizes")
+    raise RestartTracing(0, reason)
 
 
 def _uses_torch_initializers(cls: Any) -> bool:

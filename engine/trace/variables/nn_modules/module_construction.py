@@ -50,9 +50,9 @@ class ConstantInitModuleVariable(NNModuleVariable):
         self.kwargs = dict(kwargs)
 
     def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
-        own = self.real_object.__dict__.get(name)
-        if name not in self.attr_writes and name in self.real_object.__dict__ and is_literal(own):
-            return ConstantVariable(own)
+        attribute = self.real_object.__dict__.get(name)
+        if name not in self.attr_writes and name in self.real_object.__dict__ and is_literal(attribute):
+            return ConstantVariable(attribute)
         return super().get_instance_attr(tx, name)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -147,9 +147,9 @@ def _construct_by_tracing(
     """Construct a module by tracing ``__new__`` and ``__init__`` of its class."""
     if type(cls).__call__ is not type.__call__:
         raise graph_break
-    new = find_in_class(cls, "__new__")
+    new_entry = find_in_class(cls, "__new__")
     module: Variable
-    if new is None or new.owner is object:
+    if new_entry is None or new_entry.owner is object:
         module = allocate_module(cls)
     else:
         by_new = call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)
@@ -169,8 +169,8 @@ def allocate_module(cls: type[torch.nn.Module]) -> TracedInitModuleVariable:
     Raises:
         Unsupported: the class is abstract, or its constructor cannot be traced.
     """
-    outside = (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule, torch.nn.RNNBase)
-    if issubclass(cls, outside) or inspect.isabstract(cls):
+    untraced_bases = (torch.nn.modules.lazy.LazyModuleMixin, torch.jit.ScriptModule, torch.nn.RNNBase)
+    if issubclass(cls, untraced_bases) or inspect.isabstract(cls):
         raise Unsupported("module-creation", f"the module {cls.__name__} is created")
     return TracedInitModuleVariable(cls)
 
@@ -192,8 +192,8 @@ def _module_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def _uses_default_methods(cls: type[torch.nn.Module]) -> bool:
     """Return True if constructing the class runs only the code of ``nn.Module``."""
-    own = ("__init__", "__setattr__", "__getattr__", "__new__", "__call__", "__getattribute__")
-    owners = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in own]
+    method_names = ("__init__", "__setattr__", "__getattr__", "__new__", "__call__", "__getattribute__")
+    owners = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in method_names]
     return type(cls) is type and all(base in (torch.nn.Module, object) for base in owners)
 
 

@@ -74,8 +74,8 @@ def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         custom = of.lookup_special_method(tx, "__dir__")
         if custom is not None:
             return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, custom.call(tx, [], {}))), {}))
-        own = [str(realize(tx, k).as_python_constant(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
-        return tx.from_python(sorted({*dir(of.python_type()), *own}))
+        names = [str(realize(tx, k).as_python_constant(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
+        return tx.from_python(sorted({*dir(of.python_type()), *names}))
     return arithmetic.fold_constant_call(tx, dir, args, kwargs)
 
 

@@ -142,10 +142,10 @@ def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _object_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     cls = realize(tx, args[0]).as_class()
     if len(args) > 1 or kwargs:
-        new, init = (find_in_class(cls, name) for name in ("__new__", "__init__"))
-        if new is not None and new.owner is not object:
+        new_entry, init_entry = (find_in_class(cls, name) for name in ("__new__", "__init__"))
+        if new_entry is not None and new_entry.owner is not object:
             tx.raise_type_error("object.__new__() takes exactly one argument (the type to instantiate)")
-        if init is None or init.owner is object:
+        if init_entry is None or init_entry.owner is object:
             tx.raise_type_error(f"{cls.__name__}() takes no arguments")
     if issubclass(cls, torch.nn.Module):
         return allocate_module(cls)

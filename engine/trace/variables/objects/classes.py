@@ -163,8 +163,8 @@ class ClassVariable(FixedObjectVariable):
         result = call_metaclass_method(tx, self, "__getitem__", [key])
         if result is not None:
             return result
-        own = find_in_class(self.real_object, "__class_getitem__")
-        if own is not None and own.function is not None and own.owner.__module__ != "typing":
+        entry = find_in_class(self.real_object, "__class_getitem__")
+        if entry is not None and entry.function is not None and entry.owner.__module__ != "typing":
             return self.call_method(tx, "__class_getitem__", [key], {})
         if hasattr(self.real_object, "__class_getitem__") or self.real_object in (type, list, dict, tuple, set):
             return _parametrize_generic(tx, self, key)

@@ -52,8 +52,8 @@ def _is_namedtuple(cls: Any) -> bool:
 @register_constructor(22, _is_namedtuple)
 def _construct_namedtuple(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     cls = of.as_python_object()
-    own = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
-    if any("__new__" in c.__dict__ for c in cls.__mro__[: cls.__mro__.index(own)]):
+    defining_class = next(c for c in cls.__mro__ if "_fields" in c.__dict__)
+    if any("__new__" in c.__dict__ for c in cls.__mro__[: cls.__mro__.index(defining_class)]):
         raise Unsupported("object-creation", f"{cls.__qualname__} is created")
     bound: dict[str, Variable] = dict(zip(cls._fields, args, strict=False))
     if len(args) > len(cls._fields) or set(kwargs) - set(cls._fields) or set(kwargs) & set(bound):
@@ -106,8 +106,8 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
         tx.raise_error(TypeError, f"Can't instantiate abstract class {cls.__name__}", is_exact=False)
     if (not is_plain_class(cls) and base is None) or not cls.__module__:
         raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
-    new = find_in_class(cls, "__new__")
-    if new is not None and new.owner is not object and new.owner.__module__ != "typing":
+    new_entry = find_in_class(cls, "__new__")
+    if new_entry is not None and new_entry.owner is not object and new_entry.owner.__module__ != "typing":
         by_new = call_python_new(tx, of, args, kwargs)
         if by_new is None:
             raise Unsupported("object-creation", f"{cls.__qualname__} is created")
@@ -119,7 +119,7 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
     init = find_in_class(instance.python_type(), "__init__")
     if init is not None and init.owner is not object:
         return _run_init(tx, cls, instance, args, kwargs)
-    if (args or kwargs) and (new is None or new.owner is object):
+    if (args or kwargs) and (new_entry is None or new_entry.owner is object):
         tx.raise_type_error(f"{cls.__name__}() takes no arguments")
     return instance
 

@@ -120,8 +120,8 @@ def _reduce_contents(inner: Variable, tx: Tracer, of: Variable, args: Args | Non
 
     A number, string or tuple is an argument of ``__new__``.
     """
-    own = [] if inner is of else [inner]
-    return ReduceParts(NONE, own if args is None else args, uses_new=True)
+    contents = [] if inner is of else [inner]
+    return ReduceParts(NONE, contents if args is None else args, uses_new=True)
 
 
 @_reduce_contents.register(ListVariable)
@@ -164,13 +164,13 @@ def _read_state(tx: Tracer, of: UserDefinedObjectVariable, slots: dict[str, Vari
     state = _call_python_method(tx, of, "__getstate__", [])
     if state is not None:
         return state
-    own: Variable = NONE
+    attributes_state: Variable = NONE
     if not of.has_no_dict() or of.python_type() is _SIMPLE_NAMESPACE:
         attributes = of.get_attr(tx, "__dict__")
         entries = dict_entries(attributes)
         if entries:
-            own = attributes if attributes is of else DictVariable(dict(entries))
-    return TupleVariable([own, DictVariable.from_str_keys(slots)]) if slots else own
+            attributes_state = attributes if attributes is of else DictVariable(dict(entries))
+    return TupleVariable([attributes_state, DictVariable.from_str_keys(slots)]) if slots else attributes_state
 
 
 def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
@@ -190,10 +190,10 @@ def _apply_state(tx: Tracer, instance: Variable, state: Variable) -> None:
         realize(tx, instance.get_attr(tx, "__setstate__")).call(tx, [state], {})
         return
     pair = sequence_items(tx, state) if issubclass(state.python_type(), tuple) else ()
-    own, slots = (realize(tx, i) for i in pair) if len(pair) == 2 else (state, NONE)
-    if not is_none(own):
+    attributes, slots = (realize(tx, i) for i in pair) if len(pair) == 2 else (state, NONE)
+    if not is_none(attributes):
         into = realize(tx, instance.get_attr(tx, "__dict__"))
-        for name, value in tx.unpack_string_mapping(own.builtin_contents).items():
+        for name, value in tx.unpack_string_mapping(attributes.builtin_contents).items():
             into.set_item(tx, ConstantVariable(name), value)
     if not is_none(slots):
         for name, value in tx.unpack_string_mapping(slots).items():

@@ -113,9 +113,9 @@ def forbid_side_effects(tx: Tracer, what: str) -> Iterator[None]:
     Raises:
         Unsupported: the method has a side effect.
     """
-    before = tx.side_effects.mutation_count
+    count_before = tx.side_effects.mutation_count
     yield
-    if tx.side_effects.mutation_count != before:
+    if tx.side_effects.mutation_count != count_before:
         raise Unsupported("dict-key", f"{what} has a side effect when a container calls it")
 
 

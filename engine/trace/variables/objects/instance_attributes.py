@@ -128,13 +128,13 @@ class InstanceVariable(Variable):
             return None if entry is None else entry[1]
         if self.real_object is NotImplemented or self.source is None:
             return None
-        own = getattr(self.real_object, "__dict__", None)
-        if own is None or name not in own:
+        real_dict = getattr(self.real_object, "__dict__", None)
+        if real_dict is None or name not in real_dict:
             return None
         class_entry = find_in_class(self.cls, name)
         if not isinstance(name, str) or (class_entry is not None and is_data_descriptor(class_entry.raw)):
-            return tx.wrap(own[name], GetItemSource(AttrSource(self.source, "__dict__"), name))
-        return tx.wrap(own[name], AttrSource(self.source, name))
+            return tx.wrap(real_dict[name], GetItemSource(AttrSource(self.source, "__dict__"), name))
+        return tx.wrap(real_dict[name], AttrSource(self.source, name))
 
     def _guard_not_shadowed(self, tx: Tracer, name: str, raw_entry: Any) -> None:
         if (
@@ -181,8 +181,8 @@ class InstanceVariable(Variable):
             return self.shared_dict
         self.dict_was_exposed = True
         if self.source is not None:
-            own = tuple(getattr(self.real_object, "__dict__", {}))
-            tx.guard(DictKeysMatch, AttrSource(self.source, "__dict__"), own, why="its attributes were listed")
+            names = tuple(getattr(self.real_object, "__dict__", {}))
+            tx.guard(DictKeysMatch, AttrSource(self.source, "__dict__"), names, why="its attributes were listed")
         return InstanceDictVariable(tx, self)
 
     def has_no_dict(self) -> bool:
@@ -193,9 +193,9 @@ class InstanceVariable(Variable):
         """Return the current ``__dict__``, as dict entries."""
         if self.shared_dict is not None:
             return dict(dict_entries(self.shared_dict))
-        own = {} if self.real_object is NotImplemented else dict(getattr(self.real_object, "__dict__", {}))
+        real_dict = {} if self.real_object is NotImplemented else dict(getattr(self.real_object, "__dict__", {}))
         entries: dict[Any, tuple[Variable, Variable]] = {}
-        for name in own:
+        for name in real_dict:
             value = self.get_instance_attr(tx, name)
             if value is not None:
                 entries[name] = (ConstantVariable(name), value)
@@ -251,8 +251,8 @@ class InstanceVariable(Variable):
         if name in ("__class__", "__dict__"):
             raise self.unsupported(f"setting {name}", "attribute-write")
         if self.has_no_dict() and not is_in_slot:
-            words = "has no attribute" if entry is None else "cannot set attribute"
-            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'", is_exact=False)
+            problem = "has no attribute" if entry is None else "cannot set attribute"
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {problem} '{name}'", is_exact=False)
         self.write_attr(tx, name, value)
 
     def _write_by_descriptor(self, tx: Tracer, entry: ClassEntry, name: str, value: Variable | None) -> bool:
@@ -273,8 +273,8 @@ class InstanceVariable(Variable):
             tx.raise_type_error(f"__dict__ must be set to a dictionary, not a '{value.python_type().__name__}'")
         if isinstance(value, InstanceDictVariable) and value.owner is self:
             return  # the final store of ``x.__dict__ |= ...``
-        outside = self.real_object is not NotImplemented and bool(self.attr_writes)
-        if not has_string_keys(value) or self.dict_was_exposed or outside:
+        has_external_writes = self.real_object is not NotImplemented and bool(self.attr_writes)
+        if not has_string_keys(value) or self.dict_was_exposed or has_external_writes:
             raise self.unsupported_attribute("setting", "__dict__")
         tx.side_effects.record_mutation(self)
         self.attr_writes = {name: v for name, v in self.attr_writes.items() if self._is_slot_attr(name)}
@@ -320,8 +320,8 @@ class InstanceVariable(Variable):
         if self.dict_was_assigned and self.shared_dict is not None:
             cg.body.emit("COPY", 1)
             cg.pop_into_call(set_instance_dict, self.shared_dict)
-        own = getattr(self.real_object, "__dict__", {})
-        deleted = tuple(n for n, v in self.attr_writes.items() if v is None and n in own)
+        real_dict = getattr(self.real_object, "__dict__", {})
+        deleted = tuple(n for n, v in self.attr_writes.items() if v is None and n in real_dict)
         if deleted:
             cg.body.emit("COPY", 1)
             cg.pop_into_call(delete_attributes, deleted)
@@ -344,11 +344,11 @@ def _write_through(entry: Any, tx: Tracer, source: Source, args: Args) -> bool:
 
 @_write_through.register(property)
 def _write_through_property(entry: property, tx: Tracer, source: Source, args: Args) -> bool:
-    which, word = ("fdel", "deleter") if len(args) == 1 else ("fset", "setter")
-    function = getattr(entry, which)
+    accessor, accessor_name = ("fdel", "deleter") if len(args) == 1 else ("fset", "setter")
+    function = getattr(entry, accessor)
     if function is None:
-        raise_missing_accessor(tx, args[0].python_type(), word)
-    tx.wrap(function, AttrSource(source, which)).call(tx, args, {})
+        raise_missing_accessor(tx, args[0].python_type(), accessor_name)
+    tx.wrap(function, AttrSource(source, accessor)).call(tx, args, {})
     return True
 
 

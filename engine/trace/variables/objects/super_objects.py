@@ -53,8 +53,8 @@ class SuperVariable(Variable):
 
     def _defining_class(self, cls: builtins.type, name: str) -> builtins.type | None:
         """Return the first class after ``thisclass`` in the MRO that defines the name."""
-        rest = cls.__mro__[cls.__mro__.index(self.thisclass) + 1 :]
-        return next((base for base in rest if name in vars(base)), None)
+        later_classes = cls.__mro__[cls.__mro__.index(self.thisclass) + 1 :]
+        return next((base for base in later_classes if name in vars(base)), None)
 
 
 def _object_method(tx: Tracer, name: str, instance: Variable) -> Variable:

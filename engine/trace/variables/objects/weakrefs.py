@@ -91,12 +91,12 @@ def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
 @register_builder(weakref.ref, weakref.KeyedRef)
 def _reference(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "the object behind the weak reference was used")
-    held = real()
-    at = WeakRefCallSource(source)
-    if held is None:
-        tx.guard(IdMatch, at, None, why="the object behind the weak reference was freed")
+    referent = real()
+    referent_source = WeakRefCallSource(source)
+    if referent is None:
+        tx.guard(IdMatch, referent_source, None, why="the object behind the weak reference was freed")
         return WeakRefVariable(NONE, source, real)
-    return WeakRefVariable(tx.wrap(held, at), source, real)
+    return WeakRefVariable(tx.wrap(referent, referent_source), source, real)
 
 
 _KINDS = {

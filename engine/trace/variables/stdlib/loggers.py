@@ -52,11 +52,11 @@ class LoggerVariable(FixedObjectVariable):
     is_mutable = True
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        own = vars(self.real_object).get(name)
-        if own is not None and is_literal(own):
-            return tx.wrap(own, AttrSource(self.source, name))
+        attribute = vars(self.real_object).get(name)
+        if attribute is not None and is_literal(attribute):
+            return tx.wrap(attribute, AttrSource(self.source, name))
         added = find_in_class(type(self.real_object), name)
-        if own is None and added is not None and type(added.raw) is functools._lru_cache_wrapper:
+        if attribute is None and added is not None and type(added.raw) is functools._lru_cache_wrapper:
             return BoundMethodVariable(self, wrap_entry(tx, added, name))
         return BuiltinMethodVariable(self, name)
 

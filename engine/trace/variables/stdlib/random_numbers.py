@@ -83,8 +83,9 @@ class RandomVariable(Variable):
         assert self.source is not None
         if self.real_object is None:
             return
-        at = RandomStateSource(self.source)
-        tx.guard(EqualsMatch, at, at.read(self.real_object), why="a random number from it decided what was traced")
+        state_source = RandomStateSource(self.source)
+        why = "a random number from it decided what was traced"
+        tx.guard(EqualsMatch, state_source, state_source.read(self.real_object), why=why)
         self.known_generator = random_with_state(self.real_object.getstate())
 
     def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -106,9 +107,9 @@ class RandomVariable(Variable):
         tx.fold_constant(self.known_generator.seed, *values)
         return NONE
 
-    def _shuffle(self, tx: Tracer, over: Variable) -> Variable:
-        items = realize(tx, over).sequence_contents
-        if items is None or not items.is_mutable or items is not over.resolved or self.known_generator is None:
+    def _shuffle(self, tx: Tracer, sequence: Variable) -> Variable:
+        items = realize(tx, sequence).sequence_contents
+        if items is None or not items.is_mutable or items is not sequence.resolved or self.known_generator is None:
             raise self.unsupported("random.shuffle()")
         order = list(range(len(items.items)))
         tx.side_effects.record_mutation(self)

@@ -64,8 +64,8 @@ def _mesh(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variabl
 
 
 def _placements(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    inside: Any = of.fake
-    return tx.from_python(tuple(inside.placements))
+    fake: Any = of.fake
+    return tx.from_python(tuple(fake.placements))
 
 
 def _local_tensor(tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:

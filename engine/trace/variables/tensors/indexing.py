@@ -145,13 +145,13 @@ def _depends_on_vmap_input(node: torch.fx.Node) -> bool:
     seen: set[torch.fx.Node] = set()
     todo = [node]
     while todo:
-        one = todo.pop()
-        if one in seen:
+        current = todo.pop()
+        if current in seen:
             continue
-        seen.add(one)
-        if one.meta.get(VMAP_META):
+        seen.add(current)
+        if current.meta.get(VMAP_META):
             return True
-        todo += one.all_input_nodes
+        todo += current.all_input_nodes
     return False
 
 

@@ -122,10 +122,10 @@ def find_member(tx: Tracer, tensor: TensorVariable, name: str) -> Variable | Non
         member = tensor.fake.__dict__[name]
         if isinstance(member, torch.Tensor):
             return emit_node(tx, "call_function", getattr, [tensor, ConstantVariable(name)])
-        own = tensor.own_attribute(tx, name)
-        if own is None and not is_literal(member):
+        attribute = tensor.own_attribute(tx, name)
+        if attribute is None and not is_literal(member):
             raise Unsupported("tensor-subclass", f"{tensor.python_type().__name__}.{name}, of a tensor subclass")
-        return ConstantVariable(member) if own is None else own
+        return ConstantVariable(member) if attribute is None else attribute
     cls = tensor.python_type()
     entry = find_in_class(cls, name)
     if entry is None or entry.owner is torch.Tensor or not issubclass(entry.owner, torch.Tensor):

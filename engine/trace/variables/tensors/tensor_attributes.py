@@ -123,13 +123,13 @@ def _metadata_attribute(name: str, tx: Tracer, of: TensorVariable) -> Variable |
 def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
     """Return the version counter: an input's value before the call plus the traced mutations."""
     memory = of.fake.untyped_storage()._cdata
-    for value, before in tx.inputs.input_tensors:
+    for value, version_before in tx.inputs.input_tensors:
         if value.source is None or value.real_object is None or value.fake.is_inference():
             continue
         if value is of or of.fake._base is value.fake:
             version = value.real_object._version
             tx.guard(EqualsMatch, AttrSource(value.source, "_version"), version, why=_WHY)
-            return ConstantVariable(version + of.fake._version - before)
+            return ConstantVariable(version + of.fake._version - version_before)
         if value.fake.untyped_storage()._cdata == memory:
             raise of.unsupported_attribute("reading", "_version")
     return None
@@ -179,6 +179,6 @@ def has_mark(tx: Tracer, of: TensorVariable, name: str) -> bool:
         return of.attr_writes[name].is_truthy(tx)
     if of.real_object is None or of.source is None:
         return False
-    own = getattr(of.real_object, "__dict__", {})
-    tx.guard(HasAttrGuard, of.source, name, name in own, why="its dynamic mark decided what was traced")
-    return bool(own.get(name))
+    attributes = getattr(of.real_object, "__dict__", {})
+    tx.guard(HasAttrGuard, of.source, name, name in attributes, why="its dynamic mark decided what was traced")
+    return bool(attributes.get(name))

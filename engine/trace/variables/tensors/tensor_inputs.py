@@ -113,8 +113,8 @@ def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: So
     tx.guards.add(_tensor_match(tx, real, fake, source))
     if not is_plain_wrapper_subclass(real):
         return
-    inside: Any = real
-    names, context = inside.__tensor_flatten__()
+    wrapper: Any = real
+    names, context = wrapper.__tensor_flatten__()
     tx.guard(TensorSubclassMatch, source, tuple(names), context, why="the tensor subclass was unwrapped")
     for name in names:
         part = getattr(real, name)

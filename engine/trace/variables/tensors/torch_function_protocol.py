@@ -103,9 +103,9 @@ class TensorWithTFOverrideVariable(TensorVariable):
             return self.attr_writes[name]
         if name == "__class__":
             return tx.wrap(self.cls, class_source(self.cls))
-        own = self.own_attribute(tx, name)
-        if own is not None:
-            return own
+        own_attribute = self.own_attribute(tx, name)
+        if own_attribute is not None:
+            return own_attribute
         entry = find_in_class(self.cls, name)
         if entry is not None and not entry.owner.__module__.startswith("torch."):
             return bind_attribute(tx, self.cls, entry.owner, name, entry.raw, self)
@@ -231,8 +231,8 @@ def call_torch_function_handlers(
     kinds: list[Variable] = []
     for value in special_args:
         if all(value.python_type() is not k.python_type() for k in kinds):
-            at = next((n for n, k in enumerate(kinds) if issubclass(value.python_type(), k.python_type())), len(kinds))
-            kinds.insert(at, value)
+            positions = (n for n, kind in enumerate(kinds) if issubclass(value.python_type(), kind.python_type()))
+            kinds.insert(next(positions, len(kinds)), value)
     classes = TupleVariable([tx.wrap(k.python_type(), class_source(k.python_type())) for k in kinds])
     arguments = [tx.wrap_static(function), classes, TupleVariable(args), DictVariable.from_str_keys(kwargs)]
     if tx.torch_state.function_modes:
@@ -400,8 +400,8 @@ def as_subclass_variable(tx: Tracer, value: Variable, cls: type) -> Variable:
 
 def _uses_tensor_new(cls: type) -> bool:
     """Return True if the class inherits ``torch.Tensor.__new__``, which aliases its argument."""
-    own = find_in_class(cls, "__new__")
-    return issubclass(cls, torch.Tensor) and own is not None and own.owner in (torch.Tensor, TensorBase)
+    entry = find_in_class(cls, "__new__")
+    return issubclass(cls, torch.Tensor) and entry is not None and entry.owner in (torch.Tensor, TensorBase)
 
 
 @register_constructor(60, lambda cls: issubclass(cls, torch.Tensor) and cls is not torch.Tensor)

@@ -240,10 +240,11 @@ def _all_reduce(call: _CollectiveCall) -> None:
 
 def _broadcast(call: _CollectiveCall) -> None:
     tensor = call.tensor("tensor")
-    source, inside = (call.tx.as_python_constants([call.arguments.get(name, NONE)])[0] for name in ("src", "group_src"))
-    if (source is None) == (inside is None):
+    ranks = call.tx.as_python_constants([call.arguments.get(name, NONE) for name in ("src", "group_src")])
+    source, group_rank = ranks
+    if (source is None) == (group_rank is None):
         raise call.unsupported_call("with two sources, or none")
-    rank = sys.modules[_C10D].get_group_rank(call.group, source) if inside is None else inside
+    rank = sys.modules[_C10D].get_group_rank(call.group, source) if group_rank is None else group_rank
     call.write(tensor, call.run("broadcast", tensor, ConstantVariable(rank)))
 
 

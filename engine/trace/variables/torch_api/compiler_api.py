@@ -148,11 +148,11 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any
         """Call on fakes. Real tensors that the function holds are allowed."""
         mode = get_dispatch_mode(TorchDispatchModeKey.FAKE)
         assert mode is not None
-        before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+        allowed_before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
         try:
             return fake(*packed[0], **packed[1])
         finally:
-            mode.allow_non_fake_inputs = before
+            mode.allow_non_fake_inputs = allowed_before
 
     call = FlatCall(lambda packed: function(*packed[0], **packed[1]), tree, call_on_fakes)
     target = GraphCallable(

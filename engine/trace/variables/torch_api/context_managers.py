@@ -78,12 +78,12 @@ class ContextDecoratedFunctionVariable(FunctionWrapperVariable):
     child_fields = ("context", "function")
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        own = self.context.call_method(tx, "clone", [], {})
-        own.call_method(tx, "__enter__", [], {})
+        context = self.context.call_method(tx, "clone", [], {})
+        context.call_method(tx, "__enter__", [], {})
         try:
             return self.function.call(tx, args, kwargs)
         finally:
-            own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
+            context.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
 
     def reconstruct(self, cg: PyCodegen) -> None:
         self.context.reconstruct_decorated(cg, self.function)

@@ -62,8 +62,8 @@ class GradModeVariable(ContextVariable):
         return GradModeVariable(self.cls, self.mode)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        before = self.previous_modes[-1] if self.previous_modes else None
-        cg.call(make_grad_context, self.cls, self.mode, before)
+        mode_before = self.previous_modes[-1] if self.previous_modes else None
+        cg.call(make_grad_context, self.cls, self.mode, mode_before)
 
     def reconstruct_decorated(self, cg: PyCodegen, function: Variable) -> None:
         cg.call(wrap_in_grad_mode, self.mode, function)
@@ -104,13 +104,13 @@ def _grad_enabled_context(tx: Tracer, real: Any, source: Source) -> Variable:
 
 def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, source: Source) -> GradModeVariable:
     """Record the grad mode that exiting a real context restores, with a guard."""
-    before = getattr(real, "prev", None)
-    if before is not None:
-        tx.guard(EqualsMatch, AttrSource(source, "prev"), before, why="leaving the context sets grad mode to it")
-        context.previous_modes.append(before)
+    mode_before = getattr(real, "prev", None)
+    if mode_before is not None:
+        tx.guard(EqualsMatch, AttrSource(source, "prev"), mode_before, why="leaving the context sets grad mode to it")
+        context.previous_modes.append(mode_before)
         root = source.chain()[0]
         if isinstance(root, LocalSource) and root.variable_name.startswith(STACK_PARAM_PREFIX):
-            tx.torch_state.resumed_grad_modes[int(root.variable_name.removeprefix(STACK_PARAM_PREFIX))] = before
+            tx.torch_state.resumed_grad_modes[int(root.variable_name.removeprefix(STACK_PARAM_PREFIX))] = mode_before
     return context
 
 

@@ -239,5 +239,5 @@ class _TritonLaunch(metaclass=SlottedType):
     tree: TreeSpec
 
     def __call__(self, *computed: Any) -> None:
-        (args, words), *grid = unflatten_python(self.tree, iter(computed))
-        self.kernel[grid[0] if grid else self.grid](*args, **words)
+        (args, keywords), *grid = unflatten_python(self.tree, iter(computed))
+        self.kernel[grid[0] if grid else self.grid](*args, **keywords)
