@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from engine.trace.variables.callables.methods import BuiltinMethodVariable
     from engine.trace.variables.containers.builtin_subclasses import DictSubclassVariable
     from engine.trace.variables.containers.dicts import DictVariable
-    from engine.trace.variables.containers.sequences import RangeVariable, SequenceVariable
+    from engine.trace.variables.containers.ranges_and_slices import RangeVariable
+    from engine.trace.variables.containers.sequences import SequenceVariable
     from engine.trace.variables.containers.sets import SetVariable
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable

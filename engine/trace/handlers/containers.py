@@ -6,10 +6,11 @@ from typing import cast
 
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
 from engine.trace.variables.containers.method_table import realize_stored
-from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.ranges_and_slices import SliceVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SetVariable
 
 
@@ -31,25 +32,26 @@ def _set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("BUILD_MAP")
 def _map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     keys_and_values = frame.popn(2 * op.arg)
-    mapping = DictVariable({})
-    for key, value in zip(keys_and_values[::2], keys_and_values[1::2], strict=True):
-        mapping.set_item(tx, realize_stored(tx, key), value)
-    frame.push(mapping)
+    frame.push(_build_dict(tx, keys_and_values[::2], keys_and_values[1::2]))
 
 
 @handles("BUILD_CONST_KEY_MAP")
 def _const_key_map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     keys = tx.unpack_iterable(frame.stack.pop())
+    frame.push(_build_dict(tx, keys, frame.popn(op.arg)))
+
+
+def _build_dict(tx: Tracer, keys: list[Variable], values: list[Variable]) -> Variable:
     mapping = DictVariable({})
-    for key, value in zip(keys, frame.popn(op.arg), strict=True):
-        mapping.set_item(tx, realize(tx, key), value)
-    frame.push(mapping)
+    for key, value in zip(keys, values, strict=True):
+        mapping.set_item(tx, realize_stored(tx, key), value)
+    return mapping
 
 
 @handles("BUILD_SLICE")
 def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     bounds = frame.popn(op.arg)
-    frame.push(SliceVariable([*bounds, *[ConstantVariable(None)] * (3 - len(bounds))]))
+    frame.push(SliceVariable([*bounds, *[NONE] * (3 - len(bounds))]))
 
 
 @handles("LIST_APPEND")

@@ -8,9 +8,10 @@ from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import ConstantVariable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, realize
 from engine.trace.variables.containers.method_table import realize_stored
-from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.ranges_and_slices import SliceVariable
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 
 
 @handles("BINARY_OP")
@@ -46,13 +47,13 @@ def _delete_subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("BINARY_SLICE")
 def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     start, stop = frame.popn(2)
-    frame.push(realize(tx, frame.stack.pop()).get_item(tx, SliceVariable([start, stop, ConstantVariable(None)])))
+    frame.push(realize(tx, frame.stack.pop()).get_item(tx, SliceVariable([start, stop, NONE])))
 
 
 @handles("STORE_SLICE")
 def _store_slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value, of, start, stop = frame.popn(4)
-    realize(tx, of).set_item(tx, SliceVariable([start, stop, ConstantVariable(None)]), value)
+    realize(tx, of).set_item(tx, SliceVariable([start, stop, NONE]), value)
 
 
 @handles("COMPARE_OP")

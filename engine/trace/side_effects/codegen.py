@@ -45,9 +45,9 @@ def _emit_global_write(
     if value is not None:
         cg.load(value)
     if value is None or (namespace, name) in tx.side_effects.reordered_globals:
-        _emit_on_global(cg, "DELETE", namespace, name, own=is_own)
+        _emit_on_global(cg, "DELETE", namespace, name, is_own=is_own)
     if value is not None:
-        _emit_on_global(cg, "STORE", namespace, name, own=is_own)
+        _emit_on_global(cg, "STORE", namespace, name, is_own=is_own)
 
 
 def _emit_on_global(cg: PyCodegen, verb: str, namespace: GlobalsNamespace, name: str, *, is_own: bool) -> None:

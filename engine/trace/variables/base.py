@@ -672,14 +672,8 @@ def _survives_repr_round_trip(value: complex) -> bool:
     return cmath.isfinite(value) and not any(part == 0 and math.copysign(1, part) < 0 for part in parts)
 
 
-_UNINTERNED_TYPES = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    *IDENTIFIED_LITERAL_TYPES,
-)  # equal instances of these types may be distinct objects
+_UNINTERNED_TYPES = (int, float, complex, str, bytes, *IDENTIFIED_LITERAL_TYPES)
+"""Types whose equal instances may be distinct objects."""
 
 
 def unwrap_not_implemented(value: Variable) -> OperatorResult:

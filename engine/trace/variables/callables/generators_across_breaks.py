@@ -26,7 +26,7 @@ from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import Frame
-from engine.trace.variables.base import NULL, ConstantVariable, Variable
+from engine.trace.variables.base import NONE, NULL, Variable
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.generators import GeneratorVariable
 
@@ -43,7 +43,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
     __slots__ = ("real_object", "source", "stop_token")
 
     def __init__(self, real: Any, source: Source, frame: Frame, mark: StopToken) -> None:
-        super().__init__(frame, 0, (ConstantVariable(None), [], {}))
+        super().__init__(frame, 0, (NONE, [], {}))
         self.real_object = real
         self.source = source
         self.stop_token = mark

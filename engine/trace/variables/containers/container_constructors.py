@@ -7,14 +7,13 @@ import collections
 from engine.trace.annotations import Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule, register_rule_by_name
+from engine.trace.variables.callable_registry import register_rule, register_rule_by_name
 from engine.trace.variables.containers.builtin_subclasses import new_builtin_subclass
 from engine.trace.variables.containers.dict_subclasses import subclass_fromkeys
 from engine.trace.variables.containers.dicts import DictVariable
+from engine.trace.variables.containers.ranges_and_slices import RangeVariable, SliceVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,
-    RangeVariable,
-    SliceVariable,
     TupleVariable,
     as_index,
     is_plain_namedtuple,
@@ -138,11 +137,9 @@ def _default_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return new_dict
 
 
+@register_rule_by_name(("OrderedDict", "fromkeys"))
 def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return subclass_fromkeys(tx, collections.OrderedDict, args, kwargs)
-
-
-RULES_BY_NAME["OrderedDict", "fromkeys"] = _ordered_fromkeys
 
 
 @register_rule(collections.OrderedDict)

@@ -35,7 +35,8 @@ from engine.trace.variables.containers.iterators import (
     SequenceIteratorVariable,
 )
 from engine.trace.variables.containers.itertools_module import make_iterator
-from engine.trace.variables.containers.sequences import RangeVariable, TupleVariable
+from engine.trace.variables.containers.ranges_and_slices import RangeVariable
+from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.slotted_type import state
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())))

@@ -34,7 +34,8 @@ from engine.trace.variables.callable_registry import register_bound_rule, regist
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.itertools_module import make_iterator
-from engine.trace.variables.containers.sequences import ListVariable, RangeVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.ranges_and_slices import RangeVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 

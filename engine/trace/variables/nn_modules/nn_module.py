@@ -206,7 +206,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return super().get_iterator(tx)
         members = self._members(tx)
         is_dict = issubclass(self.cls, torch.nn.ModuleDict)
-        items = [ConstantVariable(name) for name in members] if is_dict else list(members.values())
+        items: list[Variable] = list(map(ConstantVariable, members)) if is_dict else list(members.values())
         return SequenceIteratorVariable(items, type(iter(())))
 
     def length(self, tx: Tracer) -> Variable:

@@ -20,7 +20,8 @@ from engine.trace.variables.containers.builtin_subclasses import (
     call_builtin_new,
 )
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.ranges_and_slices import SliceVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.objects.class_lookup import class_source, find_in_class, find_python_method, is_plain_class
 from engine.trace.variables.objects.id_and_hash import IdKey

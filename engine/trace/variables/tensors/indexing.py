@@ -21,8 +21,9 @@ from engine.trace.annotations import TensorVariable, Tracer
 from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.graph_builder import VMAP_META
-from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.containers.ranges_and_slices import SliceVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
 
 _INT_DTYPES = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
 
@@ -101,7 +102,7 @@ def index_by_select(tx: Tracer, of: TensorVariable, key: Variable) -> Variable |
             view = emit_node(tx, "call_method", "unsqueeze", [view, ConstantVariable(dim)])
             dim += 1
         elif part.python_type() is slice:
-            leading = [SliceVariable([ConstantVariable(None)] * 3) for _ in range(dim)]
+            leading = [SliceVariable([NONE] * 3) for _ in range(dim)]
             inside = SliceVariable([realize(tx, p).as_sizes(tx) for p in part.child_variables()])
             view = emit_node(tx, "call_function", operator.getitem, [view, TupleVariable([*leading, inside])])
             dim += 1

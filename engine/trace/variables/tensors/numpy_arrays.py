@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -66,6 +67,8 @@ from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 from engine.trace.variables.tensors.tensor_methods import can_tolist
+
+_Function = Callable[..., Any]
 
 _MAX_PROBE_ELEMENTS = 1 << 24
 """Maximum number of elements of a probe array."""
@@ -136,13 +139,10 @@ class NumpyNdarrayVariable(Variable):
         return self.tensor.fake.dim()
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        return call_numpy(tx, "ndarray.__getitem__", lambda a, k: a[k], lambda a, k: a[k], [self, key], {})
+        return call_numpy(tx, "ndarray.__getitem__", operator.getitem, [self, key], {})
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        def assign(a: Any, k: Any, v: Any) -> None:
-            a[k] = v
-
-        call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
+        call_numpy(tx, "ndarray.__setitem__", operator.setitem, [self, key, value], {})
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         """Return the Python number of a scalar: torch computes with it beside a tensor."""
@@ -170,7 +170,7 @@ class NumpyNdarrayVariable(Variable):
         if attribute is not None:
             return attribute
         if name in _VIEW_ATTRIBUTES:
-            return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
+            return call_numpy(tx, f"ndarray.{name}", operator.attrgetter(name), [self], {})
         return builtin_attribute(tx, self, name)
 
     def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
@@ -201,8 +201,7 @@ class NumpyNdarrayVariable(Variable):
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         if name in ("__len__", "__iter__") or (name.startswith("__") and len(args) == 1):
             return call_special_by_name(tx, self, name, args, kwargs)
-        method = _method(name)
-        return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
+        return call_numpy(tx, f"ndarray.{name}", _method(name), [self, *args], kwargs)
 
     def as_tensor_index(self, tx: Tracer, *, in_tuple: bool) -> Variable:
         fake = self.tensor.fake
@@ -222,11 +221,7 @@ class NumpyNdarrayVariable(Variable):
         cg.call(to_numpy, self.tensor, self.is_scalar)
 
 
-def _attribute(name: str) -> Callable[[Any], Any]:
-    return lambda a: getattr(a, name)
-
-
-def _method(name: str) -> Callable[..., Any]:
+def _method(name: str) -> _Function:
     return lambda a, *args, **kwargs: getattr(a, name)(*args, **kwargs)
 
 
@@ -235,16 +230,16 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return torch.empty(0, dtype=dtype).numpy().dtype
 
 
-def _functions_of(module: Any) -> dict[str, Callable[..., Any]]:
+def _functions_of(module: Any) -> dict[str, _Function]:
     """Return the public functions of a module by name."""
     return {n: f for n, f in vars(module).items() if not n.startswith("_") and callable(f) and not isinstance(f, type)}
 
 
 @functools.cache
-def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
+def _torch_numpy_functions() -> dict[int, tuple[Any, _Function]]:
     """Return numpy functions that ``torch._numpy`` also has, by id."""
-    ours = _torch_numpy()
-    functions: dict[int, tuple[Any, Callable[..., Any]]] = {}
+    ours = lazily_loaded.torch_numpy
+    functions: dict[int, tuple[Any, _Function]] = {}
     for theirs, same in ((np, ours), (np.linalg, ours.linalg), (np.fft, ours.fft)):
         same_named = _functions_of(same) | {"array": _stack_nested_arrays}
         for name in _NOT_UNIQUE:
@@ -255,7 +250,7 @@ def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
 
 def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``numpy.array``, also on sequences of arrays, which ``torch._numpy`` rejects."""
-    torch_numpy = _torch_numpy()
+    torch_numpy = lazily_loaded.torch_numpy
     if isinstance(data, (list, tuple)) and any(isinstance(d, (list, tuple, torch_numpy.ndarray)) for d in data):
         data = torch_numpy.stack([_stack_nested_arrays(d) for d in data])
     return torch_numpy.array(data, *args, **kwargs)
@@ -271,7 +266,7 @@ class NumpyFunctionVariable(FixedObjectVariable):
         torch_function = _torch_numpy_functions().get(id(self.real_object))
         if torch_function is None:
             raise Unsupported("numpy-function", f"{self.describe()} is called")
-        return call_numpy(tx, self.real_object.__name__, self.real_object, torch_function[1], list(args), kwargs)
+        return call_numpy(tx, self.real_object.__name__, self.real_object, list(args), kwargs, torch_function[1])
 
 
 @dataclass(frozen=True)
@@ -293,10 +288,11 @@ class _Leaf:
 
 
 def call_numpy(
-    tx: Tracer, name: str, numpys: Callable[..., Any], torchs: Callable[..., Any], args: Args, kwargs: Kwargs
+    tx: Tracer, name: str, function: _Function, args: Args, kwargs: Kwargs, torch_function: _Function | None = None
 ) -> Variable:
-    """Trace ``numpys(*args)`` as a node that calls ``torchs``.
+    """Trace ``function(*args, **kwargs)`` as a node that calls ``torch_function``.
 
+    None for ``torch_function`` stands for ``function``.
     Without array arguments and an array result, numpy runs while tracing.
 
     Raises:
@@ -307,7 +303,7 @@ def call_numpy(
     for value in values:
         if value.fake is not None:
             tensor_to_numpy(value)  # raises Unsupported if numpy cannot read the tensor
-    constant = _compute_constant(tx, name, numpys, lambda contents: unflatten_python(tree, iter(contents)), values)
+    constant = _compute_constant(tx, name, function, tree, values)
     if constant is not None:
         return constant
     leaves = [_Leaf(value, value.is_numpy_array) for value in values]
@@ -315,17 +311,18 @@ def call_numpy(
     probe_args, probe_kwargs = unflatten_python(tree, iter(models))
     try:
         with np.errstate(all="ignore"):
-            expected = numpys(*probe_args, **probe_kwargs)
+            expected = function(*probe_args, **probe_kwargs)
     except Exception as error:
         raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
     if not leaves and not any(isinstance(part, np.ndarray) for part in tree_leaves(expected)):
         return non_array_result(tx, expected)
     if name in ("allclose", "array_equal", "array_equiv"):
         raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
-    if name in _COMPARISONS and not words:
-        torchs = _compare_like_numpy(torchs, given)
+    torch_function = torch_function or function
+    if name in _COMPARISONS and not probe_kwargs:
+        torch_function = _compare_like_numpy(torch_function, probe_args)
     for as_doubles in (False, True):
-        runner = _TorchNumpyCall(torchs, tree, [leaf.is_tensor for leaf in leaves], as_doubles)
+        runner = _TorchNumpyCall(torch_function, tree, [leaf.is_tensor for leaf in leaves], as_doubles)
         target = GraphCallable(f"numpy.{name}", runner)
         result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
@@ -384,7 +381,7 @@ def non_array_result(tx: Tracer, result: Any) -> Variable:
 class _TorchNumpyCall(metaclass=SlottedType):
     """Callable of a graph node: calls ``torch._numpy`` on tensors and returns tensors."""
 
-    _function: Callable[..., Any]
+    _function: _Function
     _tree: TreeSpec
     _is_tensor: list[bool]
     _as_doubles: bool
@@ -397,13 +394,13 @@ class _TorchNumpyCall(metaclass=SlottedType):
 
     def _as_array(self, tensor: torch.Tensor) -> Any:
         is_integral = not (tensor.is_floating_point() or tensor.is_complex())
-        return _torch_numpy().ndarray(tensor.double() if self._as_doubles and is_integral else tensor)
+        return lazily_loaded.torch_numpy.ndarray(tensor.double() if self._as_doubles and is_integral else tensor)
 
 
 _COMPARISONS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal equal not_equal".split())
 
 
-def _compare_like_numpy(function: Callable[..., Any], operands: Sequence[Any]) -> Callable[..., Any]:
+def _compare_like_numpy(function: _Function, operands: Sequence[Any]) -> _Function:
     """Compare floats in the dtype that numpy takes for arrays, scalars and numbers together."""
     with contextlib.suppress(TypeError):  # a list or a string has no dtype
         common = np.result_type(*operands)
@@ -412,14 +409,11 @@ def _compare_like_numpy(function: Callable[..., Any], operands: Sequence[Any]) -
     return function
 
 
-def _compare_in_dtype(function: Callable[..., Any], dtype: torch.dtype, *operands: Any) -> Any:
+def _compare_in_dtype(function: _Function, dtype: torch.dtype, *operands: Any) -> Any:
     # Beside an array with dimensions, torch gives a number the array's dtype.
-    arrays = (_torch_numpy().ndarray(o.tensor.to(dtype)[None]) if hasattr(o, "tensor") else o for o in operands)
+    torch_numpy = lazily_loaded.torch_numpy
+    arrays = (torch_numpy.ndarray(o.tensor.to(dtype)[None]) if hasattr(o, "tensor") else o for o in operands)
     return function(*arrays)[0]
-
-
-def _torch_numpy() -> Any:
-    return lazily_loaded.torch_numpy
 
 
 def _as_torch_constant(constant: Any) -> Any:
@@ -427,7 +421,7 @@ def _as_torch_constant(constant: Any) -> Any:
     if isinstance(constant, np.generic):
         return constant.item()
     is_dtype = isinstance(constant, np.dtype) or (isinstance(constant, type) and issubclass(constant, np.generic))
-    return getattr(_torch_numpy(), np.dtype(constant).name) if is_dtype else constant
+    return getattr(lazily_loaded.torch_numpy, np.dtype(constant).name) if is_dtype else constant
 
 
 def _arrays_to_tensors(result: Any) -> Any:
@@ -471,7 +465,7 @@ def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf
 
 def _apply_operator(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
     """Trace a Python operator on arrays."""
-    return call_numpy(tx, op.function.__name__, op.function, op.function, list(operands), {})
+    return call_numpy(tx, op.function.__name__, op.function, list(operands), {})
 
 
 _SCALAR_TYPES = frozenset(v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_)))
@@ -719,15 +713,11 @@ def _base_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _compute_constant(
-    tx: Tracer,
-    name: str,
-    function: Callable[..., Any],
-    fill: Callable[[Sequence[Any]], tuple[Any, Any]],
-    leaves: Sequence[Any],
+    tx: Tracer, name: str, function: _Function, arguments: TreeSpec, leaves: Sequence[Any]
 ) -> Variable | None:
     """Compute a numpy call on constant arrays; None if the graph must compute it.
 
-    ``fill`` substitutes contents for the placeholders in the arguments.
+    ``leaves`` are the arrays among ``arguments``.
 
     Raises:
         Unsupported: numpy raises or warns. All mutations are undone.
@@ -738,10 +728,10 @@ def _compute_constant(
         return None
     memories = list(dict.fromkeys(a.storage for a in leaves))
     if any(m.flat_tensor is not None for m in memories):
-        return _read_only_result(tx, function, fill, leaves)
+        return _read_only_result(tx, function, arguments, leaves)
     before = [m.base_array.copy(order="K") for m in memories]
     warned: list[str] = []
-    args, keywords = fill([a.array for a in leaves])
+    args, keywords = unflatten_python(arguments, (a.array for a in leaves))
     try:
         with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
             result = function(*args, **keywords)
@@ -764,14 +754,14 @@ def _compute_constant(
     return wrapped
 
 
-def _read_only_result(tx: Tracer, function: Callable[..., Any], fill: Any, leaves: Sequence[Any]) -> Variable | None:
+def _read_only_result(tx: Tracer, function: _Function, arguments: TreeSpec, leaves: Sequence[Any]) -> Variable | None:
     """Compute a read-only call with a scalar result on arrays in the graph; None for others."""
     views = []
     for leaf in leaves:
         view = leaf.array.view()
         view.flags.writeable = False
         views.append(view)
-    args, keywords = fill(views)
+    args, keywords = unflatten_python(arguments, iter(views))
     try:
         with np.errstate(all="raise"):
             result = function(*args, **keywords)

@@ -106,7 +106,7 @@ class UntypedStorageVariable(Variable):
             size_source = MethodResultSource(MethodResultSource(input_tensor.source, "untyped_storage"), "nbytes")
             tx.guard(EqualsMatch, size_source, nbytes, why=_WHY)
             return ConstantVariable(nbytes)
-        count = self.fake_storage.nbytes()
+        count: Any = self.fake_storage.nbytes()
         if isinstance(count, int):
             return ConstantVariable(count)
         return emit_node(tx, "call_function", _STORAGE_NBYTES, [self.current_tensor()])
