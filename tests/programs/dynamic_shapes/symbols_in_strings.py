@@ -76,6 +76,7 @@ def tensors_of_tensors(x, y):
         torch.tensor([[y], [y]]),
         x.new_tensor([n.item(), 1]),
         torch.tensor(range(3)),
+        torch.tensor(data=range(3), dtype=torch.float64),
         torch.tensor([n], dtype=torch.int32),
     )
 

@@ -60,9 +60,9 @@ def _construct_tensor(make: Any, copy: bool, tx: Tracer, args: Args, kwargs: Kwa
         return numpy_to_tensor(tx, data, rest, copy=copy)
     if data.python_type() is range:
         numbers = ListVariable([ConstantVariable(n) for n in data.as_python_constant(tx)])
-        if not args:
-            return emit_node(tx, "call_function", make, [], {**kwargs, "data": data})
-        return emit_node(tx, "call_function", make, [numbers, *args[1:]], kwargs)
+        if args:
+            return emit_node(tx, "call_function", make, [numbers, *args[1:]], kwargs)
+        return emit_node(tx, "call_function", make, [], {**kwargs, "data": numbers})
     if len(args) == 1 and kwargs.keys() <= {"dtype", "device"} and (dtype := _common_array_dtype(tx, data)) is not None:
         make([np.zeros(1)])  # torch warns once per process that this is slow; emit the warning here
         options = {"dtype": ConstantVariable(dtype)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
