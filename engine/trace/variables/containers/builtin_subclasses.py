@@ -387,7 +387,7 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
     def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
         """Return the number or string of a class whose own methods returned NotImplemented."""
         base: type = type(self.inner.value)
-        overridden = dict.fromkeys(self.overridden_methods() & METHODS.keys(), _return_not_implemented)
+        overridden = dict.fromkeys(self.overridden_methods() & METHODS.keys(), lambda *operands: NotImplemented)
         if not overridden and base in (str, bytes):
             return self.inner.value
         return classes.setdefault(self.cls, type(self.cls.__name__, (base,), overridden))(self.inner.value)
@@ -409,10 +409,6 @@ def as_builtin(value: Variable) -> Variable:
     """Return a scalar subclass instance as its builtin value, as C code reads it."""
     contents: Variable = value.builtin_contents
     return contents if contents.is_constant else value
-
-
-def _return_not_implemented(*operands: Any) -> Any:
-    return NotImplemented
 
 
 _IGNORED_METHODS = frozenset(

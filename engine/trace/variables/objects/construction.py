@@ -45,11 +45,7 @@ def _construct_typed_dict(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) 
     return tx.wrap_static(dict).call(tx, args, kwargs)
 
 
-def _is_namedtuple(cls: Any) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_make") and is_plain_namedtuple(cls)
-
-
-@register_constructor(22, _is_namedtuple)
+@register_constructor(22, lambda cls: issubclass(cls, tuple) and hasattr(cls, "_make") and is_plain_namedtuple(cls))
 def _construct_namedtuple(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     cls = of.as_python_object()
     defining_class = next(c for c in cls.__mro__ if "_fields" in c.__dict__)

@@ -712,12 +712,10 @@ def _base_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _compute_constant(
-    tx: Tracer, name: str, function: _Function, arguments: TreeSpec, leaves: Sequence[Any]
-) -> Variable | None:
+def _compute_constant(tx: Tracer, name: str, function: _Function, tree: TreeSpec, leaves: list[Any]) -> Variable | None:
     """Compute a numpy call on constant arrays; None if the graph must compute it.
 
-    ``leaves`` are the arrays among ``arguments``.
+    ``tree`` is the structure of the arguments, ``leaves`` are the arrays among them.
 
     Raises:
         Unsupported: numpy raises or warns. All mutations are undone.
@@ -728,10 +726,10 @@ def _compute_constant(
         return None
     memories = list(dict.fromkeys(a.storage for a in leaves))
     if any(m.flat_tensor is not None for m in memories):
-        return _read_only_result(tx, function, arguments, leaves)
+        return _read_only_result(tx, function, tree, leaves)
     before = [m.base_array.copy(order="K") for m in memories]
     warned: list[str] = []
-    args, keywords = unflatten_python(arguments, (a.array for a in leaves))
+    args, keywords = unflatten_python(tree, (a.array for a in leaves))
     try:
         with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
             result = function(*args, **keywords)
@@ -754,14 +752,14 @@ def _compute_constant(
     return wrapped
 
 
-def _read_only_result(tx: Tracer, function: _Function, arguments: TreeSpec, leaves: Sequence[Any]) -> Variable | None:
+def _read_only_result(tx: Tracer, function: _Function, tree: TreeSpec, leaves: list[Any]) -> Variable | None:
     """Compute a read-only call with a scalar result on arrays in the graph; None for others."""
     views = []
     for leaf in leaves:
         view = leaf.array.view()
         view.flags.writeable = False
         views.append(view)
-    args, keywords = unflatten_python(arguments, iter(views))
+    args, keywords = unflatten_python(tree, iter(views))
     try:
         with np.errstate(all="raise"):
             result = function(*args, **keywords)

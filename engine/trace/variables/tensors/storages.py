@@ -36,15 +36,11 @@ class _StorageState:
         """Number of inputs whose original storage is recorded."""
 
 
-def _storage_nbytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
-
-
 def _resize(tensor: torch.Tensor, count: int) -> None:
     tensor.untyped_storage().resize_(count)
 
 
-_STORAGE_NBYTES = GraphCallable("storage_nbytes", _storage_nbytes)
+_STORAGE_NBYTES = GraphCallable("storage_nbytes", lambda tensor: tensor.untyped_storage().nbytes())
 _RESIZE = GraphCallable("resize_storage", _resize, changes_state=True)
 
 
