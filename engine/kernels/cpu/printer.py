@@ -20,7 +20,7 @@ from engine.kernels.cpu.lane_values import Value
 from engine.kernels.cpu.llvm_types import NotPrintable, iota, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, is_transposed, make_plan
 from engine.kernels.cpu.op_printer import OpPrinter
-from engine.kernels.cpu.reduction_pass import ReductionPass
+from engine.kernels.cpu.reduction_pass import STEPS_OF_PART, ReductionPass
 from engine.kernels.cpu.row_slots import RowSlots
 from engine.kernels.cpu.shared_rows import SharedRows
 from engine.kernels.cpu.strip_pass import StripPass
@@ -274,15 +274,42 @@ class NestPrinter:
         if not loops:
             reduction_pass.accumulate()
             return
+        var = loops[0]
+        start = self._print_row_tiles(reduction_pass, var, opened | {var}) if var == self.plan.tile_var else "0"
+        if len(loops) > 1 or not reduction_pass.part_sums:
+            self._print_inner_loop(reduction_pass, loops, opened, start, None)
+            return
+        with self._parts(var, start) as (first, end):
+            reduction_pass.open_part()
+            self._print_inner_loop(reduction_pass, loops, opened, first, end)
+            reduction_pass.close_part()
+
+    @contextlib.contextmanager
+    def _parts(self, var: LoopVar, start: str) -> Iterator[tuple[str, str]]:
+        """Print a loop over the parts of a loop; yields the begin and the end of a part."""
+        stop = self.printer.addresses.size_name(var.size)
+        steps = STEPS_OF_PART * (self.plan.lanes * self.plan.copies if var == self.plan.lane_var else 1)
+        with self._loop("part", start, stop, steps) as first:
+            limit = self.writer.assign("limit", f"add i64 {first}, {steps}")
+            yield first, self.writer.call("part.end", "llvm.smin.i64", "i64", [("i64", limit), ("i64", stop)])
+
+    def _print_inner_loop(
+        self,
+        reduction_pass: ReductionPass,
+        loops: tuple[LoopVar, ...],
+        opened: frozenset[LoopVar],
+        start: str,
+        stop: str | None,
+    ) -> None:
+        """Print the first loop from ``start`` to ``stop`` (None: to its end), the others inside."""
         var, inner_loops = loops[0], loops[1:]
         now = opened | {var}
         if var == self.plan.lane_var:
-            for _ in self._lane_loops(var, "0", None):
+            for _ in self._lane_loops(var, start, stop):
                 self._print_pass_ops(reduction_pass, now, is_innermost=not inner_loops)
                 self._print_inner(reduction_pass, inner_loops, now)
             return
-        start = self._print_row_tiles(reduction_pass, var, now) if var == self.plan.tile_var else "0"
-        with self._loop(var.name, start, self.printer.addresses.size_name(var.size)) as name:
+        with self._loop(var.name, start, stop or self.printer.addresses.size_name(var.size)) as name:
             self.printer.variables[var] = (name,)
             self._print_pass_ops(reduction_pass, now, is_innermost=not inner_loops)
             self._print_inner(reduction_pass, inner_loops, now)
@@ -322,10 +349,23 @@ class NestPrinter:
                 self._print_pass_ops(strip_pass, opened | {var}, is_innermost=True)
                 strip_pass.accumulate()
             return
-        with self._loop(loops[0].name, "0", p.addresses.size_name(loops[0].size)) as name:
-            p.variables[loops[0]] = (name,)
-            self._print_pass_ops(strip_pass, opened | {loops[0]}, is_innermost=False)
-            self._print_strip_rows(strip_pass, loops[1:], opened | {loops[0]}, stop)
+        with contextlib.ExitStack() as stack:
+            start, end, is_in_parts = (
+                "0",
+                p.addresses.size_name(loops[0].size),
+                len(loops) == 1 and strip_pass.part_sums,
+            )
+            if is_in_parts:
+                start, end = stack.enter_context(self._parts(loops[0], start))
+                for _ in self._lane_loops(var, p.strip_start, stop):
+                    strip_pass.open_part()
+            with self._loop(loops[0].name, start, end) as name:
+                p.variables[loops[0]] = (name,)
+                self._print_pass_ops(strip_pass, opened | {loops[0]}, is_innermost=False)
+                self._print_strip_rows(strip_pass, loops[1:], opened | {loops[0]}, stop)
+            if is_in_parts:
+                for _ in self._lane_loops(var, p.strip_start, stop):
+                    strip_pass.close_part()
 
     def _print_row_tiles(self, reduction_pass: ReductionPass, var: LoopVar, opened: frozenset[LoopVar]) -> str:
         """Print the steps of a pass over short rows that whole tiles cover; return where they end."""

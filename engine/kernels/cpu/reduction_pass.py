@@ -17,6 +17,8 @@ from engine.kernels.dependences import transitive_inputs
 
 MAX_FLOAT32_TERMS = 1024
 """Terms that an accumulator of float32 adds: each may round in the same direction."""
+STEPS_OF_PART = 128
+"""Steps of the innermost loop that are added in float32, and then to float64."""
 
 
 class ReductionPass:
@@ -41,6 +43,8 @@ class ReductionPass:
         self.ops = [op for op in live if op.name not in WRITE_OPS or op.number in kept]
         self.remove_inputs_of(())
         self._slots: dict[int, list[str]] = {}
+        self._part_slots: dict[int, list[str]] = {}
+        """Float32 accumulators of the current part of the innermost loop, by op."""
 
     def remove_inputs_of(self, stop_at: Collection[int]) -> None:
         """Remove the ops that the pass does not need, given the values of the ops ``stop_at``."""
@@ -63,6 +67,36 @@ class ReductionPass:
         return plan.lane_var is not None and (
             plan.lane_var in plan.inner or plan.lane_var in self.printer.vars_of[op.number]
         )
+
+    @property
+    def part_sums(self) -> list[LoopIROp]:
+        """The float32 sums with a float64 accumulator: parts of a loop are added in float32."""
+        return [op for op in self.reductions if self.accumulator_dtype(op) != compute_dtype(op.dtype)]
+
+    def open_part(self) -> None:
+        """Set the float32 accumulators of a part of the innermost loop to zero."""
+        for op in self.part_sums:
+            kind = wide(value_type(torch.float32), self._lanes(op))
+            slots = [self.printer.writer.entry("part.slot", f"alloca {kind}") for _ in self._slots[op.number]]
+            self._part_slots[op.number] = slots
+            for slot in slots:
+                self.printer.writer.line(f"store {kind} zeroinitializer, ptr {slot}")
+
+    def close_part(self) -> None:
+        """Add the float32 accumulators of a part to those in float64."""
+        p = self.printer
+        for op in self.part_sums:
+            lanes = self._lanes(op)
+            kinds = [wide(value_type(dtype), lanes) for dtype in (torch.float32, torch.float64)]
+            p.writer.ops = (op.number,)
+            for part, slot in zip(self._part_slots.pop(op.number), self._slots[op.number], strict=True):
+                added = self._convert(
+                    op, p.writer.assign("part", f"load {kinds[0]}, ptr {part}"), lanes, is_result=False
+                )
+                before = p.writer.assign("before", f"load {kinds[1]}, ptr {slot}")
+                after = p.arithmetic.combine("sum", torch.float64, lanes, before, added)
+                p.writer.line(f"store {kinds[1]} {after}, ptr {slot}")
+            p.writer.ops = ()
 
     def _lanes(self, op: LoopIROp) -> int:
         return self.printer.plan.lanes if self._has_lane_accumulator(op) else 1
@@ -95,12 +129,14 @@ class ReductionPass:
         """Print the step of each reduction in the body of the innermost loop."""
         p = self.printer
         for op in self.reductions:
-            lanes, dtype = self._lanes(op), self.accumulator_dtype(op)
+            slots, lanes = self._part_slots.get(op.number), self._lanes(op)
+            dtype = self.accumulator_dtype(op) if slots is None else compute_dtype(op.dtype)
             scalar = value_type(dtype)
             kind = wide(scalar, lanes)
             p.writer.ops = (op.number,)
             for copy in range(p.copies if lanes > 1 else 1):
-                slot, operand = self._slots[op.number][copy], self.operand(op, copy, lanes)
+                operand = self.operand(op, copy, lanes) if slots is None else p.lane_name(op.args[0], copy, lanes)
+                slot = (slots or self._slots[op.number])[copy]
                 if (lanes_left := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
                     identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
                     operand = p.arithmetic.select("given", lanes_left, kind, lanes, operand, identity)
