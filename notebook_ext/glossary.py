@@ -5,8 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+INTRODUCTION = (
+    "Terms of PyTorch compilers, as this project uses them, and where PyTorch has the same thing. "
+    "In a notebook, `%glossary guard` explains one term."
+)
+IN_PYTORCH = "\n\nIn PyTorch: `{}`"
+
 TERMS: Mapping[str, str] = {
     "alias": "Two tensors that share memory are aliases: a write through one is visible through the other.",
+    "AMDGCN": "The machine code of an AMD GPU. ROCm writes it from LLVM IR; it is to AMD what SASS is to NVIDIA.",
     "AOT": "Ahead of time: forward and backward are traced and partitioned before either of them runs.",
     "AOT runtime wrapper": "Code around the functional graph. It restores one effect of the original call, such as an input mutation or an output that is a view.",
     "arithmetic intensity": "The number of operations that a kernel does per byte that it moves. It decides whether memory or arithmetic limits the kernel.",
@@ -54,8 +61,10 @@ TERMS: Mapping[str, str] = {
     "min-cut": "The set of values with the fewest bytes that separates forward from backward in the joint graph. These values are saved for backward.",
     "multiprocessor": "A group of a GPU's cores with registers and shared memory of its own. It runs several blocks of a kernel at once.",
     "mutation": "A change of a tensor or an object in place. After a compiled call it must be the same as after a plain one.",
+    "node": "One operation of a graph, with a name, its inputs, its shape and the line that it comes from.",
     "occupancy": "The share of a multiprocessor's warps that can be active at once. Registers, shared memory, and the number of blocks per multiprocessor limit it.",
     "partitioner": "The pass that splits the joint graph into forward and backward. It chooses which values are saved and which are recomputed.",
+    "peak": "The most bytes that are alive at one moment of a forward or a backward. The compiler estimates it from the graph.",
     "program instance": "One of the many copies of a Triton kernel. It handles one block of the data.",
     "PTX": "NVIDIA's portable assembly language. It is forward compatible: the driver translates it to the SASS of its GPU, also of a GPU newer than the PTX.",
     "rank": "One of the processes of a distributed program. Each runs the same code on its part of the data or of the model.",
@@ -72,6 +81,7 @@ TERMS: Mapping[str, str] = {
     "score function": "A function of an attention score, batch, head, query and key that returns the new score. It is traced once and becomes part of the attention's kernel. Torch: score_mod.",
     "session": "Everything that was recorded while a cell ran. It can be saved, opened elsewhere, and compared with another session.",
     "shape guard": "An equation or inequality between symbols and numbers, such as s77 > 100. It is checked before each call.",
+    "shuffle": "An instruction with which a thread of a warp reads a register of another. Reductions over a row use it.",
     "side effect": "Anything that a function does besides returning a value, such as appending to a list or setting an attribute. It is replayed after the graph, in order.",
     "size hint": "The concrete value of a symbol in the call that was traced. Heuristics use it; correctness never depends on it.",
     "snapshot": "The static copy of the explorer below a cell, as HTML and text. It needs no kernel.",
@@ -93,6 +103,55 @@ TERMS: Mapping[str, str] = {
     "view": "A tensor that shares the memory of another tensor with other sizes or strides: a slice, a transpose, a reshape.",
     "warp": "A group of 32 threads of an NVIDIA GPU that run the same instruction together. On AMD it is a wave of 32 or 64.",
 }
+
+IN_TORCH: Mapping[str, str] = {
+    "AOT": "torch._functorch.aot_autograd",
+    "AOT runtime wrapper": "torch._functorch._aot_autograd.runtime_wrappers.CompilerWrapper",
+    "autotune": "torch._inductor.config.max_autotune",
+    "backend": "torch._dynamo.list_backends",
+    "block mask": "torch.nn.attention.flex_attention.BlockMask",
+    "cache entry": "torch._dynamo.eval_frame._debug_get_cache_entry_list",
+    "collective": "torch.distributed._functional_collectives",
+    "compiled autograd": "torch._dynamo.compiled_autograd",
+    "CUDA graph": "torch.cuda.CUDAGraph",
+    "dead code elimination": "torch.fx.Graph.eliminate_dead_code",
+    "decomposition": "torch._inductor.decomposition.select_decomp_table",
+    "dispatcher": "torch._dynamo.eval_frame",
+    "dynamic shape": "torch._dynamo.mark_dynamic",
+    "executor": "torch._inductor.output_code.CompiledFxGraph",
+    "fake tensor": "torch._subclasses.FakeTensor",
+    "fallback": "torch._inductor.ir.FallbackKernel",
+    "functionalization": "torch.func.functionalize",
+    "FX graph": "torch.fx.Graph",
+    "graph break": "torch._dynamo.exc.Unsupported",
+    "guard": "torch._dynamo.guards.GuardBuilder",
+    "hook": "torch.Tensor.register_hook",
+    "inlining": "torch._dynamo.symbolic_convert.InliningInstructionTranslator",
+    "joint graph": "torch._functorch.aot_autograd.aot_export_joint_simple",
+    "loop IR": "torch._inductor.ir.Loops",
+    "lowering": "torch._inductor.lowering",
+    "mask function": "torch.nn.attention.flex_attention.create_block_mask",
+    "node": "torch.fx.Node",
+    "partitioner": "torch._functorch.partitioners.min_cut_rematerialization_partition",
+    "recompile": "torch._dynamo.config.recompile_limit",
+    "recompute": "torch._functorch.config.activation_memory_budget",
+    "resume function": "torch._dynamo.resume_execution.TORCH_DYNAMO_RESUME_IN_PREFIX",
+    "saved for backward": "torch.autograd.graph.saved_tensors_hooks",
+    "scheduler": "torch._inductor.scheduler.Scheduler",
+    "score function": "torch.nn.attention.flex_attention.flex_attention",
+    "shape guard": "torch._dynamo.guards.GuardBuilder.SHAPE_ENV",
+    "side effect": "torch._dynamo.side_effects.SideEffects",
+    "source": "torch._guards.Source",
+    "storage overlap": "torch._guards.StorageOverlap",
+    "symbol": "torch.SymInt",
+    "synthetic base": "torch._functorch._aot_autograd.runtime_wrappers.AOTSyntheticBaseWrapper",
+    "template": "torch._inductor.select_algorithm.TritonTemplate",
+    "tracing": "torch._dynamo.symbolic_convert.InstructionTranslator",
+    "unbacked symbol": "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode",
+    "value range": "torch.utils._sympy.value_ranges.ValueRanges",
+    "variable": "torch._dynamo.variables.base.VariableTracker",
+}
+"""Module, class, function or setting of PyTorch that is the same thing, by term."""
 
 VIEW_TERMS: Mapping[str, tuple[str, ...]] = {
     "linked": ("FX graph", "ATen", "loop IR", "lowering", "Triton", "LLVM IR", "PTX", "SASS"),
@@ -140,12 +199,17 @@ def explain_term(word: str) -> str:
     lowered = word.lower()
     for form in (lowered, lowered.removesuffix("s"), lowered.removesuffix("es")):
         if form in terms:
-            return f"{terms[form]}: {TERMS[terms[form]]}"
+            return f"{terms[form]}: {TERMS[terms[form]]}{_in_torch(terms[form], ' In PyTorch: {}.')}"
     near = [terms[n] for n in difflib.get_close_matches(lowered, terms, 3, 0.5)]
     return f"{word!r} is not in the glossary." + (f" Did you mean {' or '.join(near)}?" if near else "")
 
 
 def glossary_page() -> str:
     """Return the text of ``notebooks/reference/GLOSSARY.md``."""
-    rows = "\n\n".join(f"## {term}\n\n{text}" for term, text in TERMS.items())
-    return f"# Glossary\n\nTerms of PyTorch compilers, as this project uses them. In a notebook, `%glossary guard` explains one term.\n\n{rows}\n"
+    rows = "\n\n".join(f"## {term}\n\n{text}{_in_torch(term, IN_PYTORCH)}" for term, text in TERMS.items())
+    return f"# Glossary\n\n{INTRODUCTION}\n\n{rows}\n"
+
+
+def _in_torch(term: str, form: str) -> str:
+    """Return the name of the thing in PyTorch, as a sentence, or "" if it has none."""
+    return form.format(IN_TORCH[term]) if term in IN_TORCH else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import pathlib
+import pkgutil
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import engine
 from engine.guards.guard_kind_examples import GUARD_EXAMPLES
 from engine.ir.guards import aliasing, global_state, python_values, tensors
 from engine.ir.guards.base import Guard
-from notebook_ext.glossary import TERMS, VIEW_TERMS, explain_term
+from notebook_ext.glossary import IN_TORCH, TERMS, VIEW_TERMS, explain_term
 from notebook_ext.reference_docs import PAGES
 from notebook_ext.views.explorer_parts import overview
 from notebook_ext.widgets.bundle_assets import STATIC
@@ -119,3 +120,10 @@ def test_help_leads_on(shell: Any) -> None:
         assert page in magic
         assert page in text
         assert (DOCS / page).exists()
+
+
+@pytest.mark.parametrize("term", IN_TORCH)
+def test_names_of_the_glossary_exist_in_torch(term: str) -> None:
+    """Each term is one of the glossary's, and PyTorch has what it names."""
+    assert term in TERMS
+    pkgutil.resolve_name(IN_TORCH[term])

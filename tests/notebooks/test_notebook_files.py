@@ -12,11 +12,18 @@ import re
 
 import pytest
 
+from notebook_ext.glossary import TERMS
 from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR, SHORT_PATH, read, solutions
 
 EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 LONGEST = 25
 """Most minutes of a lesson; a second part says how long it takes."""
+MOST_NEW_TERMS = 5
+EMPHASIS = {
+    *("tracer", "guards view", "backward", "list", "who needs this value, and when?", "repair", "one", "one block"),
+    *("limited by blocks per multiprocessor", "decomposed"),
+}
+"""Words in bold that are no terms: names of views, steps of a method, and stress."""
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -69,6 +76,19 @@ def test_a_notebook_asks_and_lets_do(path: pathlib.Path) -> None:
     assert exercises == {id.removeprefix("check-") for id in code if id.startswith("check-")} == set(solutions(path))
     assert all(code[f"check-{n}"].startswith(f"%%check Exercise {n}\n") for n in exercises)
     assert prose(path).count("<summary>Hint") >= len(exercises)
+
+
+def test_terms_are_in_the_glossary_and_few_are_new() -> None:
+    """Each term in bold is in the glossary, and no lesson has more than five new ones."""
+    known = {form for term in TERMS for form in (term.lower(), term.lower() + "s")} | {"fused"}
+    seen: set[str] = set()
+    for path in NOTEBOOKS:
+        cells = [c for c in read(path).cells if c.cell_type == "markdown" and c.id not in ("closing", "nodes-text")]
+        text = "\n\n".join(c.source for c in cells if not c.id.startswith("exercise"))
+        bold = {word.lower() for word in re.findall(r"\*\*([^*\n]+)\*\*", text)} - EMPHASIS
+        assert bold <= known, f"{path.stem}: {sorted(bold - known)}"
+        assert len(bold - seen) <= MOST_NEW_TERMS, f"{path.stem}: {sorted(bold - seen)}"
+        seen |= bold
 
 
 @EACH
