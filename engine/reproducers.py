@@ -343,11 +343,19 @@ def _engine_script(session: Session, record: CompilationRecord, what: str) -> _D
     blocks = []
     for script in scripts:
         *setup, call = script.rstrip().rpartition("\n\n")[2].splitlines()
-        blocks.append("\n".join([*setup, f"results = {_with_backend(call, record)}"]))
+        statement = f"results = {_with_backend(call, record)}"
+        if what == "break" and _raises(record):
+            statement = f"try:\n    {statement}\nexcept Exception as error:\n    print(type(error).__name__)"
+        blocks.append("\n".join([*setup, statement]))
     check, symptom = _event_check(record, what)
     body = textwrap.indent("\n".join(blocks), "    ")
     text = f"{head}\n\nwith engine.record() as session:\n{body}\n{check}\nprint({DONE!r})\n"
     return _Draft(f"{what} of {record.id}", text, symptom, {})
+
+
+def _raises(record: CompilationRecord) -> bool:
+    """Return True if the function itself raised in the recorded call."""
+    return record.trace is not None and any(b.kind == "raises" for b in record.trace.breaks)
 
 
 def _with_backend(call: str, record: CompilationRecord) -> str:

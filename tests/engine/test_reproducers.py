@@ -150,6 +150,21 @@ def test_graphs_of_stock_compile_run_alone() -> None:
         assert symptom == "The graph returns 1 result with the recorded dtypes, shapes and strides."
 
 
+def asks_too_much(x: torch.Tensor) -> torch.Tensor:
+    return x @ torch.ones(3, 3)
+
+
+@pytest.mark.thorough
+def test_a_break_at_an_exception_of_the_function_is_shown() -> None:
+    """The script goes on after the exception, and prints its type."""
+    engine.reset()
+    with engine.record() as session, pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        engine.compile(asks_too_much)(torch.randn(4, 4))
+    found = engine.reproducer(session, session.compilations[0].id, "break")
+    assert found.symptom == "The graph breaks: The function raises an exception here."
+    assert "except Exception as error:" in found.text
+
+
 @pytest.mark.thorough
 def test_events_are_shown_by_the_compiler_they_accuse(session: engine.Session) -> None:
     """A break and a recompile happen again; the file names the compiler and its version."""
