@@ -28,7 +28,7 @@ const TABS = [
 ];
 
 /** Tab labels with a short form: optional start, short label, optional end. @type {Record<string, string[]>} */
-const TWO_LENGTHS = { linked: ["", "Linked", " view"] };
+const TWO_LENGTHS = { linked: ["", "Linked", " view"], timings: ["", "Time", "line"] };
 
 /** Placeholder for a view whose code is still loading. */
 class LoadingView {

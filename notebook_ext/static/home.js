@@ -109,7 +109,7 @@ class HomeView {
       part.findings.length ? h("ol", { class: "finds" }, part.findings.map((/** @type {any} */ f, /** @type {number} */ i) => this.#finding(f, i))) : null,
       part.more ? h("p", { class: "mut pad" }, `${plural(part.more, "more finding")}: fix these first, then run the cell again.`) : null,
       part.together ? h("div", { class: "finds" }, h("div", { class: "find1" }, h("span", { class: "n" }, "Σ"), h("div", {}, h("div", { class: "top1" }, h("b", {}, part.together.text)), this.#edit(part.together)))) : null,
-      part.compiled.length ? [h("h4", {}, "What was compiled"), this.#compiled(part.compiled, part.kernel_title)] : null,
+      part.compiled.length ? [h("h4", {}, part.compiled_title), this.#compiled(part)] : null,
     );
     this.el.scrollTop = top;
     const found = this.selected();
@@ -118,11 +118,11 @@ class HomeView {
     else this.frame.say(part.outcome);
   }
 
-  /** @param {any[]} rows @param {string} kernels title of the column of kernels */
-  #compiled(rows, kernels) {
-    const hasCalls = rows.some((r) => r.aten), titles = ["Calls", "Graphs", "Breaks", "Compiles", kernels, ...(hasCalls ? ["ATen calls"] : []), "Compile time"];
+  /** @param {any} part */
+  #compiled(part) {
+    const rows = /** @type {any[]} */ (part.compiled), hasCalls = rows.some((r) => r.aten), titles = ["Calls", "Graphs", "Breaks", part.compiles_title, part.kernel_title, ...(hasCalls ? ["ATen calls"] : []), "Compile time"];
     const number = (/** @type {any} */ n) => h("td", { class: "num" }, n === 0 ? "0" : n || "");
-    return h("div", { class: "made", tabindex: "0", role: "group", "aria-label": "What was compiled" }, h("table", { class: "t" },
+    return h("div", { class: "made", tabindex: "0", role: "group", "aria-label": part.compiled_title }, h("table", { class: "t" },
       h("thead", {}, h("tr", {}, ["Function", "Inputs"].map((t) => h("th", { scope: "col" }, t)), titles.map((t) => h("th", { scope: "col", class: "num" }, t)))),
       h("tbody", {}, rows.map((r) => h("tr", {}, h("td", {}, h("button", { type: "button", class: "lnk", onclick: () => { this.frame.goTo(r.target); this.frame.focus(); } }, r.name), r.called ? h("div", { class: "mut" }, r.called) : null), h("td", {}, h("code", {}, r.inputs)), [r.calls, r.graphs, r.breaks, r.compiles, r.kernels, ...(hasCalls ? [r.aten] : []), r.time].map(number))))));
   }

@@ -124,6 +124,8 @@ def home(session: Session) -> dict[str, Any]:
         "findings": [_finding_row(session, f, cell) for f in ranked[:MAX_FINDINGS]],
         "more": max(0, len(ranked) - MAX_FINDINGS),
         "kernel_title": _kernel_title(session),
+        "compiled_title": "What was compiled" if _has_graphs(session) else "What was tried",
+        "compiles_title": _compiles_title(session),
         "compiled": [_compiled_row(session, g) for g in groups(session)[:MAX_COMPILED]],
         "together": _edit_row(session, together, cell, "All edits of the cell together") if together else None,
     }
@@ -176,7 +178,7 @@ def _combined_edit(session: Session, ranked: Iterable[Finding]) -> CellEdit | No
 
 def outcome(session: Session, ranked: Iterable[Finding]) -> str:
     """Return one sentence: graphs, graph breaks, recompiles, and what went wrong."""
-    if not any(has_graph(c) for c in session.compilations):
+    if not _has_graphs(session):
         return summary(session, timed=False).text.split("\n")[0].rstrip(".") + "."
     compiled = groups(session)
     by = "torch.compile" if session.compiler == "torch" else ""
@@ -208,7 +210,7 @@ def _figure_rows(session: Session) -> list[dict[str, str]]:
     rows = [
         ("Graphs", f"{number.graphs:,}", "graph"),
         ("Graph breaks", f"{number.breaks:,}", "breaks"),
-        ("Compiles", f"{number.compiles:,}", "compilations"),
+        (_compiles_title(session), f"{number.compiles:,}", "compilations"),
         ("Recompiles", f"{number.recompiles:,}", "recompiles"),
     ]
     kernels, calls = program_counts(session, session.compilations)
@@ -225,6 +227,15 @@ def _figure_rows(session: Session) -> list[dict[str, str]]:
     if session.seconds:
         rows.append(("Time", format_seconds(session.seconds), "timings"))
     return [{"name": n, "value": v, "target": t} for n, v, t in rows]
+
+
+def _has_graphs(session: Session) -> bool:
+    return any(has_graph(c) for c in session.compilations)
+
+
+def _compiles_title(session: Session) -> str:
+    """Return the name of the count of compilations; without a graph nothing was compiled."""
+    return "Compiles" if _has_graphs(session) else "Attempts"
 
 
 def _is_only_compiled(session: Session) -> bool:

@@ -282,6 +282,15 @@ def test_tabs_show_what_holds_something_and_more_says_what_would_fill_the_rest(e
     assert not page.locator('.lm .tabs [data-view="tracer"]').is_visible()
 
 
+def test_twelve_tabs_are_one_line_at_800_pixels(explorer: Show) -> None:
+    """Those of a training step fit beside the buttons."""
+    page = explorer(head_session(), width=800)
+    for view in ("aot", "memory"):
+        page.evaluate("view => { document.querySelector(`.lm .tabs [data-view=${view}]`).hidden = false; }", view)
+    assert page.locator(".lm .tabs [role=tab]:visible").count() == 12
+    assert page.evaluate("document.querySelector('.lm .tabs').offsetHeight") < 40
+
+
 @pytest.mark.parametrize("width", [1400, 1024, 800])
 def test_the_explorer_keeps_its_height_and_width_in_every_view(explorer: Show, width: int) -> None:
     """No view is taller, shorter or wider than the first."""

@@ -73,6 +73,14 @@ def test_a_cell_without_findings_says_that_nothing_is_to_do(shell: Shell) -> Non
     assert [f["value"] for f in shown["figures"][:4]] == ["1", "0", "1", "0"]
 
 
+def test_without_a_graph_no_compile_is_counted(shell: Shell) -> None:
+    """Below "Nothing was compiled", counts are of attempts."""
+    shown = home(run(shell, 'def f(x):\n    print("a")\n    return 1\n\nf(torch.ones(3));\n'))
+    assert shown["outcome"].startswith("Nothing was compiled")
+    assert "Compiles" not in [f["name"] for f in shown["figures"]]
+    assert (shown["compiled_title"], shown["compiles_title"]) == ("What was tried", "Attempts")
+
+
 def test_a_graph_break_has_its_cause_its_line_and_an_edit(shell: Shell) -> None:
     """Output is removed, and a branch on a tensor becomes torch.where."""
     session = run(shell, BREAKING)
