@@ -144,6 +144,8 @@ def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) 
         speed = CACHE_BYTES_PER_SECOND if largest <= CACHE_BYTES else MEMORY_BYTES_PER_SECOND
         gain += (len(names) - 1) * CALL_SECONDS + max(len(names) - 1, 0) * largest / speed
         gain += sum(_operator_gain(in_eager[name], largest) for name in names)
+        if len(kernel.nodes) == 1:  # it is there because it is faster
+            gain += largest / OPERATOR_BYTES_PER_SECOND
     return gain
 
 

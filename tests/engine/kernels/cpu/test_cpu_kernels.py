@@ -612,6 +612,16 @@ def test_passes_in_the_cache_are_cheap_in_eager_too() -> None:
     assert names == ["MulBackward0", "CompiledFunctionBackward"]
 
 
+def test_the_kernel_of_one_operator_that_gains_runs() -> None:
+    """A sum with a transposed operand reads tiles in a kernel; ATen does not add."""
+    a, b = torch.randn(512, 512), torch.randn(512, 512)
+    run = engine.compile(lambda a, b: a.t() + b)
+    assert torch.equal(run(a, b), a.t() + b)
+    with torch.profiler.profile() as profile:
+        run(a, b)
+    assert "aten::add" not in {event.name for event in profile.events()}
+
+
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
     """A graph that gains nothing by kernels runs as traced, unless it returns views of inputs."""
     bag, ids = nn.EmbeddingBag(9, 4).requires_grad_(False), torch.tensor([[1, 2], [3, 4]])
