@@ -43,6 +43,9 @@ INT_TO_FLOAT = ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
 ALWAYS_BOOL = ELEMENTWISE_TYPE_PROMOTION_KIND.ALWAYS_BOOL
 
 
+NO_OPMATH = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+
+
 @functools.lru_cache(maxsize=4096)
 def _promote_dtypes_cached(
     tensors: tuple[tuple[torch.dtype, int], ...], numbers: tuple[type, ...], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND
@@ -82,6 +85,14 @@ def _(number: complex) -> type:
 def is_float_expr(number: Any) -> bool:
     """Return True if a symbolic number is not known to be an integer."""
     return isinstance(number, sympy.Expr) and number.is_integer is not True
+
+
+def stored_loader(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
+    """Return ``broadcast_loader``, with operands of other dtypes rounded to ``dtype``."""
+    load = broadcast_loader(a, dtype, shape)
+    if any(t.dtype == dtype for t in lowered_tensors(a)):
+        return load
+    return lambda b, index: b.round_to_dtype(load(b, index), dtype)
 
 
 @functools.singledispatch

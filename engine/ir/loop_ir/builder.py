@@ -177,6 +177,8 @@ class LoopBuilder:
         """Convert to ``dtype`` like a cast in the program, with rounding to 16-bit types."""
         if compute_dtype(dtype) == dtype:
             return self.cast(op, dtype)
+        if op.name == "constant":
+            return self.constant(torch.tensor(op.value, dtype=torch.float64).to(dtype).item(), dtype)
         return self._emit("round", (self.cast(op, torch.float32),), torch.float32, value=dtype)
 
     def bitcast(self, op: LoopIROp, own: torch.dtype, dtype: torch.dtype) -> LoopIROp:

@@ -14,7 +14,7 @@ from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
-from engine.lowering.promotion import broadcast_loader, check_supported_dtype, is_float_expr, number_type
+from engine.lowering.promotion import check_supported_dtype, is_float_expr, number_type, stored_loader
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -32,7 +32,7 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
 def _full(low: LoweringContext, value: torch.Tensor, fill: Any) -> LoweredTensor:
     dtype = value.dtype
     shape = symbolic_shape(value)
-    return low.pointwise(shape, dtype, broadcast_loader(fill, dtype, shape))
+    return low.pointwise(shape, dtype, stored_loader(fill, dtype, shape))
 
 
 @register_lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)

@@ -16,12 +16,14 @@ from engine.lowering.promotion import (
     ALWAYS_BOOL,
     DEFAULT,
     INT_TO_FLOAT,
+    NO_OPMATH,
     broadcast_loader,
     broadcast_shape,
     check_strided,
     check_supported_dtype,
     is_float_expr,
     promote_dtypes,
+    stored_loader,
 )
 from engine.lowering.registry import register_lowering
 
@@ -284,7 +286,12 @@ def _comparison(name: str) -> None:
 
     @register_lowering(packet.Tensor, packet.Scalar)
     def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-        return elementwise(low, (a, other), lambda b, x, y: b.call(name, x, y, dtype=torch.bool), ALWAYS_BOOL)
+        check_supported_dtype(a, other)
+        dtype, shape = promote_dtypes((a, other), NO_OPMATH)[0], broadcast_shape((a, other))
+        left, right = (stored_loader(value, dtype, shape) for value in (a, other))
+        return low.pointwise(
+            shape, torch.bool, lambda b, index: b.call(name, left(b, index), right(b, index), dtype=torch.bool)
+        )
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -353,8 +360,8 @@ def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) ->
     shape = broadcast_shape((condition, a, other))
     test, then, otherwise = (
         broadcast_loader(condition, torch.bool, shape),
-        broadcast_loader(a, result, shape),
-        broadcast_loader(other, result, shape),
+        stored_loader(a, result, shape),
+        stored_loader(other, result, shape),
     )
     return low.pointwise(
         shape, result, lambda b, index: b.where(_as_bool(b, test(b, index)), then(b, index), otherwise(b, index))

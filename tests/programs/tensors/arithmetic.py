@@ -221,3 +221,13 @@ def named_like_parts_of_a_kernel(begin, end, size, end_ptr):
     entry = begin * end + size.sin() * end.shape[0]
     result = torch.where(entry > 0, end_ptr, entry.cos())
     return result, result.sum(-1), (result - begin).amax(0)
+
+
+@program(
+    *[lambda d=d, k=k: (torch.full((4,), 0.3, dtype=d), k) for d in (torch.float16, torch.bfloat16) for k in (0.3, 0.7)]
+)
+def numbers_beside_half_precision(x, number):
+    """A number that fills, selects or is compared has the precision of the tensor beside it."""
+    filled = torch.full_like(x, 0.3) == x, x.masked_fill(x > 0, 0.3) == x, torch.where(x > 0, 0.3, x) == x
+    compared = x > 0.3, x == number, x <= torch.tensor(0.3), torch.where(x > 0.3, 1.0, 2.0)
+    return filled, compared
