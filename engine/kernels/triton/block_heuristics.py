@@ -54,6 +54,8 @@ LONG_COLUMN_ELEMENTS = 2_048
 """Column length from which blocks are longer."""
 VERY_LONG_COLUMN_ELEMENTS = 8_192
 """Column length from which a program has a multiprocessor to itself."""
+MIN_COLUMNS, MIN_COLUMN_PROGRAMS = 16, 64
+"""Fewest long columns that a program reduces, and programs from which on it has more."""
 COLUMN_LOAD_STAGES = 4
 """Iterations of the loop over such a column whose loads are in flight, to hide latency."""
 MAX_LOAD_SHARED_BYTES = 160_000
@@ -180,7 +182,10 @@ def _reads_columns(kernel: LoopKernel) -> bool:
 
 def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:
     """Return the blocks of an outer reduction: adjacent outer elements are read together."""
-    rows = _rows_within(math.gcd(*row_divisors(kernel)), min(64, power_of_two(x)))
+    wide = min(64, power_of_two(x))
+    while r is not None and r >= LONG_COLUMN_ELEMENTS and wide > MIN_COLUMNS and x < MIN_COLUMN_PROGRAMS * wide:
+        wide //= 2
+    rows = _rows_within(math.gcd(*row_divisors(kernel)), wide)
     if r is not None and power_of_two(r) <= 64:
         return BlockConfig(rows, power_of_two(r), False, 4)
     if r is None or r < LONG_COLUMN_ELEMENTS:

@@ -35,7 +35,7 @@ It is that of a store and a load.
 MIN_VECTOR_COST = 8
 """Minimum cost of an op for which a separate, vectorized kernel pays off."""
 
-MAX_FUSIBLE = 32
+MAX_FUSIBLE = 48
 """Maximum number of definitions fused into a reduction whose reads decide how it is split."""
 
 

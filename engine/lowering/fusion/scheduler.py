@@ -49,6 +49,7 @@ from engine.lowering.fusion.align_loops import (
 from engine.lowering.fusion.fusion_cost import (
     MAX_RECOMPUTE_COST,
     MAX_WASTED_COST,
+    SPARSE_READ_RATIO,
     build_unfused,
     bytes_saved,
     fusible_sources,
@@ -94,6 +95,9 @@ MAX_REPEATED_COST = 4 * MAX_RECOMPUTE_COST
 
 MAX_REPEATED_READS = 16
 """Maximum number of reads per stored element, with repetitions."""
+
+MIN_REPEATING_ELEMENTS, MIN_REPEATED_ELEMENTS = 1 << 22, 1 << 16
+"""Sizes of a kernel and of a value from which on the value is not repeated."""
 
 MAX_READS_IF_CHEAP = 2
 """Maximum number of reads of a cheap definition that is repeated without limit."""
@@ -531,6 +535,8 @@ class Scheduler:
             return None
         if self._is_cpu and any(d.is_masked for d in memory_reads) and wasted_cost(group, tensor_def) > MAX_WASTED_COST:
             return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
+        if not self._is_cpu and (why := _why_stored_once(tensor_def, group)) is not None:
+            return why
         return _why_not_recomputed(tensor_def, group, memory_reads)
 
     def _why_not_fusible_reduction(
@@ -717,6 +723,23 @@ def _why_not_recomputed(tensor_def: TensorDef, group: FusionGroup, memory_reads:
     ):
         return None
     return f"It would be recomputed {factor:.0f} times; to store it once is cheaper."
+
+
+def _why_stored_once(tensor_def: TensorDef, group: FusionGroup) -> str | None:
+    """Return why a large kernel loads a repeated value instead of its operands.
+
+    A value of each row is computed once: the operands may be reductions of the row.
+    """
+    total, own = static_product((group.numel,)), static_product(tensor_def.shape)
+    if total is None or own is None or total < MIN_REPEATING_ELEMENTS or own < MIN_REPEATED_ELEMENTS:
+        return None
+    reduced = set(group.reduction_vars or group.loop_vars)
+    if not any(used_vars(read.index) & reduced for read in group.reads_of(tensor_def)):
+        return None
+    sources = [s for s in build_unfused(tensor_def).read_tensors.values() if sizes_equal(product(s.shape), own)]
+    if own * SPARSE_READ_RATIO > total or len(sources) < 2:
+        return None
+    return f"It would be recomputed {total // own} times from {len(sources)} tensors of its size."
 
 
 def _has_same_iterations(tensor_def: TensorDef, source: TensorDef) -> bool:

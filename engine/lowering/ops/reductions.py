@@ -67,6 +67,10 @@ LONG_ROW = 32768
 """Longer rows do not fit in the registers of one program."""
 
 
+MAX_RUN = 16
+"""Maximum number of adjacent elements that are few for a line of memory."""
+
+
 COLUMNS_PER_PROGRAM = 64
 """Adjacent columns that one program reduces together."""
 
@@ -182,6 +186,18 @@ def _positions_read(a: LoweredTensor, fused: Collection[TensorDef]) -> tuple[tup
         read for read in builder.memory_reads if not is_negligible_size(product(read.source.shape), product(a.shape))
     ]
     return variables, [flatten(read.index, read.source.stride) for read in large]
+
+
+def _dims_of_short_runs(a: LoweredTensor, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the reduced dimension along which rows are adjacent in short runs only.
+
+    So are the channels of a group in channels last: the program of a row would use a part of each line of memory.
+    """
+    shape, strides = static_sizes(a.shape), _strides_read(a, fusible_sources(a.definition))
+    if shape is None or not strides or math.prod(shape[d] for d in dims) < LONG_ROW:
+        return ()
+    short = tuple(d for d in dims if 1 < shape[d] <= MAX_RUN and all(along[d] == 1 for along in strides))
+    return short if len(dims) > len(short) else ()
 
 
 def _innermost_dim(a: LoweredTensor) -> int:
@@ -401,9 +417,14 @@ def _variance(
     count = product(a.shape[d] for d in dims)
     parts = _split_count_of(low, a, dims, reads_again=True)
     dims = dims if low.is_cpu else _in_memory_order(a, dims)
-    static_count = static_size(count)
-    if static_count is not None and parts > 1 and static_count % parts == 0:
-        total, average = _split_variance(low, a, dims, keepdim, parts, math_dtype, name)
+    short = () if low.is_cpu else _dims_of_short_runs(a, dims)
+    split = tuple(d for d in dims if d not in short)
+    static_count, length = static_size(count), static_size(product(a.shape[d] for d in split))
+    if short:
+        columns = product(n for d, n in enumerate(a.shape) if d not in split)
+        parts = _split_count(columns, product(a.shape[d] for d in split), is_columns=True)
+    if length is not None and (short or parts > 1) and length % parts == 0:
+        total, average = _split_variance(low, a, short, split, keepdim, parts, math_dtype, name)
     else:
         average = _mean(low, a, dims, True, math_dtype, name=f"{name}_mean")
 
@@ -429,7 +450,8 @@ def _variance(
 def _split_variance(
     low: LoweringContext,
     a: LoweredTensor,
-    dims: tuple[int, ...],
+    whole: tuple[int, ...],
+    split: tuple[int, ...],
     keepdim: bool,
     parts: int,
     math_dtype: torch.dtype,
@@ -437,20 +459,23 @@ def _split_variance(
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Return ``(sum of squared distances from the mean, mean)``, combined from parts.
 
-    The input is read once. The squares of each part are around its own mean; the distance of that mean from the total
+    The dimensions ``split`` are reduced in parts, and their results over the dimensions ``whole``. The input is read
+    once. The squares of each part are around its own mean; the distance of that mean from the total
     mean is added (Chan, Golub and LeVeque, 1979).
     """
-    shape, ranges = _reduced_shape(a, dims, False), tuple(a.shape[d] for d in dims)
-    count = static_product(ranges)
+    dims = (*whole, *split)
+    shape, beside, ranges = _reduced_shape(a, dims, False), [a.shape[d] for d in whole], [a.shape[d] for d in split]
+    count, split_count = static_product((*beside, *ranges)), static_product(ranges)
     assert count is not None
-    length = count // parts
-    full_index = _full_index(a, dims)
+    assert split_count is not None
+    length, full_index = split_count // parts, _full_index(a, dims)
 
     def value(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
-        flat = i[0] * length + r[0]
-        return b.cast(a.load(b, full_index(i[1:], unflatten(flat, ranges))), math_dtype)
+        row, column = i[1 : len(shape) + 1], i[len(shape) + 1 :]
+        position = unflatten(i[0] * length + r[0], tuple(ranges))
+        return b.cast(a.load(b, full_index(row, (*column, *position))), math_dtype)
 
-    sums = low.reduction("sum", (parts, *shape), (length,), math_dtype, value, name=f"{name}_sums")
+    sums = low.reduction("sum", (parts, *shape, *beside), (length,), math_dtype, value, name=f"{name}_sums")
 
     def mean_of_part(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return sums.load(b, i) / length
@@ -459,20 +484,21 @@ def _split_variance(
         distance = value(b, i, r) - mean_of_part(b, i)
         return distance * distance
 
-    squares = low.reduction("sum", (parts, *shape), (length,), math_dtype, squared, name=f"{name}_parts")
+    squares = low.reduction("sum", (parts, *shape, *beside), (length,), math_dtype, squared, name=f"{name}_parts")
     sum_of_all = low.reduction(
-        "sum", shape, (parts,), math_dtype, lambda b, i, r: sums.load(b, (*r, *i)), name=f"{name}_sum"
+        "sum", shape, (parts, *beside), math_dtype, lambda b, i, r: sums.load(b, (r[0], *i, *r[1:])), name=f"{name}_sum"
     )
 
     def mean(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return sum_of_all.load(b, i) / count
 
     def around(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
-        distance = mean_of_part(b, (*r, *i)) - mean(b, i)
+        part = (r[0], *i, *r[1:])
+        distance = mean_of_part(b, part) - mean(b, i)
         moved = distance * distance * length
-        return squares.load(b, (*r, *i)) + moved
+        return squares.load(b, part) + moved
 
-    total = low.reduction("sum", shape, (parts,), math_dtype, around, name=f"{name}_squares")
+    total = low.reduction("sum", shape, (parts, *beside), math_dtype, around, name=f"{name}_squares")
     average = low.pointwise(shape, math_dtype, mean, name=f"{name}_mean")
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 

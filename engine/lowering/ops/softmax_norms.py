@@ -163,9 +163,10 @@ def native_group_norm(
             LoweringFallback.OPERATOR_MODE,
             "group norm has no lowering for an empty input or a number of channels that the groups do not divide",
         )
-    grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
+    reduced = (channels * as_size(hw),) if low.is_cpu else (channels, as_size(hw))
+    grouped = reshape(a, (as_size(n), groups, *reduced))
     math_dtype = compute_dtype(a.dtype)
-    variance, average = _variance(low, grouped, (2,), False, 0.0, math_dtype, low.node_name)
+    variance, average = _variance(low, grouped, (2, 3)[: len(reduced)], False, 0.0, math_dtype, low.node_name)
     scale = low.pointwise(
         variance.shape,
         math_dtype,

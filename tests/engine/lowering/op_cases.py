@@ -657,6 +657,18 @@ def sums_of_channels_last(a: torch.Tensor, images: torch.Tensor) -> Any:
     return normed, kept, torch.where(a > 0, 0, grad).sum(), kept.sum((0, 2, 3)), images.sum((1, 2, 3)), few, a.argmax()
 
 
+@case(normal(2, 8, 96, 96), normal(8), normal(8))
+def group_norm_of_channels_last(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+    x = x.contiguous(memory_format=torch.channels_last) * 2 + 1
+    normed = torch.nn.functional.group_norm(x, 2, w, b)
+    return normed.relu(), *torch.native_group_norm(x.contiguous(), w, b, 2, 8, 96 * 96, 4, 1e-5)
+
+
+@case(normal(64, 1100), normal(64, 1100), normal(64, 64, 1100))
+def repeated_quotient(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+    return (a / (b.abs() + 1)) * c.cos()
+
+
 @case(normal(3, 20_011), normal(5, 3, 70, 71))
 def variance_of_long_rows(a: torch.Tensor, images: torch.Tensor) -> Any:
     shifted = a + 1000

@@ -463,6 +463,41 @@ def test_an_instance_norm_of_channels_last_reads_adjacent_channels(function: Any
         assert "row = tl.program_id(0)\n" not in kernel.text, kernel.text
 
 
+@pytest.mark.parametrize("groups", [32, 8])
+def test_a_group_norm_of_channels_last_reads_adjacent_channels(groups: int) -> None:
+    """Pixels are reduced for each channel, and channels that are adjacent in memory together."""
+    program = lowered(lambda x: F.silu(F.group_norm(x, groups)), channels_last(4, 64, 128, 128))
+    statistics, *_ = program.kernels
+    assert len(program.kernels) == 3
+    assert statistics.grid == (512,)
+    assert "col * 64 + (row % 64)" in statistics.text
+
+
+def test_a_value_that_a_large_kernel_repeats_is_stored_once() -> None:
+    """A quotient that is spread over many elements is divided once for each of its own."""
+
+    def spread(x: Any, y: Any, z: Any) -> Any:
+        return (x / y)[:, None] * z
+
+    x, y = torch.randn(64, 1100), torch.randn(64, 1100)
+    assert [len(lowered(spread, x, y, torch.randn(64, n, 1100)).kernels) for n in (8, 64)] == [1, 2]
+
+
+def test_a_sum_after_many_operators_is_split_by_what_they_read() -> None:
+    """The gradient of a gated convolution reads across rows, and its bias sums rows."""
+
+    def bias_grad(x: Any, turned: Any, other: Any) -> Any:
+        gate = x * turned.transpose(1, 2) * other.transpose(1, 2)
+        for n in range(20):
+            gate = (gate + n).tanh()
+        return gate, gate.sum((0, 2))
+
+    turned = torch.randn(4, 1027, 640)
+    program = lowered(bias_grad, torch.randn(4, 640, 1027), turned, turned.clone())
+    assert any(name.endswith("parts") for name in program.buffers)
+    assert all(math.prod(k.grid) >= 64 for k in program.kernels if k.bytes_moved > 1 << 22)
+
+
 def test_a_sum_of_channels_last_follows_memory() -> None:
     """All dimensions are reduced in the order of memory."""
     program = lowered(lambda x: x.cos().sum(), channels_last(8, 64, 48, 48))
