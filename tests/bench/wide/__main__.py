@@ -49,15 +49,18 @@ class Worker:
                 return line
 
 
-def measure_batch(cases: list[str], extra: list[str], until: float) -> list[dict[str, Any]]:
-    """Compile a batch side by side, then time its cases one after the other."""
+def measure_batch(cases: list[str], extra: list[str], until: float, seconds: float) -> list[dict[str, Any]]:
+    """Compile a batch side by side, then time its cases one after the other.
+
+    Each case is measured in so many ``seconds``.
+    """
     workers = []
     for case in cases:
         command = [sys.executable, "-m", "tests.bench.wide.measure", case, *extra]
         workers.append(
             Worker(case, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         )
-    latest = until - 5 * len(cases)  # leave time to measure those that are ready
+    latest = until - seconds * len(cases)  # leave time to measure those that are ready
     ready = [worker for worker in workers if worker.wait_for("ready", latest)]
     for worker in workers:
         if worker not in ready:
@@ -147,12 +150,13 @@ def main() -> None:
     names = selected(options)
     print(f"{'best of ours against best of torch:':<44}{'speed':>7}{'peak':>7}{'held':>7}{'cold':>7}", flush=True)
     extra = ["--ways", options.ways, "--seconds", str(options.seconds), "--profile", options.profile]
+    seconds = 3 + options.seconds + (4 * (1 + options.profile.count(";")) if options.profile else 0)
     found: list[dict[str, Any]] = []
     for start in range(0, len(names), options.batch):
         if time.perf_counter() > until - 30:
             print("not measured, for want of time:", ", ".join(names[start:]))
             break
-        for one in measure_batch(names[start : start + options.batch], extra, until):
+        for one in measure_batch(names[start : start + options.batch], extra, until, seconds):
             found.append(one)
             print(row(one), flush=True)
             for way, w in one["ways"].items():
