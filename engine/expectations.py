@@ -27,11 +27,11 @@ def check_expectations(
         ExpectationFailed: there was more of something, or fewer graphs, than given. The
             message has the reason and the line of each.
     """
-    before = {c.id for c in session.compilations}
+    before, calls = {c.id for c in session.compilations}, len(session.calls)
     yield session
     compilations = tuple(c for c in session.compilations if c.id not in before)
     problems = [
-        *_graph_problems(compilations, graphs),
+        *_graph_problems(compilations, graphs, sum(c.outcome == "hit" for c in session.calls[calls:])),
         *_break_problems(compilations, breaks),
         *_recompile_problems(session, compilations, recompiles),
         *_limit_problems(compilations, guards, peak_bytes),
@@ -40,11 +40,13 @@ def check_expectations(
         raise ExpectationFailed("\n".join(problems))
 
 
-def _graph_problems(compilations: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:
+def _graph_problems(compilations: tuple[CompilationRecord, ...], allowed: int | None, hits: int) -> Iterator[str]:
     graph_ids = [c.id for c in compilations for g in c.graphs if g.stage == "fx"]
     if allowed is None or len(graph_ids) == allowed:
         return
-    yield f"expected {_count(allowed, 'graph')}, got {len(graph_ids)}{' (compilations ' + ', '.join(graph_ids) + ')' if graph_ids else ': nothing was compiled'}"
+    earlier = f", and {_count(hits, 'call')} ran code from before; engine.reset() removes it" if hits else ""
+    got = f" (compilations {', '.join(graph_ids)})" if graph_ids else f": nothing was compiled{earlier}"
+    yield f"expected {_count(allowed, 'graph')}, got {len(graph_ids)}{got}"
 
 
 def _break_problems(compilations: tuple[CompilationRecord, ...], allowed: int | None) -> Iterator[str]:

@@ -118,7 +118,9 @@ def markdown_report(tests: Mapping[str, CompileFacts], baseline: Mapping[str, Co
         if baseline is not None and (changes := regressions(f, baseline_tests.get(t, f)))
     }
     better = {
-        t: changes for t, f in tests.items() if t in baseline_tests and (changes := regressions(baseline_tests[t], f))
+        t: changes
+        for t, f in tests.items()
+        if t in baseline_tests and t not in worse and (changes := regressions(baseline_tests[t], f))
     }
     lines = ["## Compile report", "", _headline(tests, worse, has_baseline=baseline is not None), ""]
     if worse:

@@ -28,7 +28,7 @@ from engine.records.counts import (
 )
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import operator_name
-from engine.records.guards import STORM, Fix, GuardFailure
+from engine.records.guards import FEW_VALUES, STORM, Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives
 from engine.records.ranks.groups import divergence_title, format_ranks
@@ -258,8 +258,9 @@ def useful_fixes(
     tensor can: only the line that needs the value. ``name_place`` names that line. If the symbol of a number was
     enough, so is a symbol from the first call; code that needs a size may not take a tensor.
     """
+    compilations = tuple(compilations)
     if failure.is_expected:
-        return failure.fixes
+        return failure.fixes if failure.needs_no_fix(len(compilations)) else tuple(map(_for_many_values, failure.fixes))
     places = set(_changed_values(failure))
     every = [s for c in compilations for s in (c.trace.symbols if c.trace else ())]
     symbols = [s for s in every if places.intersection(s.sources)]
@@ -273,6 +274,11 @@ def useful_fixes(
     changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in places)
     others = list(dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
     return tuple(_with_marks(f, others) for f in failure.fixes) if symbols and others else failure.fixes
+
+
+def _for_many_values(fix: Fix) -> Fix:
+    text = fix.text.removeprefix(FEW_VALUES)
+    return replace(fix, text=text[:1].upper() + text[1:])
 
 
 def _with_marks(fix: Fix, others: Iterable[re.Match[str]]) -> Fix:

@@ -111,6 +111,8 @@ STORM = 3
 """Number of recompiles for one reason from which on they are a warning."""
 NO_FIX = "No fix needed"
 """Start of the text of a fix where there is nothing to do."""
+FEW_VALUES = f"{NO_FIX} for a few values: "
+"""Start of the text of a fix that counts only after many recompiles."""
 
 
 def separate_entries(name: str, *, is_flag: bool) -> Fix:
@@ -118,7 +120,7 @@ def separate_entries(name: str, *, is_flag: bool) -> Fix:
     if is_flag:
         return Fix(f"{NO_FIX}: True and False of {name} need one cache entry each.")
     return Fix(
-        f"{NO_FIX} for a few values: each value of {name} needs its own cache entry. If there are many, move the code "
+        f"{FEW_VALUES}each value of {name} needs its own cache entry. If there are many, move the code "
         "that depends on it out of the compiled function."
     )
 

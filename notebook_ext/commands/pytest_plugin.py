@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import engine
 from engine.records.base import RecordError
@@ -63,7 +65,8 @@ class CompileReportPlugin:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Record the test; fail it if it exceeds the baseline."""
+        """Record the test, without code of earlier tests; fail it if it exceeds the baseline."""
+        _forget_compiled_code()
         with _recorded() as sessions:
             yield
         facts = compile_facts(sessions)
@@ -98,6 +101,13 @@ class CompileReportPlugin:
         written = [str(self.baseline_path)] if self.is_update else []
         written += [self.report_path] if self.report_path else []
         terminalreporter.write_line(f"compile report: {len(self.tests)} tests compile; wrote {', '.join(written)}")
+
+
+def _forget_compiled_code() -> None:
+    """Empty the caches, so that tests compile the same in any order."""
+    engine.reset()
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 @contextlib.contextmanager

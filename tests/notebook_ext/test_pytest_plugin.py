@@ -100,6 +100,25 @@ def test_model():
 
 
 @pytest.mark.thorough
+def test_facts_do_not_depend_on_earlier_tests(tmp_path: pathlib.Path) -> None:
+    """Two tests of one function each compile it; a test that is worse is not listed as better."""
+    text = """
+import engine, torch
+def double(x):
+    return x * 2
+def test_one():
+    engine.compile(double)(torch.ones(3))
+def test_two():
+    with engine.expect(graphs=1):
+        engine.compile(double)(torch.ones(3))
+"""
+    (tmp_path / "test_it.py").write_text(text)
+    assert run_pytest(tmp_path, "--compile-update").returncode == 0
+    tests = json.loads((tmp_path / "compile-baseline.json").read_text())["tests"]
+    assert {name.rpartition(":")[2]: facts["graphs"] for name, facts in tests.items()} == {"test_one": 1, "test_two": 1}
+
+
+@pytest.mark.thorough
 def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
     """Without a baseline nothing fails; a broken baseline is a usage error."""
     (tmp_path / "test_it.py").write_text(AFTER)

@@ -7,8 +7,8 @@ import torch
 import engine
 from engine.records.bytecode import Span
 from engine.records.counts import nearest_guard_failure
-from engine.records.findings import WARM_UP_HITS, Finding, find_problems, span_text
-from engine.records.guards import Fix, GuardFailure, GuardResult
+from engine.records.findings import WARM_UP_HITS, Finding, find_problems, span_text, useful_fixes
+from engine.records.guards import STORM, Fix, GuardFailure, GuardResult, separate_entries
 from engine.records.kernels import KernelRecord, VerifyRecord
 from engine.records.lowering import AutotuneChoice, ExternCall, LoweringRecord
 from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
@@ -227,3 +227,14 @@ def test_an_entry_that_passes_more_guards_fits_better() -> None:
         "0/0", "3", "L['scale']", "equals", "1.0", "0.5", "", results=(*passed, GuardResult("3", "fail"))
     )
     assert nearest_guard_failure((flag, scale)) is scale
+
+
+def test_many_values_need_a_fix() -> None:
+    """The advice is "No fix needed" for a few values, and a fix where one saves compiles."""
+    advice = separate_entries("n", is_flag=False)
+    failure = GuardFailure("0/0", "g", "L['n']", "equals", "1", "2", "n is 2", fixes=(advice,))
+    compilations = [CompilationRecord(f"0/{i}", "0", "n is 2") for i in range(STORM)]
+    (few,) = useful_fixes(failure, compilations[:-1], lambda _: "")
+    assert few.text.startswith("No fix needed for a few values: ")
+    (many,) = useful_fixes(failure, compilations, lambda _: "")
+    assert many.text.startswith("Each value of n needs its own cache entry. If there are many")
