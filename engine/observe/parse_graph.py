@@ -160,13 +160,19 @@ def _body_start(lines: list[str]) -> int:
     return len(lines)
 
 
+_UNFLATTENED = re.compile(r"return pytree\.tree_unflatten\(\[(.+?),?\], self\._out_spec\)")
+"""The return of a joint graph."""
+
+
 def _return_statement(lines: list[str]) -> str:
     """Return the statement at the head of some lines as one line, without comments."""
-    if not lines[0].rstrip().endswith("("):
-        return lines[0].strip()
-    parts = [_COMMENT.sub("", line).strip() for line in lines]
-    end = next((n for n, part in enumerate(parts) if n and part == ")"), len(parts))
-    return f"{parts[0]}{' '.join(parts[1:end])})"
+    statement = lines[0].strip()
+    if statement.endswith(("(", "[")):
+        parts = [_COMMENT.sub("", line).strip() for line in lines]
+        end = next((n for n, part in enumerate(parts) if n and part.startswith((")", "]"))), len(parts))
+        statement = f"{parts[0]}{' '.join(parts[1:end])}{''.join(parts[end : end + 1]) or ')'}"
+    unflattened = _UNFLATTENED.fullmatch(statement)
+    return f"return ({unflattened[1]},)" if unflattened is not None else statement
 
 
 def _inputs(code: str, node_by_name: dict[str, NodeRecord]) -> tuple[str, ...]:

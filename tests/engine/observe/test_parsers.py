@@ -226,6 +226,11 @@ class inner_f(torch.nn.Module):
         ("output", "output"),
     ]
     assert nodes[2].inputs == ("joint:0/0:primals_1", "joint:0/0:tangents_1")
+    assert nodes[3].text == "return (mul,)"
+    over_lines = text.replace("[mul]", "[\n            mul,  # Plain(idx=0)\n            None,  # None\n        ]")
+    output = parse_nodes(over_lines, "joint", "0/0")[3]
+    assert output.text == "return (mul, None,)"
+    assert output.inputs == ("joint:0/0:mul",)
 
 
 def test_aot_metadata_in_words() -> None:
