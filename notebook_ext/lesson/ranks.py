@@ -14,13 +14,17 @@ __all__ = ["run_ranks"]
 TIMEOUT = 300
 """Seconds after which ranks that still wait for each other are ended."""
 STARTER = """
-import os, runpy, sys, traceback
+import os, sys, traceback
 folder, ranks = sys.argv[1], list(map(int, sys.argv[2:]))
 
+names = {}
+
 def run(rank):
+    names.update(rank=rank, meeting_point=f"{folder}/meeting_point")
+    path = f"{folder}/program.py"
     sys.stdout = open(f"{folder}/{rank}.txt", "w", encoding="utf-8")
     try:
-        runpy.run_path(f"{folder}/program.py", {"rank": rank, "meeting_point": f"{folder}/meeting_point"})
+        exec(compile(open(path, encoding="utf-8").read(), path, "exec"), names)
     except BaseException:
         traceback.print_exc(limit=-1)
         return 1
@@ -29,7 +33,7 @@ def run(rank):
     return 0
 
 if len(ranks) == 1:
-    sys.exit(run(*ranks))
+    os._exit(run(*ranks))
 import torch._dynamo
 children = {}
 for rank in ranks:
@@ -42,7 +46,10 @@ for _ in ranks:
     if status:
         sys.exit(f"rank {children[child]} failed")
 """
-"""Runs the ranks of its arguments; forked ranks share what torch imports."""
+"""Runs the ranks of its arguments; forked ranks share what torch imports.
+
+The program's names outlive it, and a rank ends without destructors: that of gloo's process group may wait for ever.
+"""
 
 
 def run_ranks(program: str, world: int = 2) -> list[str]:
