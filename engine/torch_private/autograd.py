@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import Variable
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, declare_value, load
 
 if TYPE_CHECKING:
     from torch._C import _current_graph_task_id as current_graph_task_id
@@ -39,13 +39,12 @@ ENTRIES = (
         declare("torch._C:_set_grad_enabled", "Switches grad mode; also a node of traced graphs.", "(mode)"),
     ),
     *IfMissing("functions made in traced code break the graph").entries(
-        declare("torch._C:_FunctionBase", "Base class of ``autograd.Function`` in C.", kind=Kind.CLASS),
+        declare_class("torch._C:_FunctionBase", "Base class of ``autograd.Function`` in C."),
     ),
     *IfMissing("views are not rebuilt as eager makes them", Feature.COMPILATION).entries(
-        declare(
+        declare_class(
             "torch._C._autograd:CreationMeta",
             "Says how a view was made, which decides on errors of writes to it.",
-            kind=Kind.CLASS,
             members=("DEFAULT", "IN_CUSTOM_FUNCTION", "NO_GRAD_MODE"),
         ),
         declare("torch._C._autograd:_get_creation_meta", "Reads how a view was made.", "(a)"),
@@ -73,16 +72,14 @@ ENTRIES = (
             "Lets a captured backward unpack saved tensors.",
             "(a)",
         ),
-        declare(
+        declare_value(
             "torch.autograd:Variable._execution_engine",
             "Autograd's engine, which is replaced while backwards are captured.",
-            kind=Kind.VALUE,
             alias="initial_execution_engine",
         ),
-        declare(
+        declare_module(
             "torch:_C",
             "Module whose functions are patched while a captured backward runs.",
-            kind=Kind.MODULE,
             members=("_current_autograd_node", "_current_graph_task_id"),
             alias="torch_c_module",
         ),
@@ -94,16 +91,16 @@ ENTRIES = (
         declare("torch._C._autograd:_unsafe_set_version_counter", "Restores version counters of tensors.", "(a, b)"),
     ),
     *IfMissing("saved tensors are unpacked all at once", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare("torch._C._autograd:SavedTensor", "A tensor saved by a node in C.", kind=Kind.CLASS),
+        declare_class("torch._C._autograd:SavedTensor", "A tensor saved by a node in C."),
     ),
     *IfMissing("hooks of undefined gradients would run", Feature.FUNCTIONAL_GRAPHS).entries(
         declare("torch._C:_current_graph_task_id", "Numbers the running backward.", "()"),
     ),
     *IfMissing("a backward that must raise could not", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare("torch._C:_functions.DelayedError", "Node that raises in its backward.", "(a, b)", kind=Kind.CLASS),
+        declare_class("torch._C:_functions.DelayedError", "Node that raises in its backward.", "(a, b)"),
     ),
     *IfMissing("autocast would act twice", Feature.COMPILATION).entries(
-        declare("torch._C:_DisableAutocast", "Runs without autocast.", "()", kind=Kind.CLASS),
+        declare_class("torch._C:_DisableAutocast", "Runs without autocast.", "()"),
     ),
     *IfMissing("autocast would be missed by guards", Feature.COMPILATION).entries(
         declare("torch._C:_is_any_autocast_enabled", "Asks if autocast is active on some device.", "()"),
@@ -113,11 +110,8 @@ ENTRIES = (
         declare("torch.amp.autocast_mode:_exit_autocast", "Node that leaves autocast in traced graphs.", "(a)"),
     ),
     *IfMissing("forward-mode differentiation would be missed", Feature.COMPILATION).entries(
-        declare(
-            "torch.autograd:forward_ad",
-            "Level of forward-mode differentiation.",
-            kind=Kind.MODULE,
-            members=("_current_level",),
+        declare_module(
+            "torch.autograd:forward_ad", "Level of forward-mode differentiation.", members=("_current_level",)
         ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_value, load
 
 if TYPE_CHECKING:
     from torch.cuda import _sleep as gpu_sleep
@@ -40,11 +40,10 @@ ENTRIES = (
             alias="stop_allocating_to_pool",
             cuda_only=True,
         ),
-        declare(
+        declare_value(
             "torch._C:_cuda_isCurrentStreamCapturing",
             "Asks if a CUDA graph is being recorded.",
             "()",
-            kind=Kind.VALUE,
             alias="is_stream_capturing",
             cuda_only=True,
         ),

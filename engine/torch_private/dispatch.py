@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, load
 
 if TYPE_CHECKING:
     from torch._C import DispatchKey, DispatchKeySet
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("guards on dispatch keys cannot be written", Feature.COMPILATION).entries(
-        declare("torch._C:DispatchKey", "Names of dispatch keys in guards and facts of operators.", kind=Kind.CLASS),
+        declare_class("torch._C:DispatchKey", "Names of dispatch keys in guards and facts of operators."),
         declare("torch._C:_dispatch_key_parse", "Finds a dispatch key by name.", "(a)"),
     ),
     *IfMissing("values of the type are not recognized", Feature.COMPILATION).entries(
-        declare("torch._C:DispatchKeySet", "A set of dispatch keys, a constant in traced code.", kind=Kind.CLASS),
+        declare_class("torch._C:DispatchKeySet", "A set of dispatch keys, a constant in traced code."),
     ),
     *IfMissing("tensors cannot be guarded", Feature.COMPILATION).entries(
         declare("torch._C:_dispatch_keys", "Reads the dispatch keys of a tensor for guards.", "(a)"),
@@ -54,34 +54,25 @@ ENTRIES = (
         ),
     ),
     *IfMissing("the fake state of a call cannot be restored", Feature.COMPILATION).entries(
-        declare(
-            "torch._C:_AutoDispatchBelowAutograd",
-            "Runs operators below autograd on fake tensors.",
-            "()",
-            kind=Kind.CLASS,
-        ),
+        declare_class("torch._C:_AutoDispatchBelowAutograd", "Runs operators below autograd on fake tensors.", "()"),
     ),
     *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare(
-            "torch._C:_DisablePythonDispatcher",
-            "Runs C++ composites instead of Python decompositions.",
-            "()",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch._C:_DisablePythonDispatcher", "Runs C++ composites instead of Python decompositions.", "()"
         ),
     ),
     *IfMissing("an exception inside torch could leave dispatch keys excluded", Feature.COMPILATION).entries(
-        declare(
+        declare_class(
             "torch._C:_PreserveDispatchKeyGuard",
             "Restores the dispatch keys of the thread after frames with guards are freed.",
             "()",
-            kind=Kind.CLASS,
         ),
     ),
     *IfMissing("dtypes of fake tensors cannot be compared with real ones", Feature.COMPILATION).entries(
-        declare("torch._C:_DisableTorchDispatch", "Reads fake tensors without their dispatch.", "()", kind=Kind.CLASS),
+        declare_class("torch._C:_DisableTorchDispatch", "Reads fake tensors without their dispatch.", "()"),
     ),
     *IfMissing("an active fake mode is not found", Feature.COMPILATION).entries(
-        declare("torch._C:_TorchDispatchModeKey", "Names the slots of built-in dispatch modes.", kind=Kind.CLASS),
+        declare_class("torch._C:_TorchDispatchModeKey", "Names the slots of built-in dispatch modes."),
         declare("torch._C:_get_dispatch_mode", "Finds the active fake mode.", "(a)"),
     ),
     *IfMissing("an active dispatch mode would be missed", Feature.COMPILATION).entries(
@@ -97,18 +88,15 @@ ENTRIES = (
         ),
     ),
     *IfMissing("operators would specialize symbols", Feature.COMPILATION).entries(
-        declare(
+        declare_class(
             "torch._dispatch.python:enable_python_dispatcher",
             "Runs composites as Python decompositions, which take symbols.",
             "()",
-            kind=Kind.CLASS,
         ),
     ),
     *IfMissing("backwards are not captured", Feature.COMPILED_AUTOGRAD).entries(
-        declare(
-            "torch.utils._python_dispatch:TorchDispatchMode",
-            "Base class of the mode that captures a backward.",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch.utils._python_dispatch:TorchDispatchMode", "Base class of the mode that captures a backward."
         ),
     ),
     *IfMissing("real values cannot be read while tracing", Feature.COMPILATION).entries(

@@ -11,6 +11,7 @@ of a stage. Features that cannot work without an entry ask ``why_off`` first.
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 import inspect
 import logging
@@ -111,6 +112,13 @@ def declare(path: str, use: str, *calls: str, kind: Kind = Kind.FUNCTION, **fiel
     ``calls`` and ``fields`` are those of ``Entry``.
     """
     return Entry(path, kind, use, calls=calls, **fields)
+
+
+declare_class = functools.partial(declare, kind=Kind.CLASS)
+declare_exception = functools.partial(declare, kind=Kind.EXCEPTION)
+declare_module = functools.partial(declare, kind=Kind.MODULE)
+declare_table = functools.partial(declare, kind=Kind.TABLE)
+declare_value = functools.partial(declare, kind=Kind.VALUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +235,12 @@ def _has_member(value: Any, name: str) -> bool:
 
 
 _KIND_TESTS: dict[Kind, Callable[[Any], bool]] = {
-    Kind.FUNCTION: lambda found: callable(found) and not inspect.isclass(found),
+    Kind.FUNCTION: lambda value: callable(value) and not inspect.isclass(value),
     Kind.CLASS: inspect.isclass,
-    Kind.EXCEPTION: lambda found: inspect.isclass(found) and issubclass(found, BaseException),
+    Kind.EXCEPTION: lambda value: inspect.isclass(value) and issubclass(value, BaseException),
     Kind.MODULE: inspect.ismodule,
-    Kind.TABLE: lambda found: hasattr(found, "keys"),
-    Kind.VALUE: lambda found: found is not None,
+    Kind.TABLE: lambda value: hasattr(value, "keys"),
+    Kind.VALUE: lambda value: value is not None,
 }
 
 
@@ -267,10 +275,10 @@ def _documented_signature(value: Any) -> inspect.Signature | None:
 
 def accepts(signature: inspect.Signature, call: str) -> bool:
     """Return True if a signature takes a call in the form "(a, b, key=)"."""
-    words = [word.strip() for word in call.strip("()").split(",") if word.strip()]
-    keywords = {word[:-1]: None for word in words if word.endswith("=")}
+    parameters = [name.strip() for name in call.strip("()").split(",") if name.strip()]
+    keywords = {name[:-1]: None for name in parameters if name.endswith("=")}
     try:
-        signature.bind(*[None] * (len(words) - len(keywords)), **keywords)
+        signature.bind(*[None] * (len(parameters) - len(keywords)), **keywords)
     except TypeError:
         return False
     return True

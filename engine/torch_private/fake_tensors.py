@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_exception, load
 
 if TYPE_CHECKING:
     from torch._guards import GuardSource, TracingContext, detect_fake_mode, tracing
@@ -22,46 +22,40 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
-        declare(
+        declare_class(
             "torch._subclasses.fake_tensor:FakeTensor",
             "Stands for a tensor while tracing.",
             "(a, b, c)",
-            kind=Kind.CLASS,
             members=("fake_mode",),
         ),
-        declare(
+        declare_class(
             "torch._subclasses.fake_tensor:FakeTensorMode",
             "Makes fake tensors and runs operators on them.",
             "(shape_env=)",
-            kind=Kind.CLASS,
             members=("cache", "cache_clear"),
         ),
-        declare("torch._guards:TracingContext", "Context that torch's tracing reads.", "(a)", kind=Kind.CLASS),
+        declare_class("torch._guards:TracingContext", "Context that torch's tracing reads.", "(a)"),
         declare("torch._guards:tracing", "Sets the context that torch's tracing reads.", "(a)"),
     ),
     *IfMissing("such calls are internal errors, which end the graph", Feature.COMPILATION).entries(
-        declare(
+        declare_exception(
             "torch._subclasses.fake_tensor:DataDependentOutputException",
             "Raised where a result depends on elements of a tensor.",
-            kind=Kind.EXCEPTION,
         ),
-        declare(
+        declare_exception(
             "torch._subclasses.fake_tensor:DynamicOutputShapeException",
             "Raised where a size depends on elements of a tensor.",
-            kind=Kind.EXCEPTION,
         ),
-        declare(
+        declare_exception(
             "torch._subclasses.fake_tensor:UnsupportedOperatorException",
             "Raised where an operator has no fake implementation.",
-            kind=Kind.EXCEPTION,
         ),
     ),
     *IfMissing("results of view operators would be cached wrongly", Feature.COMPILATION).entries(
-        declare(
+        declare_exception(
             "torch._subclasses.fake_tensor:_BypassDispatchCache",
             "Keeps an operator out of the cache of fake results.",
             "(a)",
-            kind=Kind.EXCEPTION,
         ),
     ),
     *IfMissing("distributed steps cannot be planned").entries(
@@ -75,8 +69,8 @@ ENTRIES = (
         declare("torch._guards:detect_fake_mode", "Finds the fake mode of a graph's values.", "(a)"),
     ),
     *IfMissing("symbols cannot be named", Feature.COMPILATION).entries(
-        declare("torch._guards:GuardSource", "Kind of source that ShapeEnv reads.", kind=Kind.CLASS),
-        declare("torch._guards:Source", "Base class of sources, for ShapeEnv.", kind=Kind.CLASS, alias="TorchSource"),
+        declare_class("torch._guards:GuardSource", "Kind of source that ShapeEnv reads."),
+        declare_class("torch._guards:Source", "Base class of sources, for ShapeEnv.", alias="TorchSource"),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, load
 
 if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
@@ -17,22 +17,14 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare(
-            "torch._subclasses.functional_tensor:FunctionalTensor",
-            "A tensor whose mutations are recorded.",
-            kind=Kind.CLASS,
-        ),
-        declare(
+        declare_class("torch._subclasses.functional_tensor:FunctionalTensor", "A tensor whose mutations are recorded."),
+        declare_class(
             "torch._subclasses.functional_tensor:FunctionalTensorMode",
             "Makes functional tensors of operators' results.",
             "()",
-            kind=Kind.CLASS,
         ),
-        declare(
-            "torch._functorch:config",
-            "Holds the switch that keeps a ``triton_op`` one node.",
-            kind=Kind.MODULE,
-            alias="functorch_config",
+        declare_module(
+            "torch._functorch:config", "Holds the switch that keeps a ``triton_op`` one node.", alias="functorch_config"
         ),
         declare("torch:_from_functional_tensor", "Reads the current value of a functional tensor.", "(a)"),
         declare("torch:_functionalize_has_data_mutation", "Asks if an input was mutated.", "(a)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_value, load
 
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import (
@@ -40,10 +40,9 @@ ENTRIES = (
         declare("torch.fx.experimental.proxy_tensor:get_proxy_slot", "Finds the node of a tensor.", "(a, b, c)"),
     ),
     *IfMissing("the sources of graph modules stay in memory", Feature.SOURCE_LIMIT).entries(
-        declare(
+        declare_value(
             "torch.fx.graph_module:_loader",
             "Stores the source of each graph module.",
-            kind=Kind.VALUE,
             members=("eval_cache", "next_id"),
             alias="graph_sources",
         ),

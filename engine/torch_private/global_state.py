@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_module, load
 
 if TYPE_CHECKING:
     from torch._C import _get_cudnn_sdp_enabled as get_cudnn_sdp_enabled
@@ -88,11 +88,8 @@ ENTRIES = (
         ),
     ),
     *IfMissing("traced code that calls them breaks the graph").entries(
-        declare(
-            "torch.fx:_symbolic_trace",
-            "Module with the queries of fx tracing.",
-            kind=Kind.MODULE,
-            alias="symbolic_trace_queries",
+        declare_module(
+            "torch.fx:_symbolic_trace", "Module with the queries of fx tracing.", alias="symbolic_trace_queries"
         ),
     ),
 )

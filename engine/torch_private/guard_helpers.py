@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, load
 
 if TYPE_CHECKING:
     GlobalStateGuard: Any
@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("global state is compared item by item", Feature.GUARD_HELPERS).entries(
-        declare(
-            "torch._C._dynamo.guards:GlobalStateGuard", "Compares plain global state in one call.", kind=Kind.CLASS
-        ),
+        declare_class("torch._C._dynamo.guards:GlobalStateGuard", "Compares plain global state in one call."),
     ),
     *IfMissing("dicts are compared item by item", Feature.GUARD_HELPERS).entries(
-        declare("torch._C._dynamo.guards:RootGuardManager", "Tree of guards on one value.", kind=Kind.CLASS),
+        declare_class("torch._C._dynamo.guards:RootGuardManager", "Tree of guards on one value."),
         declare("torch._C._dynamo.guards:dict_version", "Version of a dict, changed by every write."),
     ),
     *IfMissing("tensors are compared one by one", Feature.GUARD_HELPERS).entries(
-        declare("torch._C._dynamo.guards:TensorGuards", "Compares many tensors in one call.", kind=Kind.CLASS),
+        declare_class("torch._C._dynamo.guards:TensorGuards", "Compares many tensors in one call."),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare_class, declare_value, load
 
 if TYPE_CHECKING:
     from torch._higher_order_ops.associative_scan import associative_scan_op
@@ -24,52 +24,40 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("traced code that calls it breaks the graph").entries(
-        declare(
-            "torch._higher_order_ops.associative_scan:associative_scan_op",
-            "Operator of ``associative_scan``.",
-            kind=Kind.VALUE,
+        declare_value(
+            "torch._higher_order_ops.associative_scan:associative_scan_op", "Operator of ``associative_scan``."
         ),
-        declare("torch._higher_order_ops.cond:cond_op", "Operator of ``torch.cond``.", kind=Kind.VALUE),
-        declare("torch._higher_order_ops.hints_wrap:hints_wrapper", "Operator that carries hints.", kind=Kind.VALUE),
-        declare("torch._higher_order_ops.map:map_impl", "Operator of ``map``.", kind=Kind.VALUE),
-        declare("torch._higher_order_ops.out_dtype:out_dtype", "Operator with another result dtype.", kind=Kind.VALUE),
-        declare("torch._higher_order_ops.scan:scan_op", "Operator of ``scan``.", kind=Kind.VALUE),
-        declare("torch._higher_order_ops.strict_mode:strict_mode_op", "Operator of strict mode.", kind=Kind.VALUE),
-        declare("torch._higher_order_ops.while_loop:while_loop_op", "Operator of ``while_loop``.", kind=Kind.VALUE),
-        declare(
-            "torch._higher_order_ops.wrap:dynamo_bypassing_wrapper", "Operator that wraps a call.", kind=Kind.VALUE
-        ),
-        declare("torch._higher_order_ops.wrap:wrap", "Operator that wraps a call.", kind=Kind.VALUE),
-        declare(
+        declare_value("torch._higher_order_ops.cond:cond_op", "Operator of ``torch.cond``."),
+        declare_value("torch._higher_order_ops.hints_wrap:hints_wrapper", "Operator that carries hints."),
+        declare_value("torch._higher_order_ops.map:map_impl", "Operator of ``map``."),
+        declare_value("torch._higher_order_ops.out_dtype:out_dtype", "Operator with another result dtype."),
+        declare_value("torch._higher_order_ops.scan:scan_op", "Operator of ``scan``."),
+        declare_value("torch._higher_order_ops.strict_mode:strict_mode_op", "Operator of strict mode."),
+        declare_value("torch._higher_order_ops.while_loop:while_loop_op", "Operator of ``while_loop``."),
+        declare_value("torch._higher_order_ops.wrap:dynamo_bypassing_wrapper", "Operator that wraps a call."),
+        declare_value("torch._higher_order_ops.wrap:wrap", "Operator that wraps a call."),
+        declare_value(
             "torch._higher_order_ops.flex_attention:flex_attention",
             "Operator of ``flex_attention``.",
-            kind=Kind.VALUE,
             alias="flex_attention_op",
         ),
     ),
     *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
-        declare(
-            "torch._higher_order_ops.auto_functionalize:auto_functionalized",
-            "Operator in stored graphs.",
-            kind=Kind.VALUE,
-        ),
-        declare(
-            "torch._higher_order_ops.auto_functionalize:auto_functionalized_v2",
-            "Operator in stored graphs.",
-            kind=Kind.VALUE,
+        declare_value("torch._higher_order_ops.auto_functionalize:auto_functionalized", "Operator in stored graphs."),
+        declare_value(
+            "torch._higher_order_ops.auto_functionalize:auto_functionalized_v2", "Operator in stored graphs."
         ),
     ),
     *IfMissing("traced code that calls one breaks the graph").entries(
-        declare("torch._higher_order_ops.base_hop:BaseHOP", "Base class of operators on functions.", kind=Kind.CLASS),
+        declare_class("torch._higher_order_ops.base_hop:BaseHOP", "Base class of operators on functions."),
     ),
     *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare("torch._higher_order_ops.effects:with_effects", "Orders operators with effects.", kind=Kind.VALUE),
+        declare_value("torch._higher_order_ops.effects:with_effects", "Orders operators with effects."),
     ),
     *IfMissing("traced code that calls ``flex_attention`` breaks the graph").entries(
-        declare(
+        declare_value(
             "torch._higher_order_ops.flex_attention:sdpa_dense",
             "What ``flex_attention`` computes in eager, as ordinary operators.",
-            kind=Kind.VALUE,
             alias="dense_flex_attention",
         ),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load_lazily
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_value, load_lazily
 
 if TYPE_CHECKING:
     from torch._inductor import config as inductor_config
@@ -20,7 +20,7 @@ ENTRIES = (
         declare("torch._inductor:list_options", "Names of Inductor's settings.", "()"),
     ),
     *IfMissing("sessions of torch.compile have less detail", Feature.OBSERVATION).entries(
-        declare("torch._inductor:config", "Settings of Inductor.", kind=Kind.VALUE, alias="inductor_config"),
+        declare_value("torch._inductor:config", "Settings of Inductor.", alias="inductor_config"),
     ),
 )
 

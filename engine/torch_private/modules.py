@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_module, load
 
 if TYPE_CHECKING:
     from torch.nn.modules import module as module_hooks
@@ -31,10 +31,9 @@ ENTRIES = (
         ),
     ),
     *IfMissing("hooks of all modules would be missed", Feature.COMPILATION).entries(
-        declare(
+        declare_module(
             "torch.nn.modules:module",
             "Module with the hooks of all modules.",
-            kind=Kind.MODULE,
             members=(
                 "_global_backward_hooks",
                 "_global_backward_pre_hooks",

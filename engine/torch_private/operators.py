@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import (
+    Feature,
+    IfMissing,
+    declare,
+    declare_class,
+    declare_module,
+    declare_table,
+    declare_value,
+    load,
+)
 
 if TYPE_CHECKING:
     from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
@@ -46,60 +55,37 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
-        declare("torch._ops:OpOverload", "One overload of an operator.", kind=Kind.CLASS),
-        declare("torch._ops:OpOverloadPacket", "All overloads of an operator.", kind=Kind.CLASS),
-        declare("torch._ops:HigherOrderOperator", "Operators that take functions.", kind=Kind.CLASS),
+        declare_class("torch._ops:OpOverload", "One overload of an operator."),
+        declare_class("torch._ops:OpOverloadPacket", "All overloads of an operator."),
+        declare_class("torch._ops:HigherOrderOperator", "Operators that take functions."),
     ),
     *IfMissing("functions of torch are not recognized", Feature.COMPILATION).entries(
-        declare("torch._C:_VariableFunctions", "Namespace of torch's functions in C.", kind=Kind.VALUE),
-        declare("torch._C:_nn", "Namespace of functions of torch.nn in C.", kind=Kind.MODULE, alias="nn_functions"),
-        declare("torch._C:_fft", "Namespace of functions of torch.fft in C.", kind=Kind.MODULE, alias="fft_functions"),
-        declare(
-            "torch._C:_linalg",
-            "Namespace of functions of torch.linalg in C.",
-            kind=Kind.MODULE,
-            alias="linalg_functions",
-        ),
-        declare(
-            "torch._C:_sparse",
-            "Namespace of functions of torch.sparse in C.",
-            kind=Kind.MODULE,
-            alias="sparse_functions",
-        ),
-        declare(
-            "torch._C:_special",
-            "Namespace of functions of torch.special in C.",
-            kind=Kind.MODULE,
-            alias="special_functions",
-        ),
+        declare_value("torch._C:_VariableFunctions", "Namespace of torch's functions in C."),
+        declare_module("torch._C:_nn", "Namespace of functions of torch.nn in C.", alias="nn_functions"),
+        declare_module("torch._C:_fft", "Namespace of functions of torch.fft in C.", alias="fft_functions"),
+        declare_module("torch._C:_linalg", "Namespace of functions of torch.linalg in C.", alias="linalg_functions"),
+        declare_module("torch._C:_sparse", "Namespace of functions of torch.sparse in C.", alias="sparse_functions"),
+        declare_module("torch._C:_special", "Namespace of functions of torch.special in C.", alias="special_functions"),
     ),
     *IfMissing("graphs are not lowered", Feature.KERNELS).entries(
-        declare("torch._decomp:decomposition_table", "Torch's decompositions of ATen operators.", kind=Kind.TABLE),
-        declare(
+        declare_table("torch._decomp:decomposition_table", "Torch's decompositions of ATen operators."),
+        declare_class(
             "torch._prims_common:ELEMENTWISE_TYPE_PROMOTION_KIND",
             "Kinds of type promotion.",
-            kind=Kind.CLASS,
             members=("ALWAYS_BOOL", "DEFAULT", "INT_TO_FLOAT"),
         ),
         declare("torch._prims_common:elementwise_dtypes", "Computes promoted dtypes."),
     ),
     *IfMissing("graphs with such operators are not stored on disk", Feature.DISK_CACHE).entries(
-        declare("torch._library:custom_ops", "Module of user-defined operators, part of cache keys.", kind=Kind.MODULE),
-        declare(
-            "torch._library:simple_registry", "Registry of fake implementations, part of cache keys.", kind=Kind.MODULE
-        ),
+        declare_module("torch._library:custom_ops", "Module of user-defined operators, part of cache keys."),
+        declare_module("torch._library:simple_registry", "Registry of fake implementations, part of cache keys."),
     ),
     *IfMissing("calls of such operators are not recognized", Feature.COMPILATION).entries(
-        declare("torch._library.custom_ops:CustomOpDef", "User-defined operator.", kind=Kind.CLASS),
-        declare("torch._library.custom_ops:OPDEFS", "User-defined operators by name.", kind=Kind.TABLE),
+        declare_class("torch._library.custom_ops:CustomOpDef", "User-defined operator."),
+        declare_table("torch._library.custom_ops:OPDEFS", "User-defined operators by name."),
     ),
     *IfMissing("graphs with effects run as traced", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare(
-            "torch._library.effects:EffectType",
-            "Kinds of operators with effects.",
-            kind=Kind.CLASS,
-            members=("ORDERED",),
-        ),
+        declare_class("torch._library.effects:EffectType", "Kinds of operators with effects.", members=("ORDERED",)),
     ),
     *IfMissing("backwards are not compiled", Feature.FUNCTIONAL_GRAPHS).entries(
         declare(
@@ -112,11 +98,8 @@ ENTRIES = (
         declare("torch._refs:tensor", "Makes a tensor of symbols.", "(a)", alias="tensor_from_symbols"),
     ),
     *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
-        declare(
-            "torch.library:_impls",
-            "Kernels registered in Python, part of cache keys.",
-            kind=Kind.VALUE,
-            alias="python_kernels",
+        declare_value(
+            "torch.library:_impls", "Kernels registered in Python, part of cache keys.", alias="python_kernels"
         ),
     ),
     *IfMissing("optimizers with foreach break the graph").entries(

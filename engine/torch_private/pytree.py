@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_table, load
 
 if TYPE_CHECKING:
     from torch.utils._pytree import (
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("such containers break the graph").entries(
-        declare("torch.utils._pytree:SUPPORTED_NODES", "Container types that the user registered.", kind=Kind.TABLE),
+        declare_table("torch.utils._pytree:SUPPORTED_NODES", "Container types that the user registered."),
     ),
     *IfMissing("structures cannot be stored", Feature.COMPILATION).entries(
-        declare("torch.utils._pytree:TreeSpec", "Structure of a nested container.", kind=Kind.CLASS),
+        declare_class("torch.utils._pytree:TreeSpec", "Structure of a nested container."),
     ),
     *IfMissing("paths of arguments are not shown").entries(
         declare("torch.utils._pytree:keystr", "Writes the path of a leaf.", "(a)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_exception, load
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import (
@@ -33,52 +33,41 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("no symbols can be made", Feature.COMPILATION).entries(
-        declare(
+        declare_class(
             "torch.fx.experimental.symbolic_shapes:DimDynamic",
             "Says which dimensions become symbols.",
-            kind=Kind.CLASS,
             members=("DYNAMIC", "STATIC"),
         ),
-        declare(
+        declare_class(
             "torch.fx.experimental.symbolic_shapes:StatelessSymbolicContext",
             "Says which dimensions of a tensor become symbols.",
             "(dynamic_sizes=, constraint_sizes=)",
             "(a)",
-            kind=Kind.CLASS,
         ),
-        declare(
+        declare_class(
             "torch.fx.experimental.symbolic_shapes:StrictMinMaxConstraint",
             "Bounds that the user gave for a dimension.",
             "(vr=, warn_only=)",
-            kind=Kind.CLASS,
         ),
-        declare(
+        declare_class(
             "torch.fx.experimental.symbolic_shapes:SubclassSymbolicContext",
             "Says which dimensions of a tensor subclass become symbols.",
             "(dynamic_sizes=, constraint_sizes=, tensor_source=, inner_contexts=)",
-            kind=Kind.CLASS,
         ),
     ),
     *IfMissing("such conditions are internal errors, which end the graph", Feature.COMPILATION).entries(
-        declare(
+        declare_exception(
             "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode",
             "Raised where a condition on an unbacked symbol is asked.",
-            kind=Kind.EXCEPTION,
         ),
     ),
     *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
-        declare(
-            "torch.fx.experimental.symbolic_shapes:ShapeEnv",
-            "Owns symbols, their ranges and guards.",
-            "()",
-            kind=Kind.CLASS,
-        ),
+        declare_class("torch.fx.experimental.symbolic_shapes:ShapeEnv", "Owns symbols, their ranges and guards.", "()"),
     ),
     *IfMissing("the error has another class").entries(
-        declare(
+        declare_exception(
             "torch.fx.experimental.symbolic_shapes:ConstraintViolationError",
             "Raised where code specializes a dimension that was marked as dynamic.",
-            kind=Kind.EXCEPTION,
         ),
     ),
     *IfMissing("traced code that calls it breaks the graph").entries(

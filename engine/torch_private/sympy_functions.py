@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, declare_value, load
 
 if TYPE_CHECKING:
     from torch.utils._sympy import functions as sympy_functions
@@ -19,47 +19,36 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("graphs with symbols are not stored on disk", Feature.DISK_CACHE).entries(
-        declare(
-            "torch.utils._sympy:functions",
-            "Functions of symbols, by name in stored graphs.",
-            kind=Kind.MODULE,
-            alias="sympy_functions",
+        declare_module(
+            "torch.utils._sympy:functions", "Functions of symbols, by name in stored graphs.", alias="sympy_functions"
         ),
     ),
     *IfMissing("guards on symbols cannot be written", Feature.COMPILATION).entries(
-        declare("torch.utils._sympy.functions:FloorDiv", "Division of symbols in guards.", "(a, b)", kind=Kind.CLASS),
-        declare("torch.utils._sympy.functions:Mod", "Remainder of symbols in guards.", "(a, b)", kind=Kind.CLASS),
-        declare("torch.utils._sympy.printers:PythonPrinter", "Prints expressions as Python.", "()", kind=Kind.CLASS),
+        declare_class("torch.utils._sympy.functions:FloorDiv", "Division of symbols in guards.", "(a, b)"),
+        declare_class("torch.utils._sympy.functions:Mod", "Remainder of symbols in guards.", "(a, b)"),
+        declare_class("torch.utils._sympy.printers:PythonPrinter", "Prints expressions as Python.", "()"),
     ),
     *IfMissing("run-time checks of unbacked symbols cannot be emitted", Feature.COMPILATION).entries(
         declare("torch.utils._sympy.interp:sympy_interp", "Evaluates an expression as graph nodes.", "(a, b, c)"),
-        declare(
-            "torch.utils._sympy.reference:PythonReferenceAnalysis",
-            "Operators with which an expression is evaluated.",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch.utils._sympy.reference:PythonReferenceAnalysis", "Operators with which an expression is evaluated."
         ),
     ),
     *IfMissing("ranges of symbols are unknown", Feature.COMPILATION).entries(
-        declare("torch.utils._sympy.numbers:int_oo", "Infinity of integer ranges.", kind=Kind.VALUE),
+        declare_value("torch.utils._sympy.numbers:int_oo", "Infinity of integer ranges."),
     ),
     *IfMissing("ragged dimensions are not recognized", Feature.COMPILATION).entries(
-        declare("torch.utils._sympy.singleton_int:SingletonInt", "Sizes of ragged dimensions.", kind=Kind.CLASS),
+        declare_class("torch.utils._sympy.singleton_int:SingletonInt", "Sizes of ragged dimensions."),
     ),
     *IfMissing("unbacked symbols are not recognized", Feature.COMPILATION).entries(
-        declare(
-            "torch.utils._sympy.symbol:SymT",
-            "Kinds of symbols.",
-            kind=Kind.CLASS,
-            members=("UNBACKED_FLOAT", "UNBACKED_INT"),
+        declare_class(
+            "torch.utils._sympy.symbol:SymT", "Kinds of symbols.", members=("UNBACKED_FLOAT", "UNBACKED_INT")
         ),
         declare("torch.utils._sympy.symbol:symbol_is_type", "Asks for the kind of a symbol.", "(a, b)"),
     ),
     *IfMissing("bounds of marked sizes are unknown", Feature.COMPILATION).entries(
-        declare(
-            "torch.utils._sympy.value_ranges:ValueRanges",
-            "Range of a symbol that the user marked.",
-            "(a, b)",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch.utils._sympy.value_ranges:ValueRanges", "Range of a symbol that the user marked.", "(a, b)"
         ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, load
 
 if TYPE_CHECKING:
     from torch._C import TensorBase
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("methods of tensors are not recognized", Feature.COMPILATION).entries(
-        declare("torch._C:TensorBase", "Base class of tensors, in C.", kind=Kind.CLASS),
+        declare_class("torch._C:TensorBase", "Base class of tensors, in C."),
     ),
     *IfMissing("traced code that calls it breaks the graph").entries(
         declare("torch:Tensor._make_subclass", "Makes a tensor subclass in traced code."),
@@ -56,9 +56,7 @@ ENTRIES = (
         ),
     ),
     *IfMissing("such tensors are not recognized", Feature.COMPILATION).entries(
-        declare(
-            "torch.nested._internal.nested_tensor:NestedTensor", "Tensors with a ragged dimension.", kind=Kind.CLASS
-        ),
+        declare_class("torch.nested._internal.nested_tensor:NestedTensor", "Tensors with a ragged dimension."),
     ),
 )
 

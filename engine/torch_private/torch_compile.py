@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, load
 
 if TYPE_CHECKING:
     from torch._logging import _internal as torch_logging
@@ -19,19 +19,14 @@ ENTRIES = (
         declare(
             "torch._C._dynamo.eval_frame:_debug_get_cache_entry_list", "Lists the cache entries of a function.", "(a)"
         ),
-        declare("torch._C._dynamo.guards:RelationalGuard", "Guards on several values.", kind=Kind.CLASS),
+        declare_class("torch._C._dynamo.guards:RelationalGuard", "Guards on several values."),
     ),
     *IfMissing("cache hits of torch.compile are not recorded", Feature.OBSERVATION).entries(
         declare("torch._C._dynamo.eval_frame:set_guard_complete_hook", "Calls a hook after guards are checked."),
     ),
     *IfMissing("logs of torch.compile are not read", Feature.OBSERVATION).entries(
-        declare("torch._logging:_internal", "Module of torch's logs.", kind=Kind.MODULE, alias="torch_logging"),
-        declare(
-            "torch._logging:structured",
-            "Module of torch's structured trace.",
-            kind=Kind.MODULE,
-            alias="structured_logging",
-        ),
+        declare_module("torch._logging:_internal", "Module of torch's logs.", alias="torch_logging"),
+        declare_module("torch._logging:structured", "Module of torch's structured trace.", alias="structured_logging"),
     ),
 )
 

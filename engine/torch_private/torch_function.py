@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, Kind, declare, load
+from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, load
 
 if TYPE_CHECKING:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -23,27 +23,20 @@ if TYPE_CHECKING:
 
 ENTRIES = (
     *IfMissing("guards would run user code", Feature.COMPILATION).entries(
-        declare(
-            "torch._C:DisableTorchFunction",
-            "Reads tensors in guards without running the user's modes.",
-            "()",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch._C:DisableTorchFunction", "Reads tensors in guards without running the user's modes.", "()"
         ),
     ),
     *IfMissing("reading an argument would run user code", Feature.COMPILATION).entries(
-        declare(
-            "torch._C:DisableTorchFunctionSubclass",
-            "Reads tensor subclasses without running their overrides.",
-            "()",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch._C:DisableTorchFunctionSubclass", "Reads tensor subclasses without running their overrides.", "()"
         ),
     ),
     *IfMissing("a pass that traces a function is undone").entries(
-        declare(
+        declare_class(
             "torch._C:_EnableTorchFunction",
             "Lets passes of users, and edited graphs, call torch functions on FX proxies.",
             "()",
-            kind=Kind.CLASS,
         ),
     ),
     *IfMissing("tensor subclasses are not recognized", Feature.COMPILATION).entries(
@@ -69,17 +62,14 @@ ENTRIES = (
         declare("torch._C:_push_on_torch_function_stack", "Puts a torch-function mode back on the stack.", "(a)"),
     ),
     *IfMissing("a default device is taken for a mode of the user", Feature.COMPILATION).entries(
-        declare(
-            "torch.utils._device:DeviceContext",
-            "Recognizes the torch-function mode that sets a default device.",
-            kind=Kind.CLASS,
+        declare_class(
+            "torch.utils._device:DeviceContext", "Recognizes the torch-function mode that sets a default device."
         ),
     ),
     *IfMissing("a change of the default device would be missed", Feature.COMPILATION).entries(
-        declare(
+        declare_module(
             "torch.utils:_device",
             "Module with the default device.",
-            kind=Kind.MODULE,
             members=("CURRENT_DEVICE",),
             alias="device_context_module",
         ),
