@@ -50,7 +50,7 @@ class Options:
     compiled_autograd: bool = False
     """Capture backwards that run inside a compiled function or go through its outputs."""
     recompile_limit: int | None = None
-    """Cache entries per code object; None: ``config.recompile_limit``."""
+    """Compiles of one code object for one module; None: ``config.recompile_limit``."""
     dynamic_sources: tuple[str, ...] = ()
     """Patterns of sources whose sizes or values are symbols."""
     dynamic_ranges: tuple[tuple[str, int | None, int | None], ...] = ()
@@ -74,7 +74,7 @@ class Options:
 class Config:
     """Process-wide configuration; assign to its attributes to change it.
 
-    - ``recompile_limit``: cache entries per code object; later cache misses run as Python.
+    - ``recompile_limit``: compiles of one code object, for one module if it is a method; later misses run as Python.
     - ``inline_depth``: nesting depth of calls inlined into one frame.
     - ``instruction_budget``: bytecode instructions traced for one frame before a graph break.
     - ``automatic_dynamic``: a size that changes between calls becomes a symbol.

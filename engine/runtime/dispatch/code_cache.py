@@ -20,6 +20,7 @@ from engine.ir.compiler_protocol import CacheEntry, Compiler
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.sources.roots import LocalSource
+from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.process_state import make_rlock
 from engine.records.bytecode import Span
 from engine.records.session import FrameRecord, Session
@@ -57,6 +58,8 @@ class CodeCache:
         """Compiles of this frame so far; also the index of the next entry."""
         self.compiles_since_clear = 0
         """Compiles since the last clear; they count towards the recompile limit."""
+        self._compiles_by_module: WeakTable[torch.nn.Module, int] = WeakTable()
+        """Compiles by the module whose method was called, of modules that are alive."""
         self.failure_count = 0
         self.last_cause = ""
         self.version = 0
@@ -101,7 +104,29 @@ class CodeCache:
         for key in [k for k in self._entries_by_passes if k][:-MAX_PASS_SETS]:
             del self._entries_by_passes[key]
         self.compiles_since_clear = len(self.entries)
+        self._compiles_by_module.clear()
         self.version += 1
+
+    def count_compile(self, values: tuple[Any, ...]) -> None:
+        """Count a compile for a call with these arguments towards the recompile limit."""
+        self.compiles_since_clear += 1
+        for module in self._called_modules(values):
+            self._compiles_by_module[module] = self._compiles_by_module.get(module, 0) + 1
+
+    def compiles_towards_limit(self, values: tuple[Any, ...]) -> int:
+        """Return how many compiles count against a call with these arguments.
+
+        Modules of one class share a cache: compiles for other modules that are alive are no recompiles of this one.
+        """
+        called = self._called_modules(values)
+        others = sum(n for m, n in self._compiles_by_module.items() if called and m is not called[0])
+        return self.compiles_since_clear - others
+
+    @staticmethod
+    def _called_modules(values: tuple[Any, ...]) -> tuple[torch.nn.Module, ...]:
+        """Return the module whose method is called, in a tuple that is empty for other functions."""
+        subject = unwrap_compiled(values[0]) if values else None
+        return (subject,) if subject is not None and issubclass(type(subject), torch.nn.Module) else ()
 
     def fall_back_to_python(self, entry: CacheEntry, reason: str) -> None:
         """Run ``entry`` on every cache miss from now on; the record shows ``reason``."""
@@ -115,6 +140,7 @@ class CodeCache:
         self.python_entry = None
         self.python_reason = ""
         self.compiles_since_clear = 0
+        self._compiles_by_module.clear()
         self.failure_count = 0
         self.last_cause = ""
         self._dynamic_dims.clear()

@@ -56,6 +56,9 @@ from engine.torch_private.torch_function import DisableTorchFunction
 
 __all__ = ["DispatcherState", "dispatcher_state_of", "make_dispatcher", "unwrap_compiled"]
 
+MAX_COMPILES = 256
+"""Compiles of one frame for all modules, as torch's ``accumulated_recompile_limit``."""
+
 MAX_FAILURES = 2
 """Internal compile errors on one frame, after which it always runs as Python."""
 
@@ -342,7 +345,7 @@ class DispatcherState:
             cause = nearest_guard_failure(rejections).sentence if rejections else self.cache.first_cause
             if self._stays_eager(scope, cause):
                 return self._python_entry(), rejections
-            if self.cache.compiles_since_clear >= self._recompile_limit:
+            if self._is_at_recompile_limit(values):
                 return self._on_recompile_limit(cause, session), rejections
             self.cache.last_cause = cause
             with compile_callbacks(f"{self.cache.frame.id}/{self.cache.compile_count}"):
@@ -363,6 +366,11 @@ class DispatcherState:
         own = self.compiler.options.recompile_limit
         limit = config.recompile_limit if own is None else own
         return min(limit, changed_setting("accumulated_recompile_limit") or limit)
+
+    def _is_at_recompile_limit(self, values: tuple[Any, ...]) -> bool:
+        limit = self._recompile_limit
+        total_limit = changed_setting("accumulated_recompile_limit") or max(limit, MAX_COMPILES)
+        return self.cache.compiles_towards_limit(values) >= limit or self.cache.compiles_since_clear >= total_limit
 
     def _guard_failures(self, scope: FrameScope, *, all_of_them: bool) -> tuple[GuardFailure, ...]:
         entries = self.entries if all_of_them else self.entries[:1]
@@ -415,7 +423,7 @@ class DispatcherState:
             return self._on_compile_failure(error, session)
         finally:
             _compiling.is_compiling = False
-        cache.compiles_since_clear += 1
+        cache.count_compile(values)
         if entry.check(self.function.__closure__ or (), *values):
             cache.insert(entry)
             self._sync()

@@ -7,7 +7,7 @@ import gc
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -25,6 +25,7 @@ from engine.records.trace import BreakRecord
 from engine.runtime.dispatch import inspect_cache
 from engine.runtime.dispatch.dispatcher import make_dispatcher
 from tests.engine.runtime.fake_compiler import FakeCompiler, InterceptingCompiler
+from tests.torch_internals import dynamo_config
 
 
 def plain(a: Any, b: Any) -> Any:
@@ -229,6 +230,39 @@ def test_the_recompile_limit_leaves_the_function_to_python(monkeypatch: pytest.M
     reason = session.skipped[0].reason
     assert reason.startswith("compiled 2 times, which is the recompile limit;")
     assert not reason.endswith(".")
+
+
+def test_the_recompile_limit_counts_compiles_for_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other modules of the class that are alive do not use up a module's limit; freed ones do."""
+    monkeypatch.setattr(config, "recompile_limit", 2)
+
+    def forward(a: torch.nn.Module, b: Any) -> Any:
+        return b
+
+    def compile_count(modules: Iterable[torch.nn.Module]) -> int:
+        compiler, count = FakeCompiler(), 0
+        compiled = make_dispatcher(forward, compiler)  # type: ignore[arg-type]
+        for n, module in enumerate(modules):
+            assert compiled(module, str(n)) == str(n)
+            count += len(compiler.requests)
+            compiler.requests.clear()  # a request holds the module
+        return count
+
+    one = torch.nn.ReLU()
+    assert compile_count([torch.nn.ReLU() for _ in range(6)]) == 6
+    assert compile_count([one] * 6) == 2
+    assert compile_count(torch.nn.ReLU() for _ in range(6)) < 6
+
+
+def test_compiles_for_all_modules_together_have_a_limit() -> None:
+    """Modules that are alive use up the limit of the frame."""
+    compiler = FakeCompiler()
+    compiled = make_dispatcher(plain, compiler)
+    modules = [torch.nn.ReLU() for _ in range(6)]
+    with dynamo_config.patch(accumulated_recompile_limit=3):
+        results = [compiled(m, str(n)) for n, m in enumerate(modules)]
+    assert results == [(m, str(n)) for n, m in enumerate(modules)]
+    assert len(compiler.requests) == 3
 
 
 def test_the_recompile_limit_under_fullgraph_raises(monkeypatch: pytest.MonkeyPatch) -> None:
