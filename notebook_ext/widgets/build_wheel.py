@@ -1,6 +1,6 @@
 """Pack the front end, and each catalog of reasons, into one file of the wheel.
 
-Comments are left out of the wheel's modules, whose lines keep their numbers: 23 kB of 2 MB.
+Comments are left out of the wheel's modules, and one space indents them: 48 kB of 2 MB. Lines keep their numbers.
 
 Setuptools loads this file by its path, so it imports nothing of the package.
 """
@@ -25,20 +25,32 @@ ONLY_IN_A_CLONE = (
 )
 """Files that only a clone needs, to write pages and wheels: not in the wheel."""
 
+INDENT = 4
+"""Spaces per level in the sources."""
+
 
 def _has_only_docstring(file: pathlib.Path) -> bool:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     return all(isinstance(statement, ast.Expr) for statement in body)
 
 
-def _remove_comments(file: pathlib.Path) -> None:
-    """Write a module again without its comments; each line stays where it is."""
+def _shorten_module(file: pathlib.Path) -> None:
+    """Remove a module's comments and indent it by one space; each line stays where it is."""
     lines = file.read_text(encoding="utf-8").split("\n")
     with file.open("rb") as opened:
-        comments = [t for t in tokenize.tokenize(opened.readline) if t.type == tokenize.COMMENT]
-    for comment in comments:
-        row, column = comment.start
-        lines[row - 1] = lines[row - 1][:column].rstrip()
+        tokens = list(tokenize.tokenize(opened.readline))
+    in_text: set[int] = set()
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+        elif token.type not in (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT):
+            in_text.update(range(token.start[0], token.end[0]))  # lines that start inside a string
+    for number, line in enumerate(lines):
+        code = line.lstrip(" ")
+        indent = len(line) - len(code)
+        if number not in in_text and indent % INDENT == 0:
+            lines[number] = " " * (indent // INDENT) + code
     file.write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -66,5 +78,5 @@ class BuildWithPackedSources(build_py):
                 file.unlink()  # a folder of a package is a package without it; 20 kB of a wheel in all
         for package in ("engine", "notebook_ext"):
             for file in (build / package).rglob("*.py"):
-                _remove_comments(file)
+                _shorten_module(file)
         shutil.rmtree(build / "notebook_ext" / "labextension")  # the wheel has it where JupyterLab looks
