@@ -200,9 +200,12 @@ export class Frame {
     else if (message.type === "code") this.take(message.view, message.text);
   }
 
-  /** Parts of the first look arrive as state, because a message is lost while no view listens. */
+  /** Home and the linked view arrive as state, because a message is lost while no view listens. */
   takeParts() {
-    for (const [key, part] of Object.entries(this.model.get("parts"))) this.parts.set(key, part);
+    for (const [key, part] of Object.entries(this.model.get("parts"))) {
+      this.parts.set(key, part);
+      this.asked.delete(key);
+    }
     this.view.draw();
   }
 

@@ -92,11 +92,18 @@ def start_entry(session: Session) -> str:
     return ordered[0].id if ordered else ""
 
 
-def initial_parts(session: Session) -> dict[str, Any]:
-    """Return the parts of the initial views: home, and the linked view of the first entry."""
+def initial_parts(session: Session, view: str) -> dict[str, Any]:
+    """Return the parts to send with the overview: home, and the linked view if it opens.
+
+    The linked view is by far the largest part: other views are painted before it arrives.
+    """
+    return {"home": home(session)} | (linked_part(session) if view.partition("|")[0] == "linked" else {})
+
+
+def linked_part(session: Session) -> dict[str, Any]:
+    """Return the linked view of the first entry by its key; empty without entries."""
     entry = start_entry(session)
-    first = {f"linked|{entry}|": linked(session, entry)} if entry else {}
-    return {"home": home(session)} | first
+    return {f"linked|{entry}|": linked(session, entry)} if entry else {}
 
 
 def part(session: Session, key: str, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> Any:

@@ -16,7 +16,14 @@ import traitlets
 from engine.interrupts.weak_tables import WeakTable
 from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.explorer_parts import DEFAULT_NAME, OtherSessions, initial_parts, overview, part
+from notebook_ext.views.explorer_parts import (
+    DEFAULT_NAME,
+    OtherSessions,
+    initial_parts,
+    linked_part,
+    overview,
+    part,
+)
 from notebook_ext.views.format_text import pluralize
 from notebook_ext.views.guards import hypothetical_case, what_if
 from notebook_ext.views.home import Replay, replay_edit
@@ -53,7 +60,7 @@ class Explorer(anywidget.AnyWidget):
     """Widget that shows one session and updates while its kernels are still compiling.
 
     ``view`` is the initial view, in the form of the summary's links: ``guards|0/1``,
-    ``linked|0/0|line=12``; the linked view if empty. ``others`` are sessions by name for comparison; this
+    ``linked|0/0|line=12``; home if empty. ``others`` are sessions by name for comparison; this
     session is called ``name`` there. The call explanation is of a call that is not executed: the guards view
     shows which guards it would pass. ``on_verify`` is called without arguments when the user requests a
     check. It may take long; the session's changes are shown as they happen. ``on_replay`` runs the cell and
@@ -92,7 +99,7 @@ class Explorer(anywidget.AnyWidget):
         super().__init__(
             overview=shown,
             summary_id=summary_id,
-            parts=initial_parts(session),
+            parts=initial_parts(session, view),
             view=view,
             pane_layout=dict(_last_pane_layout),
         )
@@ -113,8 +120,12 @@ class Explorer(anywidget.AnyWidget):
         self._seen: dict[str, CompilationRecord] = seen
         self.on_msg(_receive)
         self._stop = session.on_change(_weak_listener(self))
-        # Other threads may have added kernels before the listener was registered.
-        if self._changed_ids(session.compilations) or overview(session, others, name, can_edit=True) != shown:
+        # The linked view follows the first paint; other threads may have added kernels before the listener was registered.
+        if (
+            not self._has_linked_part()
+            or self._changed_ids(session.compilations)
+            or overview(session, others, name, can_edit=True) != shown
+        ):
             self.schedule_refresh()
 
     def __repr__(self) -> str:
@@ -180,8 +191,15 @@ class Explorer(anywidget.AnyWidget):
                     or key.split("|")[1] in changed
                 ):
                     self._send_part(key, only_changed=True)
+            if not self._has_linked_part():
+                new = linked_part(self.session)
+                self._sent |= {key: _fingerprint(value) for key, value in new.items()}
+                self.parts = {**self.parts, **new}
             self.overview = overview(self.session, self._others, self._name, can_edit=True)
             self._cost = time.perf_counter() - start
+
+    def _has_linked_part(self) -> bool:
+        return any(key.startswith("linked|") for key in self.parts)
 
     def _changed_ids(self, compilations: tuple[CompilationRecord, ...]) -> set[str]:
         """Return the ids of the compilations that changed since they were last shown."""

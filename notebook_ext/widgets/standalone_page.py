@@ -61,7 +61,7 @@ def write_page(
     stream.write(head_html(title).encode(errors="replace"))
     note = escape(privacy_note(session, "This page"))
     stream.write(f'<p class="private">{note}</p>\n'.encode(errors="replace"))
-    model = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
+    model = {"overview": overview(session, others, name), "parts": initial_parts(session, view), "view": view}
     data = script_safe_json(model)
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
     offsets: dict[str, int] = {}

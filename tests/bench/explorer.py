@@ -10,13 +10,14 @@ import pathlib
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from engine.records.graph import GraphRecord
 from engine.records.session import Session
-from notebook_ext.views.explorer_parts import initial_parts, overview
+from notebook_ext.views.explorer_parts import initial_parts, linked_part, overview
 from tests.browser.standalone_pages import START, page_text
 from tests.browser.test_graph import blocks, with_graph
 from tests.notebook_ext.sample_sessions import large_session
@@ -57,8 +58,26 @@ def measure() -> list[tuple[str, float, float, str]]:
             ("a selection in 10,000 lines lights up all panes", lit, 50.0, "ms"),
             ("a step of the tracer in 10,000 instructions", stepped, 30.0, "ms"),
         ]
-    first = sum(len(json.dumps(p)) for p in (overview(gpt_block()), initial_parts(gpt_block())))
-    return [*found, ("first payload of a GPT-2 block", first / 1e3, 1000.0, "kB")]
+    block = gpt_block()
+    first = sum(len(json.dumps(p)) for p in (overview(block), initial_parts(block, "home")))
+    return [
+        *found,
+        ("first payload of a GPT-2 block", first / 1e3, 1000.0, "kB"),
+        ("  CPU time to make and send it", _widget_seconds("home") * 1e3, 300.0, "ms"),
+        ("payload of its linked view", len(json.dumps(linked_part(block))) / 1e3, 1000.0, "kB"),
+        ("  CPU time to make and send it, with home", _widget_seconds("linked") * 1e3, 300.0, "ms"),
+    ]
+
+
+def _widget_seconds(view: str) -> float:
+    from notebook_ext.widgets.explorer import Explorer
+
+    figures = []
+    for _ in range(ROUNDS):
+        start = time.thread_time()
+        Explorer(gpt_block(), view=view).close()
+        figures.append(time.thread_time() - start)
+    return min(figures)
 
 
 _block: list[Session] = []

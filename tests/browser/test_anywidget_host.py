@@ -52,7 +52,7 @@ window.show = async (id) => {{
 def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
     """A page with a model that answers as the kernel does, and no Jupyter."""
     session = verified_session()
-    start = {"overview": overview(session), "parts": initial_parts(session), "view": ""}
+    start = {"overview": overview(session), "parts": initial_parts(session, ""), "view": ""}
     keys = [
         "index",
         "kernels",

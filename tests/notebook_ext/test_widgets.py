@@ -165,10 +165,33 @@ def test_no_code_makes_html_from_text() -> None:
 
 
 def test_the_first_look_needs_no_message() -> None:
-    """Overview and the linked view of the first entry are there from the start."""
+    """Overview and the view that opens are there from the start."""
     widget = Recorded(head_session())
     assert widget.overview["start"] == "0/0"
-    assert set(widget.parts) == {"home", "linked|0/0|"}
+    assert set(widget.parts) == {"home"}
+    assert set(Recorded(head_session(), view="linked|0/0|line=2").parts) == {"home", "linked|0/0|"}
+
+
+def test_the_linked_view_follows_home_as_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes once, from another thread, so that it also arrives while the kernel is busy."""
+    monkeypatch.setattr(explorer, "DEBOUNCE_SECONDS", 0.01)
+    widget = Recorded(head_session())
+    sent: list[Any] = []
+    widget.observe(sent.append, "parts")
+    until(lambda: "linked|0/0|" in widget.parts)
+    assert widget.parts["linked|0/0|"] == Recorded(head_session(), view="linked").parts["linked|0/0|"]
+    assert (len(sent), widget.out) == (1, [])
+
+
+def test_the_linked_view_comes_with_the_first_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A widget of an empty session gets it when there is something to show."""
+    monkeypatch.setattr(explorer, "DEBOUNCE_SECONDS", 0.01)
+    session = engine.Session()
+    widget = Recorded(session)
+    until(lambda: widget._timer is None)
+    assert set(widget.parts) == {"home"}
+    session.put_compilation(head_compilation(0, "64", "first call"))
+    until(lambda: "linked|0/0|" in widget.parts)
 
 
 def test_a_part_is_sent_when_asked_for() -> None:
@@ -209,13 +232,13 @@ def test_kernels_that_arrive_while_the_widget_is_made_are_shown(monkeypatch: pyt
     session.put_compilation(head_compilation(0, "64", "first call", compiled=False))
     made = explorer.initial_parts
 
-    def arrive(shown: Any) -> dict[str, Any]:
-        parts = made(shown)
+    def arrive(shown: Any, view: str) -> dict[str, Any]:
+        parts = made(shown, view)
         session.put_compilation(head_compilation(0, "64", "first call"))
         return parts
 
     monkeypatch.setattr(explorer, "initial_parts", arrive)
-    widget = Recorded(session)
+    widget = Recorded(session, view="linked")
     assert "ptx" not in widget.parts["linked|0/0|"]["texts"] or not widget.parts["linked|0/0|"]["texts"]["ptx"]
     until(lambda: widget.parts["linked|0/0|"]["texts"].get("ptx"))
 
