@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.trace.annotations import Tracer, UserFunctionVariable
 from engine.trace.inline import inline_call
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module, unwrap_disabled_optimizer_function
 
-_FIRST_OPTIMIZERS: weakref.WeakKeyDictionary[CodeType, weakref.ref[torch.optim.Optimizer]] = weakref.WeakKeyDictionary()
+_FIRST_OPTIMIZERS: WeakTable[CodeType, weakref.ref[torch.optim.Optimizer]] = WeakTable()
 """The optimizer whose state was created for the first cache entry of a code."""
 
 
