@@ -24,6 +24,7 @@ from engine.kernels.print_kernel import print_kernel
 from engine.lowering.choose_blocks import FindTuning
 from engine.lowering.cpu.single_operators import estimate_kernel_gain, nodes_as_fast_in_aten
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
+from engine.lowering.missing_kernels import nodes_without_kernel
 from engine.lowering.passes.decompose import KnownDecompositions
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
@@ -81,7 +82,8 @@ class CpuLowering:
     def __init__(self, graph: AotGraph, options: Options, find_tuning: FindTuning | None) -> None:
         self._graph, self._find_tuning = graph, find_tuning
         self._fused_random = bool(options.extra.get("fused_random", False))
-        self._aten_nodes: dict[str, str] = {}
+        self._without_kernel = nodes_without_kernel(graph)
+        self._aten_nodes = dict(self._without_kernel)
         """Why ATen runs a node, by node."""
         self._parts: KnownDecompositions = {}
         self._rewritten: dict[frozenset[str], RewrittenGraph] = {}
@@ -126,7 +128,9 @@ class CpuLowering:
     def _rewrite(self) -> RewrittenGraph:
         """Run the graph passes; an operator that ATen runs is not decomposed."""
         decomposed = {node.name for node, parts in self._parts.items() if parts is not None}
-        decomposed_nodes = frozenset(node for node in self._aten_nodes if node.rpartition(":")[2] in decomposed)
+        decomposed_nodes = frozenset(
+            node for node in self._aten_nodes if node in self._without_kernel or node.rpartition(":")[2] in decomposed
+        )
         if decomposed_nodes not in self._rewritten:
             self._rewritten[decomposed_nodes] = run_passes(
                 self._graph,

@@ -24,6 +24,7 @@ from engine.kernels.triton.block_configs import candidate_blockings
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.choose_blocks import FindTuning
 from engine.lowering.driver import lower
+from engine.lowering.missing_kernels import nodes_without_kernel
 from engine.lowering.program_cache import load_or_lower
 from engine.options import Options, config, user_cache_dir
 from engine.records.session import Session
@@ -54,6 +55,7 @@ def lower_to_program(
     stored; the program is then not read from disk.
     """
     fused_random = bool(options.extra.get("fused_random", False))
+    forced_fallbacks = {**nodes_without_kernel(graph), **forced_fallbacks}
     target, chooser = target_of(options), _template_chooser(options, session, on_gpu=on_gpu)
     is_tuned = on_gpu and options.templates == TEMPLATES_MEASURED
     make = functools.partial(
