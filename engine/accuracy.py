@@ -24,7 +24,7 @@ Run = Callable[..., Any]
 class NodeAccuracy:
     """One operator's result in both runs.
 
-    ``stage`` is "forward", or "backward" for its gradient.
+    ``stage`` is "forward", or "backward" for its gradient, which the backward of ``gradient_from`` computed.
     ``max_error``: largest absolute difference. Hashes are of the bytes of the values.
     """
 
@@ -36,6 +36,8 @@ class NodeAccuracy:
     max_error: float
     eager_hash: str
     compiled_hash: str
+    gradient_from: tuple[str, ...] = ()
+    """In the backward, the operators that use the result, with their lines: their backward computes the gradient."""
 
     @property
     def place(self) -> str:
@@ -71,7 +73,9 @@ class AccuracyReport:
             return f"All {len(self.nodes):,} compared results are within tolerance.{notes}"
         subject = "gradient of the result" if mismatch.stage == "backward" else "result"
         location = f" ({mismatch.place})" if mismatch.place else ""
-        return f"The {subject} of {mismatch.text}{location} leaves tolerance: largest difference {mismatch.max_error:.3g}.{notes}"
+        users = " or ".join(mismatch.gradient_from)
+        cause = f"\n  The backward of {users} computed it." if users else ""
+        return f"The {subject} of {mismatch.text}{location} leaves tolerance: largest difference {mismatch.max_error:.3g}.{cause}{notes}"
 
 
 class AccuracyBisector:
@@ -120,9 +124,11 @@ class AccuracyBisector:
             is_close = False
         span = provenance_of(node).span
         error = _max_error(eager, compiled)
-        name = getattr(node.target, "__name__", str(node.target))
-        text = f"{node.name} = {name}({', '.join(map(str, node.args))})"
-        return NodeAccuracy(stage, node.name, text, span, is_close, error, _hash(eager), _hash(compiled))
+        users = [n for n in node.users if n.op != "output"] if stage == "backward" else []
+        gradient_from = tuple(map(_text_with_line, users))
+        return NodeAccuracy(
+            stage, node.name, _text(node), span, is_close, error, _hash(eager), _hash(compiled), gradient_from
+        )
 
 
 class TappedGraph:
@@ -189,6 +195,16 @@ class TappedGraph:
         """Yield node and stage of each compared tensor."""
         yield from ((n, "forward") for n in self.values[:values])
         yield from ((n, "backward") for n in list(reversed(self.taps))[:gradients])
+
+
+def _text(node: torch.fx.Node) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    return f"{node.name} = {name}({', '.join(map(str, node.args))})"
+
+
+def _text_with_line(node: torch.fx.Node) -> str:
+    span = provenance_of(node).span
+    return f"{_text(node)} ({span.file}:{span.line})" if span else _text(node)
 
 
 def _joined(lists: tuple[list[Any], list[Any]]) -> list[Any]:

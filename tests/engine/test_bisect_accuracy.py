@@ -69,10 +69,15 @@ def test_a_wrong_operator_is_found_with_its_line() -> None:
 
 
 def test_a_wrong_gradient_is_found_in_the_backward() -> None:
-    """If all results are right, the first wrong gradient is that of the sine's operand."""
+    """The first wrong gradient is that of the sine's operand; the report names the sine and its line."""
     report = engine.bisect_accuracy(model, *inputs(), backend=replacing_sine(wrong_sine))
     assert report.first is not None
     assert (report.first.stage, report.first.name) == ("backward", "matmul")
+    (cause,) = report.first.gradient_from
+    line = model.__code__.co_firstlineno + 3
+    assert cause.startswith("sin = sin(matmul)")
+    assert cause.endswith(f"test_bisect_accuracy.py:{line})")
+    assert f"The backward of {cause} computed it." in str(report)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
