@@ -18,6 +18,10 @@ ALWAYS_ON = {"shape_padding": True}
 """Options of Inductor, with the value that the engine's lowering always uses."""
 
 
+class _ModeWithOptions(errors.BadArgument, RuntimeError):
+    """``BadArgument`` that is also an instance of the class that ``torch.compile`` raises."""
+
+
 def options_of_torch(
     options: Mapping[str, Any] | None, backend: str | Callable[..., Any] | None = None, **arguments: Any
 ) -> dict[str, Any]:
@@ -25,7 +29,12 @@ def options_of_torch(
 
     Options of Inductor that mean the same as a mode become it, backend "inductor" takes them all, and others
     have no effect, with a warning. Unknown options are returned as they are.
+
+    Raises:
+        errors.BadArgument: there are a mode and options.
     """
+    if options is not None and arguments.get("mode") is not None:
+        raise _ModeWithOptions('Pass mode= or options=, not both: options={"mode": ..., ...} takes the mode too.')
     named = {**(options or {}), **{name: value for name, value in arguments.items() if value is not None}}
     if backend == "inductor":
         theirs = _inductor_options({name: value for name, value in named.items() if name not in OPTION_NAMES})

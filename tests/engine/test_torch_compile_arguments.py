@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -31,6 +32,14 @@ def test_mode_and_disable() -> None:
     torch.testing.assert_close(engine.compile(scaled, mode="reduce-overhead")(torch.ones(3)), scaled(torch.ones(3)))
     with pytest.raises(BadArgument, match="fastest"):
         engine.compile(scaled, mode="fastest")
+
+
+@pytest.mark.parametrize("compile", [engine.compile, torch.compile])
+@pytest.mark.parametrize("options", [{}, {"max_autotune": True}])
+def test_a_mode_with_options_raises(compile: Callable[..., object], options: dict[str, object]) -> None:
+    """``mode=`` and ``options=`` exclude each other, as for ``torch.compile``; options hold a mode."""
+    with pytest.raises(RuntimeError, match="both"):
+        compile(scaled, mode="max-autotune", options=options)
 
 
 @pytest.mark.parametrize(
