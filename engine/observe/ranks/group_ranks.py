@@ -9,6 +9,7 @@ from engine.observe.ranks.rank_contents import RankContents
 from engine.records.ranks.groups import (
     AFTER_CACHES,
     ASPECTS,
+    HARMLESS,
     AspectGroups,
     RankArrivals,
     RankDivergence,
@@ -82,7 +83,11 @@ def _is_prefix(mine: RankContents, theirs: RankContents) -> bool:
 
 
 def _first_difference(mine: RankContents, theirs: RankContents) -> tuple[str, str]:
-    """Return the first compile id at which two ranks differ, and the aspect."""
+    """Return the first compile id at which two ranks differ, and the aspect.
+
+    A difference after which both can still run the same collectives is returned only if no other one follows.
+    """
+    harmless = ("", "order of events")
     for own, other in zip_longest(mine.compilations, theirs.compilations):
         if own != other:
             is_extra = other is None or (own is not None and own not in theirs.compilations)
@@ -91,11 +96,11 @@ def _first_difference(mine: RankContents, theirs: RankContents) -> tuple[str, st
         differing = [a for a, (first, second) in zip(ASPECTS, pairs, strict=True) if first != second]
         if "graph breaks" in differing and _all_collectives(mine) == _all_collectives(theirs):
             return own, "graph breaks"  # collectives are in other graphs, in the same order
-        if differing:
+        if differing and differing[0] not in HARMLESS:
             return own, differing[0]
-        if mine.compilations[own] != theirs.compilations[own]:
-            return own, "order of events"
-    return "", "order of events"
+        if mine.compilations[own] != theirs.compilations[own] and not harmless[0]:
+            harmless = own, differing[0] if differing else "order of events"
+    return harmless
 
 
 def _all_collectives(rank: RankContents) -> list[str]:

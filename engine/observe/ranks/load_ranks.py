@@ -39,6 +39,9 @@ class LoadedRanks:
         """Session of the largest group of ranks that compiled the same."""
         return next(iter(self.sessions.values()))
 
+    def __repr__(self) -> str:
+        return str(self.groups)
+
 
 def holds_ranks(folder: Path) -> bool:
     """Return True if a folder has recordings of at least two ranks."""

@@ -17,6 +17,8 @@ Of several that differ in one compilation, the first one names the divergence.
 """
 AFTER_CACHES = ("collective schedule", "kernels")
 """Aspects that a compiler logs only where its caches miss."""
+HARMLESS = ("guards", "cache outcomes", *AFTER_CACHES)
+"""Aspects that may differ, such as a guard on the rank's own number, while all ranks run the same graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,14 @@ class RankGroups(Record):
     problems: tuple[str, ...] = ()
     """Sentences about logs that are cut, of another torch version, or of another run."""
 
+    def __str__(self) -> str:
+        names = [f"  {format_ranks(g.ranks)}: read from {g.file}" for g in self.groups]
+        missing = [f"No recording of {format_ranks(self.missing)}."] if self.missing else []
+        differences = [line for d in self.divergences for line in _divergence_lines(d)]
+        equal = "all compiled the same" if len(self.groups) == 1 else f"{len(self.groups):,} groups of equals"
+        title = f"{len(self.ranks):,} {'rank' if len(self.ranks) == 1 else 'ranks'}, {equal}"
+        return "\n".join([title, *names, *differences, *missing, *(f"{p}." for p in self.problems)])
+
 
 def format_ranks(ranks: tuple[int, ...]) -> str:
     """Return rank numbers as text, with ranges: ``ranks 0-3, 7``."""
@@ -103,3 +113,12 @@ def divergence_title(divergence: RankDivergence) -> str:
     verb = "differs" if len(divergence.ranks) == 1 else "differ"
     others = format_ranks(divergence.others) if len(divergence.others) == 1 else f"{len(divergence.others):,} others"
     return f"{who[:1].upper()}{who[1:]} {verb} from {others} from compile id {divergence.compilation} on: {divergence.aspect}"
+
+
+def _divergence_lines(divergence: RankDivergence) -> list[str]:
+    """Return a divergence with its line of code, and what both sides have there."""
+    span = divergence.span
+    line = f" ({span.file}:{span.line})" if span else ""
+    both = divergence.here or divergence.there
+    values = [f"  {divergence.here or 'nothing'} instead of {divergence.there or 'nothing'}"] if both else []
+    return [f"{divergence_title(divergence)}{line}", *values]

@@ -14,8 +14,10 @@ import pytest
 
 import engine
 from engine.observe.ranks import load_ranks as load_ranks_module
+from engine.observe.ranks.group_ranks import group_ranks
 from engine.observe.ranks.load_ranks import LoadedRanks
 from engine.observe.ranks.parsed_line_cache import ParsedLineCache
+from engine.observe.ranks.rank_contents import RankContents
 from engine.records.findings import find_problems
 from notebook_ext.__main__ import main
 from notebook_ext.views.explorer_parts import part
@@ -257,6 +259,23 @@ def test_folder_without_ranks(tmp_path: Path) -> None:
         engine.load_ranks(tmp_path)
     with pytest.raises(engine.NotATrace, match="does not exist"):
         engine.load_ranks(tmp_path / "missing")
+
+
+def test_a_guard_on_the_rank_hides_no_extra_collective(capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank with one collective more is named for it, although its first guards differ as well."""
+    contents = [RankContents(rank, Path(f"rank_{rank}.log")) for rank in range(4)]
+    for one in contents:
+        calls = "all_reduce, all_gather" if one.rank == 2 else "all_reduce"
+        one.add("0/0", "collective order", "all_reduce")
+        one.add("0/0", "guards", f"rank == {one.rank}")
+        one.add("0/1", "collective order", calls)
+    groups = group_ranks(contents)
+    named = {d.ranks: (d.compilation, d.aspect) for d in groups.divergences}
+    assert named == {(1,): ("0/0", "guards"), (2,): ("0/1", "collective order"), (3,): ("0/0", "guards")}
+    print(LoadedRanks(groups, {}))
+    text = capsys.readouterr().out
+    assert text.startswith("4 ranks, 4 groups of equals\n  rank 0: read from rank_0.log\n")
+    assert "Rank 2 differs from rank 0 from compile id 0/1 on: collective order\n" in text
 
 
 def test_a_line_is_known_whatever_the_rank() -> None:
