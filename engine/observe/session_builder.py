@@ -480,7 +480,11 @@ class SessionBuilder:
             stage = "trace" if is_traced else "aot"
             failure = StageFailure(stage, f"{kind}: {first}", "the frame runs as Python", reason)
             self._update(event, failures=(*record.failures, failure))
-        self.session.add_skipped(SkippedRecord(self._frames.display_name(event.frame), first))
+        hint, failures = "", self._guard_failures.get(event.compilation)
+        if "recompile limit" in first and failures:
+            first = f"{first.rstrip('.')}. The last reason was: {failures[0].sentence.rstrip('.')}"
+            hint = "Remove this cause, or raise torch._dynamo.config.recompile_limit"
+        self.session.add_skipped(SkippedRecord(self._frames.display_name(event.frame), first, hint))
         if is_traced:
             self._add_call(event.compilation, "python")
 

@@ -148,6 +148,8 @@ def _skipped(session: Session) -> Iterator[Finding]:
         calls = sum(c.outcome == "python" and c.frame in frames for c in session.calls)
         span = next((Span(f.file, f.first_line) for f in frames.values()), None)
         gain = f"{_count_text(calls, 'call')} would run compiled" if calls else ""
+        if calls and severity == "error" and session.compiler == "torch":  # it records the first such call only
+            gain = "this call and all later calls without a cache hit would run compiled"
         verb = "run" if " and " in record.name else "runs"
         yield Finding(
             "not-compiled", severity, f"{record.name} {verb} as Python", _one_line(record.reason),
@@ -228,9 +230,11 @@ def _recompiles(session: Session) -> Iterator[Finding]:
     names = {f.id: f for f in session.frames}
     compilations_by_failure: dict[tuple[str, str, str], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
     seen: set[str] = set()
+    beyond_limit = {"; ".join(f.sentence for f in c.guard_failures) for c in session.calls if c.outcome == "python"}
     for compilation in session.compilations:
         failure = causing_guard_failure(session, compilation.id)
-        if compilation.frame in seen or failure is not None:
+        is_limit = failure is None and compilation.cause in beyond_limit
+        if (compilation.frame in seen or failure is not None) and not is_limit:
             key = (failure.source, failure.kind) if failure else (compilation.cause, "")
             compilations_by_failure.setdefault((compilation.frame, *key), []).append((compilation, failure))
         seen.add(compilation.frame)

@@ -13,6 +13,7 @@ import torch
 
 from engine.observe import session_builder
 from engine.observe.observe_torch import observe_torch
+from engine.records.findings import find_problems
 from engine.records.session import Session
 from engine.torch_private.inductor import inductor_config
 from engine.torch_private.torch_compile import set_guard_complete_hook, torch_logging
@@ -246,7 +247,10 @@ def test_times_are_told() -> None:
 
 
 def test_recompile_limit_is_told() -> None:
-    """A function skipped at the recompile limit is listed as not compiled, with torch's words."""
+    """A function skipped at the recompile limit is listed as not compiled, with torch's words.
+
+    The call beyond the limit is one finding, with the last reason and a fix: no recompile.
+    """
 
     def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * n
@@ -257,6 +261,12 @@ def test_recompile_limit_is_told() -> None:
     assert "recompile limit" in session.skipped[0].reason
     assert session.skipped[0].name == "scaled"
     assert not any(c.failures for c in session.compilations)
+    limit, recompiled = find_problems(session)
+    assert limit.kind == "not-compiled"
+    assert "limit exceeded. The last reason was: n has changed; the compiled code expects 3" in limit.cause
+    assert "torch._dynamo.config.recompile_limit" in limit.fixes[0].text
+    assert limit.gain == "this call and all later calls without a cache hit would run compiled"
+    assert (recompiled.kind, recompiled.count) == ("recompiles", 1)
 
 
 def test_frame_left_to_python_is_told() -> None:
