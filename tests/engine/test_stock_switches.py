@@ -245,6 +245,12 @@ class RunsAsPython(torch.nn.Module):
 disabled_module = torch.compiler.disable(RunsAsPython())
 
 
+def test_a_disabled_module_is_named() -> None:
+    """The break at a disabled module says what disabled it, not how torch wraps modules."""
+    (found,) = engine.explain(lambda x: disabled_module(x * 2) * 2, torch.ones(3)).breaks
+    assert "a RunsAsPython is called, which torch.compiler.disable wrapped" in str(found)
+
+
 def counted() -> bool:
     """Torch's counters count frames, graphs, operators and breaks as for ``torch.compile``."""
 

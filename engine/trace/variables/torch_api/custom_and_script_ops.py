@@ -18,8 +18,10 @@ from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.operators import CustomOpDef, VariableFunctions
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, UserErrors, Variable, realize
 from engine.trace.variables.builder import guarded_builder, register_builder, register_builder_if
+from engine.trace.variables.callable_registry import register_marked_function_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
 
@@ -68,6 +70,23 @@ def _compiled_module(tx: Tracer, real: Any, source: Source) -> Variable:
     """Unwrap a module under ``torch.compile``."""
     tx.guard_type(real, source, "the module inside it was used")
     return tx.wrap(real._orig_mod, AttrSource(source, "_orig_mod"))
+
+
+def _is_call_of_torch_wrapper(function: Any) -> bool:
+    names = (function.__module__, function.__qualname__)
+    return names == ("torch._dynamo.eval_frame", "OptimizedModule.__call__")
+
+
+@register_marked_function_rule(_is_call_of_torch_wrapper)
+def _call_disabled_module(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:
+    """Break the graph at a module under ``torch.compiler.disable``; one under ``torch.compile`` is unwrapped.
+
+    Raises:
+        Unsupported: always.
+    """
+    module = realize(tx, args[0]).as_module() if args else None
+    inside = type(vars(module.real_object)["_modules"].get("_orig_mod")).__name__ if module else "module"
+    raise Unsupported("disabled", f"a {inside} is called, which torch.compiler.disable wrapped")
 
 
 class FunctionNamespaceVariable(RealObjectVariable):
