@@ -37,7 +37,7 @@ class NodeAccuracy:
     eager_hash: str
     compiled_hash: str
     gradient_from: tuple[str, ...] = ()
-    """In the backward, the operators that use the result, with their lines: their backward computes the gradient."""
+    """Operators whose backward computes the gradient, with their lines: they use the result."""
 
     @property
     def place(self) -> str:

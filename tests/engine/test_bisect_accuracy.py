@@ -69,7 +69,7 @@ def test_a_wrong_operator_is_found_with_its_line() -> None:
 
 
 def test_a_wrong_gradient_is_found_in_the_backward() -> None:
-    """The first wrong gradient is that of the sine's operand; the report names the sine and its line."""
+    """The first wrong gradient is that of the sine's operand; the sine is named as its cause."""
     report = engine.bisect_accuracy(model, *inputs(), backend=replacing_sine(wrong_sine))
     assert report.first is not None
     assert (report.first.stage, report.first.name) == ("backward", "matmul")

@@ -37,7 +37,7 @@ def test_mode_and_disable() -> None:
 @pytest.mark.parametrize("compile", [engine.compile, torch.compile])
 @pytest.mark.parametrize("options", [{}, {"max_autotune": True}])
 def test_a_mode_with_options_raises(compile: Callable[..., object], options: dict[str, object]) -> None:
-    """``mode=`` and ``options=`` exclude each other, as for ``torch.compile``; options hold a mode."""
+    """``mode=`` and ``options=`` exclude each other, as for ``torch.compile``."""
     with pytest.raises(RuntimeError, match="both"):
         compile(scaled, mode="max-autotune", options=options)
 

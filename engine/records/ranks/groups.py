@@ -18,7 +18,10 @@ Of several that differ in one compilation, the first one names the divergence.
 AFTER_CACHES = ("collective schedule", "kernels")
 """Aspects that a compiler logs only where its caches miss."""
 HARMLESS = ("guards", "cache outcomes", *AFTER_CACHES)
-"""Aspects that may differ, such as a guard on the rank's own number, while all ranks run the same graphs."""
+"""Aspects that may differ while all ranks run the same graphs.
+
+For example, a guard on the rank's own number.
+"""
 
 
 @dataclass(frozen=True, slots=True)

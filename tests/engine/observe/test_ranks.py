@@ -262,7 +262,7 @@ def test_folder_without_ranks(tmp_path: Path) -> None:
 
 
 def test_a_guard_on_the_rank_hides_no_extra_collective(capsys: pytest.CaptureFixture[str]) -> None:
-    """A rank with one collective more is named for it, although its first guards differ as well."""
+    """A rank with one collective more is named for it, although its guards differ too."""
     contents = [RankContents(rank, Path(f"rank_{rank}.log")) for rank in range(4)]
     for one in contents:
         calls = "all_reduce, all_gather" if one.rank == 2 else "all_reduce"

@@ -79,7 +79,9 @@ def _is_call_of_torch_wrapper(function: Any) -> bool:
 
 @register_marked_function_rule(_is_call_of_torch_wrapper)
 def _call_disabled_module(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:
-    """Break the graph at a module under ``torch.compiler.disable``; one under ``torch.compile`` is unwrapped.
+    """Break the graph at a module under ``torch.compiler.disable``.
+
+    One under ``torch.compile`` is unwrapped before.
 
     Raises:
         Unsupported: always.
