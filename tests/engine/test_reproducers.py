@@ -181,6 +181,26 @@ def test_events_are_shown_by_the_compiler_they_accuse(session: engine.Session) -
         session.reproducer(first.id, "ttir")
 
 
+def pooled(batch: dict[str, torch.Tensor], *weights: torch.Tensor) -> torch.Tensor:
+    x = batch["x"]
+    for w in weights:
+        x = x @ w
+    return x.relu()
+
+
+@pytest.mark.thorough
+def test_a_recompile_for_tensors_in_containers_has_a_script() -> None:
+    """The script passes a dict, and two tensors as ``*weights``."""
+    engine.reset()
+    with engine.record() as made:
+        run = engine.compile(pooled, backend="eager")
+        run({"x": torch.randn(3, 8)}, torch.randn(8, 8))
+        run({"x": torch.randn(3, 8)}, torch.randn(8, 8), torch.randn(8, 4))
+    found = made.reproducer(made.compilations[1].id, "recompile")
+    assert "weights" in found.symptom
+    assert "(batch, *weights)" in found.text
+
+
 @pytest.mark.thorough
 def test_values_are_written_only_with_consent(session: engine.Session) -> None:
     """Without ``values`` the file has seeds; with it, the values given."""

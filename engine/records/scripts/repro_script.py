@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 _DTYPES = {"bf16": "bfloat16", "b8": "bool", "bool": "bool"}
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
-_TENSOR = re.compile(r"(bf16|bool|[fiuc]\d+|b8)\[([\d, ]*)\]( \S+)?")
+_TENSOR_OR_STRING = re.compile(
+    r"""(?<!\w)(?P<dtype>bf16|bool|[fiuc]\d+|b8)\[(?P<shape>[\d, ]*)\](?: (?P<device>\w+(?::\d+)?))?|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+)
+"""Tensors in a description. Strings match too, so that no tensor is read out of one."""
 _DEFINITION_NODES = (
     ast.Import,
     ast.ImportFrom,
@@ -31,8 +35,8 @@ _DEFINITION_NODES = (
 def repro_script(session: Session, compilation: str) -> str:
     """Return the repro script of one compilation of a live or loaded session.
 
-    Inputs are created from their recorded descriptions. Other values than tensors and constants must be
-    filled in.
+    Inputs are created from their recorded descriptions: tensors, constants, and tuples and dicts of them. Other
+    values must be filled in.
 
     Raises:
         KeyError: there is no such compilation.
@@ -49,7 +53,7 @@ def repro_script(session: Session, compilation: str) -> str:
         "import torch\n\nimport engine",
         _definition_source(text),
     ]
-    return "\n\n".join([*parts, _call_statements(frame, record.inputs or {})]) + "\n"
+    return "\n\n".join([*parts, _call_statements(frame, record.inputs or {}, text)]) + "\n"
 
 
 def _outcome_lines(record: CompilationRecord) -> Iterator[str]:
@@ -85,23 +89,55 @@ def _first_line(node: ast.stmt) -> int:
     return min(node.lineno, *(d.lineno for d in node.decorator_list), node.lineno)
 
 
-def _call_statements(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
+def _call_statements(frame: FrameRecord, inputs: Mapping[str, str], text: str) -> str:
     statements = [_input_statement(name, description) for name, description in inputs.items() if name.isidentifier()]
     if not frame.name.isidentifier():
         return "\n".join([*statements, f"# then call {frame.name} compiled with engine.compile"])
-    arguments = ", ".join(f"{name}={name}" for name in inputs if name.isidentifier())
-    return "\n".join([*statements, f"engine.compile({frame.name})({arguments})"])
+    forms = _argument_forms(frame, text)
+    arguments = sorted(
+        (forms.get(name, (1, f"{name}={name}")) for name in inputs if name.isidentifier()), key=itemgetter(0)
+    )
+    return "\n".join([*statements, f"engine.compile({frame.name})({', '.join(form for _, form in arguments)})"])
+
+
+def _argument_forms(frame: FrameRecord, text: str) -> dict[str, tuple[int, str]]:
+    """Return the text of arguments that are not passed by name, each with a sort rank."""
+    parameters = parameters_at(text, frame.first_line)
+    if parameters is None:
+        return {}
+    positional = parameters.posonlyargs + (parameters.args if parameters.vararg else [])
+    forms = {parameter.arg: (0, parameter.arg) for parameter in positional}
+    if parameters.vararg is not None:
+        forms[parameters.vararg.arg] = 0, f"*{parameters.vararg.arg}"
+    if parameters.kwarg is not None:
+        forms[parameters.kwarg.arg] = 2, f"**{parameters.kwarg.arg}"
+    return forms
+
+
+def parameters_at(text: str, line: int) -> ast.arguments | None:
+    """Return the parameters of the function whose first line, or decorator, is ``line``."""
+    try:
+        nodes = ast.walk(ast.parse(text))
+    except SyntaxError:
+        return None
+    functions = (n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return next((n.args for n in functions if _first_line(n) == line), None)
 
 
 def _input_statement(name: str, description: str) -> str:
     """Return the statement that makes an input of ones, or ``...`` for one to fill in."""
-    match = _TENSOR.fullmatch(description)
-    if match is not None:
-        dtype = _DTYPES.get(match[1]) or _KINDS[match[1][0]] + match[1][1:]
-        device = f', device="{match[3].strip()}"' if match[3] else ""
-        return f"{name} = torch.ones(({match[2]}{',' * bool(match[2])}), dtype=torch.{dtype}{device})"
     try:
-        ast.literal_eval(description)
+        ast.literal_eval(_TENSOR_OR_STRING.sub(lambda m: "None" if m["dtype"] else m[0], description))
     except (ValueError, SyntaxError):
         return f"{name} = ...  # {description}: to be filled in"
-    return f"{name} = {description}"
+    return f"{name} = {_TENSOR_OR_STRING.sub(_tensor_expression, description)}"
+
+
+def _tensor_expression(match: re.Match[str]) -> str:
+    """Return the expression that makes a tensor, or the string that matched."""
+    short = match["dtype"]
+    if short is None:
+        return match[0]
+    dtype = _DTYPES.get(short) or _KINDS[short[0]] + short[1:]
+    device = f', device="{match["device"]}"' if match["device"] else ""
+    return f"torch.ones(({match['shape']}{',' * bool(match['shape'])}), dtype=torch.{dtype}{device})"

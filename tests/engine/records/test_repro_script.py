@@ -44,3 +44,28 @@ def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
         "engine.compile(talks)(x=x, flag=flag, table=table, rest=rest)",
     ):
         assert line in text.splitlines()
+
+
+def parts(batch: dict[str, torch.Tensor], /, *weights: torch.Tensor, scale: float = 1.0, **more: str) -> torch.Tensor:
+    x = batch["x"] * scale
+    for w in weights:
+        x = x @ w
+    return x + len(more["note"])
+
+
+def test_inputs_in_containers_and_of_every_kind_of_parameter() -> None:
+    """Tensors in containers are rebuilt; each parameter is passed as its function allows."""
+    with engine.record() as session:
+        run = engine.compile(parts, backend="eager")
+        run({"x": torch.randn(2, 3)}, torch.randn(3, 4), torch.randn(4, 4), scale=2.0, note="f32[2], it's")
+        run({"x": torch.tensor(1.0)}, note="")
+    lines = session.repro_script(session.compilations[0].id).splitlines()
+    assert lines[-5:-1] == [
+        "batch = {'x': torch.ones((2, 3,), dtype=torch.float32)}",
+        "scale = 2.0",
+        "weights = (torch.ones((3, 4,), dtype=torch.float32), torch.ones((4, 4,), dtype=torch.float32))",
+        """more = {'note': "f32[2], it's"}""",
+    ]
+    assert lines[-1] == "engine.compile(parts)(batch, *weights, scale=scale, **more)"
+    assert "batch = {'x': torch.ones((), dtype=torch.float32)}" in session.repro_script(session.compilations[1].id)
+    ast.parse("\n".join(lines))
