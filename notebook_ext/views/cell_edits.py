@@ -8,7 +8,7 @@ import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from engine.interrupts.weak_tables import WeakTable
@@ -180,19 +180,19 @@ class CellTree:
 
 
 def argument_edit(
-    tree: CellTree, calls: Iterable[Span], parameters: list[str], name: str, code: str
+    tree: CellTree, calls: Iterable[Span], parameters: Mapping[str, int | None], name: str, code: str
 ) -> CellEdit | None:
     """Return the edit that applies a fix to one argument of the calls at some places.
 
     ``code`` is the fix in terms of the parameter ``name``: ``engine.mark_dynamic(x, 0)`` goes before the
-    call, the right side of ``x = torch.tensor(x)`` replaces the argument. ``parameters`` are the names of the
-    call's arguments in order. Return None if a call is not found, or cannot be edited safely.
+    call, the right side of ``x = torch.tensor(x)`` replaces the argument. ``parameters`` has the position of each
+    argument; None if it is passed by name only. Return None if a call is not found, or cannot be edited safely.
     """
     if name not in parameters:
         return None
     replacements: list[Replacement] = []
     for span in calls:
-        call_replacements = _edit_call(tree, span, parameters.index(name), name, code)
+        call_replacements = _edit_call(tree, span, parameters[name], name, code)
         if call_replacements is None:
             return None
         replacements += call_replacements
@@ -207,7 +207,7 @@ def argument_edit(
     return CellEdit(tuple(dict.fromkeys(replacements)))
 
 
-def _edit_call(tree: CellTree, span: Span, position: int, name: str, code: str) -> list[Replacement] | None:
+def _edit_call(tree: CellTree, span: Span, position: int | None, name: str, code: str) -> list[Replacement] | None:
     calls = [n for n in tree.at(span, (ast.Call,)) if isinstance(n, ast.Call)]
     call = next((c for c in calls if c.end_lineno == span.end_line and c.end_col_offset == span.end_column), None)
     if call is None and len(calls) == 1:
@@ -216,7 +216,7 @@ def _edit_call(tree: CellTree, span: Span, position: int, name: str, code: str) 
         return None
     argument = (
         call.args[position]
-        if position < len(call.args)
+        if position is not None and position < len(call.args)
         else next((k.value for k in call.keywords if k.arg == name), None)
     )
     if argument is None:

@@ -29,6 +29,7 @@ from engine.records.findings import find_problems, useful_fixes
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
+from engine.records.scripts.repro_script import parameters_at
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
@@ -539,7 +540,7 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
     failing = [c for c in calls if c.outcome == "compiled" and c.entry in compiled]
     first = [c for c in calls if c.outcome == "compiled" and c.entry == cluster.failure.entry]
     name = source_name(cluster.failure.source).split(".")[0]
-    parameters = _argument_names(session, cluster.call)
+    parameters = _argument_positions(session, cluster.call)
     for fix in fixes:
         if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code or fix not in own:
             continue
@@ -556,12 +557,19 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
     return None, ""
 
 
-def _argument_names(session: Session, call: CallRecord) -> list[str]:
-    """Return the names of a call's arguments as the caller gives them: without ``self``."""
-    names = list(call.inputs or {})
+def _argument_positions(session: Session, call: CallRecord) -> dict[str, int | None]:
+    """Return each argument's position behind ``self``; None if it is passed by name only."""
     frame: FrameRecord | None = next((f for f in session.frames if f.id == call.frame), None)
+    text = next((f.text for f in session.files if frame is not None and f.id == frame.file), "")
+    signature = None if frame is None else parameters_at(text, frame.first_line)
+    if signature is None:
+        names, only_by_name = list(call.inputs or {}), []
+    else:
+        names = [p.arg for p in (*signature.posonlyargs, *signature.args)]
+        only_by_name = [p.arg for p in signature.kwonlyargs]
     is_method = frame is not None and ("." in frame.name or is_installed_file(frame.file))
-    return names[1:] if is_method and names[:1] == ["self"] else names
+    names = names[1:] if is_method and names[:1] == ["self"] else names
+    return {name: position for position, name in enumerate(names)} | dict.fromkeys(only_by_name)
 
 
 # Rows.

@@ -104,6 +104,30 @@ def test_a_recompile_has_an_edit_of_the_calls(shell: Shell) -> None:
     ]
 
 
+KEYWORD_ONLY = """\
+def pool(batch, *weights, scale=1.0):
+    x = batch["x"] * scale
+    for w in weights:
+        x = x @ w
+    return x
+
+x, w = torch.ones(3, 8), torch.ones(8, 8)
+pool({"x": x}, w, scale=1.5)
+pool({"x": x}, w, scale=2.0)
+"""
+
+
+def test_a_fix_of_a_keyword_leaves_the_positional_arguments(shell: Shell) -> None:
+    """Behind ``*weights``, a parameter is passed by name only."""
+    shown = home(run(shell, KEYWORD_ONLY))
+    assert [diff_of(f) for f in shown["findings"]] == [
+        [
+            *('-pool({"x": x}, w, scale=1.5)', '-pool({"x": x}, w, scale=2.0)'),
+            *('+pool({"x": x}, w, scale=torch.tensor(1.5))', '+pool({"x": x}, w, scale=torch.tensor(2.0))'),
+        ]
+    ]
+
+
 VARYING = """\
 def smooth(signal, window, mode="mean"):
     frames = signal.unfold(-1, window, 1)
