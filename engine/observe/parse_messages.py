@@ -27,6 +27,9 @@ _TENSOR = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>.+?)\.? expected (?P<expected>.+?)[,.] (?:actual|but got) (?P<actual>.+)"
 )
 _REQUIRES_GRAD = re.compile(r"tensor '(?P<name>.+)' requires_grad mismatch\. expected requires_grad=(?P<expected>[01])")
+_NO_TENSOR = re.compile(r"expected type of '(?P<name>.+)' to be a tensor type, ' but found <class '(?P<actual>[^']+)'>")
+_GLOBAL_STATE = re.compile(r"^GLOBAL_STATE changed: (?P<name>.+)$")
+_DISPATCH_KEYS = re.compile(r"\w+(?=[,)])")
 _IDENTITY = re.compile(r"^___check_(?P<check>type|obj)_id\((?P<source>.+), \d+\)(?:, type=<class '(?P<type>[^']+)'>)?")
 _EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
 _OPTIMIZER_OPTION = re.compile(r"\.param_groups\[\d+\]\['(\w+)'\]$")
@@ -190,7 +193,7 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
                 f"{option[1]}=torch.tensor({expected})",
             ),
         )
-    if kind == "equal" and _NUMBER.fullmatch(expected):
+    if kind == "equal" and _NUMBER.fullmatch(expected) and not name.startswith("len("):
         verb = "Store" if _ATTRIBUTE.fullmatch(name) else "Pass"
         tensor = Fix(
             f"{verb} {name} as a tensor: its value is then data, not part of the code", f"{name} = torch.tensor({name})"
@@ -208,7 +211,7 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
 
 def user_expr(origin: str) -> str:
     """Return the user's expression of a source: ``L['x'][0]`` is ``x[0]``."""
-    return re.sub(r"^L\['(\w+)'\]", r"\1", _STACK_VALUE.sub("the value at a graph break", origin))
+    return re.sub(r"^(len\()?L\['(\w+)'\]", r"\1\2", _STACK_VALUE.sub("the value at a graph break", origin))
 
 
 def _parse_reason(code: str) -> tuple[str, str, str, str]:
@@ -222,6 +225,8 @@ def _parse_reason(code: str) -> tuple[str, str, str, str]:
         )
     if match := _TENSOR.search(code):
         return _local_source(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
+    if match := _NO_TENSOR.search(code):
+        return _local_source(match["name"]), "type", "a tensor", match["actual"].rpartition(".")[2]
     if match := _REQUIRES_GRAD.search(code):
         needed = match["expected"] == "1"
         return _local_source(match["name"]), "tensor requires_grad", str(needed), str(not needed)
@@ -245,7 +250,15 @@ def _sentence(code: str, origin: str, kind: str, expected: str, actual: str) -> 
         return f"{user_expr(origin)} is another object; the compiled code expects the one of the first call."
     if kind == "type":
         wanted = f"; the compiled code expects {expected}" if expected else ""
-        return f"{user_expr(origin)} has another type{wanted}."
+        return f"{user_expr(origin)} {f'is of type {actual}' if actual else 'has another type'}{wanted}."
+    if match := _GLOBAL_STATE.match(code):
+        return f"The global state {match['name']} of torch has changed."
+    if kind == "tensor rank mismatch":
+        return f"{user_expr(origin)} has {actual} dimension{'' if actual == '1' else 's'}; the compiled code expects {expected}."
+    if expected.startswith("DispatchKeySet"):
+        now, before = (dict.fromkeys(_DISPATCH_KEYS.findall(keys)) for keys in (actual, expected))
+        changes = [*(f"+{k}" for k in now if k not in before), *(f"-{k}" for k in before if k not in now)]
+        return f"The dispatch keys of {user_expr(origin)} have changed: {' '.join(changes)}."
     wanted, _, dimension = expected.partition(" in dimension ")
     if dimension and actual:
         what = kind.removeprefix("tensor ")

@@ -117,6 +117,33 @@ def test_recompile_reasons(text: str, origin: str, expected: str, actual: str) -
     assert (rejection.span is not None) == ("model.py" in text)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tensor 'x' rank mismatch. expected 1, actual 2", "x has 2 dimensions; the compiled code expects 1."),
+        (
+            "expected type of 'x' to be a tensor type, ' but found <class 'torch.nn.parameter.Parameter'>",
+            "x is of type Parameter; the compiled code expects a tensor.",
+        ),
+        ("GLOBAL_STATE changed: grad_mode ", "The global state grad_mode of torch has changed."),
+        (
+            "tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CPU, AutogradCPU), actual DispatchKeySet(CPU, Conjugate, AutogradCPU)",
+            "The dispatch keys of x have changed: +Conjugate.",
+        ),
+    ],
+)
+def test_recompile_reasons_are_sentences(text: str, sentence: str) -> None:
+    """Ranks, types, global states and dispatch keys read as sentences, not as torch's check."""
+    (rejection,) = parse_recompile_reasons(f"0/0: {text}", whole)
+    assert rejection.sentence == sentence
+
+
+def test_a_length_becomes_no_tensor() -> None:
+    """The number of items of a container is no value that a program could pass as a tensor."""
+    (rejection,) = parse_recompile_reasons("0/0: len(L['xs']) == 2", whole)
+    assert "as a tensor" not in " ".join(f.text for f in rejection.fixes)
+
+
 def test_a_changed_learning_rate_becomes_a_tensor() -> None:
     """The number is an option of the optimizer: no name of the user's holds it."""
     (rejection,) = parse_recompile_reasons("0/0: L['self'].param_groups[0]['lr'] == 0.1", whole)
