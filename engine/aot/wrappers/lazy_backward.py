@@ -34,6 +34,7 @@ from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_sources import limit_graph_sources
+from engine.ir.node_values import is_scalar
 from engine.process_state import make_rlock
 from engine.torch_private.autograd import (
     DelayedError,
@@ -408,9 +409,10 @@ class LazyBackward:
         saved = [n for n in graph.graph.nodes if n.op == "placeholder"][
             : self.metadata.num_saved_tensors + self.metadata.num_saved_scalars
         ]
-        read = frozenset(k for k, n in enumerate(saved) if n.users)
-        for node in saved:
-            if not node.users:
+        # Saved scalars define symbols of sizes and numbers, also where no node reads them.
+        read = frozenset(k for k, n in enumerate(saved) if n.users or is_scalar(n))
+        for k, node in enumerate(saved):
+            if k not in read:
                 graph.graph.erase_node(node)
         graph.recompile()
         compile_graph = self.compile_to_aten if is_foreign else self.compile
