@@ -54,6 +54,21 @@ def elementwise(
     return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
 
 
+def _elementwise_on_stored(
+    low: LoweringContext, args: Sequence[Any], compute: ElementwiseFn, result: torch.dtype | None = None
+) -> LoweredTensor:
+    """Define a pointwise tensor over operands that are rounded to their common dtype.
+
+    Eager computes so where an error of the operand makes a large error of the result.
+    """
+    check_supported_dtype(*args)
+    dtype, shape = promote_dtypes(args, NO_OPMATH)[0], broadcast_shape(args)
+    result = result or dtype
+    check_supported_dtype(torch.empty(0, dtype=result, device="meta"))
+    operands = [stored_loader(a, dtype, shape) for a in args]
+    return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
+
+
 def _call_op(name: str) -> ElementwiseFn:
     return lambda b, *args: b.call(name, *args)
 
@@ -198,12 +213,15 @@ def remainder(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
             return rest
         return b.where(_rounds_up(rest, y), rest + y, rest)
 
-    return elementwise(low, (a, other), compute)
+    return _elementwise_on_stored(low, (a, other), compute)
 
 
 @register_lowering(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return elementwise(low, (a, other), lambda b, x, y: b.call("fmod" if x.dtype.is_floating_point else "rem", x, y))
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+        return b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
+
+    return _elementwise_on_stored(low, (a, other), compute)
 
 
 register_lowering(aten.maximum.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("maximum")))
@@ -286,12 +304,7 @@ def _comparison(name: str) -> None:
 
     @register_lowering(packet.Tensor, packet.Scalar)
     def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-        check_supported_dtype(a, other)
-        dtype, shape = promote_dtypes((a, other), NO_OPMATH)[0], broadcast_shape((a, other))
-        left, right = (stored_loader(value, dtype, shape) for value in (a, other))
-        return low.pointwise(
-            shape, torch.bool, lambda b, index: b.call(name, left(b, index), right(b, index), dtype=torch.bool)
-        )
+        return _elementwise_on_stored(low, (a, other), lambda b, x, y: b.call(name, x, y, dtype=torch.bool), torch.bool)
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

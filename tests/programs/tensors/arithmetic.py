@@ -230,4 +230,5 @@ def numbers_beside_half_precision(x, number):
     """A number that fills, selects or is compared has the precision of the tensor beside it."""
     filled = torch.full_like(x, 0.3) == x, x.masked_fill(x > 0, 0.3) == x, torch.where(x > 0, 0.3, x) == x
     compared = x > 0.3, x == number, x <= torch.tensor(0.3), torch.where(x > 0.3, 1.0, 2.0)
-    return filled, compared
+    rests = -x % 0.3, torch.full_like(x, number) % number, torch.fmod(torch.full_like(x, number), number), number % x
+    return filled, compared, rests
