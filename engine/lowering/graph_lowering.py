@@ -129,9 +129,14 @@ class GraphLowering:
         self.values[node] = self._tensor_in_memory(node.name, value, "input", ())
 
     def _bind_symbols(self) -> None:
-        """Record what defines each symbol: sizes and numbers, else strides and storage offsets."""
+        """Record what defines each symbol: sizes and numbers, else storage offsets and strides.
+
+        A stride of a dimension of one element is the last choice: no guard compares it, so it may differ from another
+        stride with the same symbol.
+        """
         locations: list[tuple[Any, int, int]] = []
         layouts: list[tuple[Any, int, int]] = []
+        unit_strides: list[tuple[Any, int, int]] = []
         for position, node in enumerate(self.module.graph.find_nodes(op="placeholder")):
             value = tensor_meta(node)
             if value is None:
@@ -139,14 +144,11 @@ class GraphLowering:
                 continue
             locations += [(size, position, dim) for dim, size in enumerate(value.shape)]
             if value.layout == torch.strided:
-                sizes_and_strides = enumerate(zip(value.shape, value.stride(), strict=True))
-                layouts += [
-                    (stride, position, stride_location(dim))
-                    for dim, (size, stride) in sizes_and_strides
-                    if as_size(size) != 1  # the expression: a data-dependent size cannot be guarded
-                ]
+                for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+                    is_unit = as_size(size) == 1  # the expression: a data-dependent size cannot be guarded
+                    (unit_strides if is_unit else layouts).append((stride, position, stride_location(dim)))
                 layouts.append((value.storage_offset(), position, OFFSET))
-        for symbol, position, dim in (*locations, *layouts):
+        for symbol, position, dim in (*locations, *layouts, *unit_strides):
             self.symbols.bind_input(symbol, position, dim)
 
     def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:

@@ -13,6 +13,7 @@ from torch import nn
 
 import engine
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
+from engine.ir.kernels.symbol_locations import stride_location
 from engine.kernels.to_records import kernel_records
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
@@ -244,6 +245,13 @@ def test_outputs_that_are_views_share_memory() -> None:
     assert isinstance(output, BufferRef)
     assert output.stride == (1, 6)
     assert len(program.kernels) == 1
+
+
+def test_the_stride_of_a_dimension_of_one_element_can_be_returned() -> None:
+    """Its symbol may occur nowhere else: the program reads it from the input."""
+    x = torch.empty_strided((4, 1), (1, 7)).fill_(1)
+    program = lowered(lambda x: (x.stride(1), x * 2 + 1), x, is_dynamic=True)
+    assert program.symbol_sources[str(program.outputs[0])] == (0, stride_location(1))
 
 
 def test_one_program_serves_all_sizes() -> None:
