@@ -6,6 +6,8 @@ find that mapping, split loops so that it exists, and say in which order loops v
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 
 from engine.ir.loop_ir.index_expr import (
@@ -29,6 +31,10 @@ from engine.lowering.fusion.fusion_group import FusionGroup
 
 MIN_REDUCTION_ROWS = 64
 """Minimum number of rows of a large kernel that reduces each row in one program."""
+
+
+MIN_READ_RATIO = 4
+"""Fewest bytes of a row, per byte of its results, for which rows follow what they read."""
 
 
 MAX_LOOP_SPLITS = 4
@@ -118,6 +124,37 @@ def memory_order(tensor_def: TensorDef) -> list[int]:
     if tensor_def.kind != "scatter" and strides is not None:
         return sorted(dims, key=lambda d: -strides[d])
     return dims
+
+
+def follow_reads(group: FusionGroup) -> None:
+    """Order a reduction's rows as its elements in memory, if they outweigh its results.
+
+    The results may be in another order, such as those of a maximum over the height of a channels-last image.
+    """
+    inner = group.reduction_vars
+    if inner is None or group.has_scan:
+        return
+    rows = group.outer_vars
+    votes, beside = Counter[tuple[LoopVar, ...]](), 0
+    accesses = [(source, read.index) for source, reads in group.reads.items() for read in reads]
+    for source, index in (*accesses, *group.stores.items()):
+        position = flatten(index, source.stride)
+        if position.terms.keys() == {*rows, *inner}:
+            votes[_rows_in_memory(rows, inner, position)] += source.dtype.itemsize
+        elif position.terms.keys() >= {*rows}:
+            beside += source.dtype.itemsize
+    length, order = static_product(v.size for v in inner), max(votes, key=lambda o: (votes[o], o == rows), default=rows)
+    if length is None or length * (votes[order] - votes[rows]) >= MIN_READ_RATIO * beside:
+        group.loop_vars = (*order, *inner)
+
+
+def _rows_in_memory(rows: tuple[LoopVar, ...], inner: tuple[LoopVar, ...], position: IndexExpr) -> tuple[LoopVar, ...]:
+    """Return the rows by descending stride, unless adjacent elements are in one row.
+
+    Symbolic strides come first.
+    """
+    order = sorted([*rows, *inner], key=lambda v: -(static_size(position.terms[v]) or math.inf))
+    return rows if order[-1] in inner else tuple(v for v in order if v in rows)
 
 
 def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, IndexExpr] | None:

@@ -9,7 +9,7 @@ element that it reads, so fusing means evaluating the body at that index. Every 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,7 @@ from engine.lowering.fusion.align_loops import (
     add_reduction_vars,
     axis_variable,
     element_mapping,
+    follow_reads,
     loop_mapping,
     map_reduction_vars,
     memory_order,
@@ -135,6 +136,8 @@ def fuse(
         if tensor_def.is_computed:
             scheduler.schedule_def(tensor_def)
     scheduler.fuse_horizontally()
+    for group in scheduler.groups:
+        follow_reads(group)
     return Schedule(scheduler.topological_order(), tuple(scheduler.decisions))
 
 
@@ -535,9 +538,22 @@ class Scheduler:
             return None
         if self._is_cpu and any(d.is_masked for d in memory_reads) and wasted_cost(group, tensor_def) > MAX_WASTED_COST:
             return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
-        if not self._is_cpu and (why := _why_stored_once(tensor_def, group)) is not None:
+        why = None if self._is_cpu else _why_stored_once(tensor_def, group)
+        if why is not None and not self._reduces_operand(tensor_def, group):
             return why
         return _why_not_recomputed(tensor_def, group, memory_reads)
+
+    def _reduces_operand(self, tensor_def: TensorDef, group: FusionGroup) -> bool:
+        """Return True if a kernel visits the elements of a reduction that ``tensor_def`` reads."""
+        for read in build_unfused(tensor_def).memory_reads:
+            if read.source.kind != "reduction" or not read.source.is_computed:
+                continue
+            for outer in group.reads_of(tensor_def):
+                at = {LoopVar(f"i{d}", n): outer.index[d] for d, n in enumerate(tensor_def.shape)}
+                reads = [replace(outer, source=read.source, index=tuple(i.replace(at) for i in read.index))]
+                if self._why_not_fusible_reduction(read.source, group, reads) is None:
+                    return True
+        return False
 
     def _why_not_fusible_reduction(
         self, tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]

@@ -657,6 +657,15 @@ def sums_of_channels_last(a: torch.Tensor, images: torch.Tensor) -> Any:
     return normed, kept, torch.where(a > 0, 0, grad).sum(), kept.sum((0, 2, 3)), images.sum((1, 2, 3)), few, a.argmax()
 
 
+@case(normal(2, 40, 9, 14), normal(2, 40, 14))
+def reductions_of_channels_last_over_height(x: torch.Tensor, grad: torch.Tensor) -> Any:
+    x = x.contiguous(memory_format=torch.channels_last) + 1
+    most = x.amax(2)
+    share = grad / (x == most[:, :, None]).sum(2)
+    spread = (x.cos() * share[:, :, None]).sum((0, 2, 3))
+    return most, share, spread, x.argmax(2), x.var(3), x.permute(2, 0, 3, 1).mean(0), x.sin().softmax(2).contiguous()
+
+
 @case(normal(2, 8, 96, 96), normal(8), normal(8))
 def group_norm_of_channels_last(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
     x = x.contiguous(memory_format=torch.channels_last) * 2 + 1

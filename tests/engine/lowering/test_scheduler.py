@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -489,6 +490,37 @@ def test_a_value_that_a_large_kernel_repeats_is_stored_once() -> None:
 
     x, y = torch.randn(64, 1100), torch.randn(64, 1100)
     assert [len(lowered(spread, x, y, torch.randn(64, n, 1100)).kernels) for n in (8, 64)] == [1, 2]
+
+
+def test_a_quotient_of_sums_is_computed_in_the_pass_over_their_rows() -> None:
+    """One kernel sums a row twice and scales it, however many rows there are."""
+
+    def project(x: Any, y: Any) -> Any:
+        return ((x * y).sum(-1) / (y * y).sum(-1))[:, None] * y
+
+    assert len(lowered(project, torch.randn(65536, 64), torch.randn(65536, 64)).kernels) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).amax(2),
+        lambda x: (x.half().float().mean(2), x.amin(2)),
+        lambda x: (x == x.amax(2, keepdim=True)).sum(2),
+    ],
+    ids=["maximum", "two", "count"],
+)
+def test_a_reduction_of_channels_last_reads_adjacent_channels(function: Any) -> None:
+    """Rows are in the order of the image in memory, not in that of the result."""
+    (kernel,) = lowered(function, channels_last(4, 64, 24, 48)).kernels
+    assert "col * 3072 + (row % 3072)" in kernel.text, kernel.text
+
+
+def test_a_reduction_of_channels_last_with_symbolic_sizes_reads_adjacent_channels() -> None:
+    """Symbolic strides are those of outer loops."""
+    (kernel,) = lowered(lambda x: x.amax(2), channels_last(4, 64, 24, 48), is_dynamic=True).kernels
+    (load,) = [line for line in kernel.text.splitlines() if "tl.load" in line]
+    assert re.search(r"\+ \(row % \(s\d+\*s\d+\)\), mask", load), load
 
 
 def test_a_sum_after_many_operators_is_split_by_what_they_read() -> None:
