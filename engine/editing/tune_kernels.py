@@ -186,7 +186,9 @@ def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredG
         if same:
             return lowered, replace(same[-1], name=printed.name)
         raise BadArgument(f"{kernel} cannot be tuned: it has no loops of its own.")
-    raise BadArgument(f"There is no live kernel {kernel!r} of {compilation}: record the call in this process.")
+    names = ", ".join(k.id for lowered in graphs for k in lowered.program.kernels)
+    advice = f"choose one of {names}" if names else "record the call in this process"
+    raise BadArgument(f"There is no live kernel {kernel!r} of {compilation}: {advice}.")
 
 
 def _measure(

@@ -134,7 +134,7 @@ def test_what_cannot_be_tuned_says_why() -> None:
     for values in ({"vectors": (1, 0)}, {"vectors": (-1,)}, {"vectors": (10**9,)}, {"vector_bits": (7,)}):
         with pytest.raises(BadArgument, match=f"{next(iter(values))} cannot be .*: choose from "):
             engine.tune(session, entry, kernel, values)
-    with pytest.raises(BadArgument, match="There is no live kernel 'k9'"):
+    with pytest.raises(BadArgument, match=f"There is no live kernel 'k9' of {entry}: choose one of k0, c0"):
         engine.tune(session, entry, "k9")
     impossible = engine.tune(session, entry, kernel, {"vector_bits": (0,), "vectors": (2,)})
     assert impossible.points[0].problem == "not possible: without vectors, an iteration computes one element"
