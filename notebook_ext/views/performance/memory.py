@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +16,8 @@ from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import UNKNOWN_SIZE, one_line, pluralize, sanitize
 
+_ITEM = re.compile(r"= \w+\[(\d+)\]$")
+"""Node that reads one result of an operator, as one line of Python."""
 HELD = {"saved": "saved by the forward", "tangent": "gradient of an output", "output": "returned"}
 """Why a block of this kind is live, if not for a later step."""
 
@@ -56,7 +59,7 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         "blocks": blocks,
         "peak": peak,
         "source": lines.texts if steps else {},
-        "outcome": _peak_sentence(compilation, steps, peak),
+        "outcome": _peak_sentence(compilation, lines, steps, peak),
         "recompute": _recompute_text(compilation),
         "checkpoints": _checkpoint_rows(compilation, checkpoint_trials.get(session, {}).get(entry, ())),
     }
@@ -83,14 +86,15 @@ def _peak_text(record: MemoryRecord) -> str:
 def _block_data(
     block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, saved: set[str]
 ) -> dict[str, Any]:
+    name = lines.block_name(block)
     last = lines.step_name(record.steps[block.last]) if 0 <= block.last < len(record.steps) else ""
     return {
-        "name": one_line(block.name, 40),
+        "name": one_line(name, 40),
         "bytes": block.bytes,
         "text": f"{one_line(block.unknown_bytes, 40)} B" if block.unknown_bytes else format_bytes(block.bytes),
         "kind": block.kind,
         "why": "saved for the backward"
-        if block.name in saved
+        if name in saved
         else HELD.get(block.kind, "") or one_line(f"read by {last}", 60),
         "first": start + block.first,
         "last": start + max(block.first, block.last),
@@ -102,7 +106,7 @@ def _target_name(session: Session, compilation: CompilationRecord) -> str:
     return one_line(compilation.lowering.target if compilation.lowering else session.target, 40)
 
 
-def _peak_sentence(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: int) -> str:
+def _peak_sentence(compilation: CompilationRecord, lines: _NodeLines, steps: list[dict[str, Any]], peak: int) -> str:
     """Return one sentence: the peak, where it is, and what it consists of."""
     if peak < 0:
         return "No program was recorded, so its memory is not known."
@@ -112,7 +116,7 @@ def _peak_sentence(compilation: CompilationRecord, steps: list[dict[str, Any]], 
             live = record.live_blocks(peak - start)
             if not live:
                 return f"The peak is {_peak_text(record)}."
-            largest = ", ".join(f"{one_line(b.name, 40)} {format_bytes(b.bytes)}" for b in live[:3])
+            largest = ", ".join(f"{one_line(lines.block_name(b), 40)} {format_bytes(b.bytes)}" for b in live[:3])
             step = f"step {peak - start + 1} of {len(record.steps)} of the {record.stage}, {steps[peak]['name']}"
             return f"The peak is {_peak_text(record)}, at {step}: {pluralize(len(live), 'tensor')} live, the largest {largest}."
         start += len(record.steps)
@@ -180,6 +184,20 @@ class _NodeLines:
     @functools.cached_property
     def _nodes(self) -> dict[str, NodeRecord]:
         return {n.id: n for g in self._compilation.graphs for n in g.nodes}
+
+    @functools.cached_property
+    def _result_names(self) -> dict[str, str]:
+        """Names of the nodes that read one of several results, by the operator's id and number."""
+        return {
+            f"{node.inputs[0]}_{read[1]}": node.name
+            for node in self._nodes.values()
+            if len(node.inputs) == 1 and (read := _ITEM.search(node.text))
+        }
+
+    def block_name(self, block: MemoryBlock) -> str:
+        """Return the name that the graph and the other views have for a block."""
+        prefix = block.node.rpartition(":")[0]
+        return self._result_names.get(f"{prefix}:{block.name}", block.name)
 
     @functools.cached_property
     def _ordinals(self) -> source_lines.LineOrdinals:

@@ -40,6 +40,25 @@ def test_forward_and_backward_share_one_row_of_steps() -> None:
     assert "memory" not in empty_views(session)
 
 
+def test_results_of_one_operator_have_the_names_of_the_graph() -> None:
+    """The forward, the backward and the AOT view name a saved value alike."""
+    query, key, value = (torch.randn(2, 4, 16, 8, requires_grad=True) for _ in range(3))
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sin()
+
+    with engine.record() as session:
+        engine.compile(attend)(query, key, value).sum().backward()
+    entry = session.compilations[0].id
+    shown = memory(session, entry)
+    saved = {b["name"] for b in shown["blocks"] if b["kind"] == "saved"}
+    assert {b["name"] for b in shown["blocks"] if b["why"] == "saved for the backward"} == saved != set()
+    assert saved < {n["name"] for n in aot_wrappers(session, entry)["backward"]["inputs"]}
+    names = {n.name for g in session.compilation(entry).graphs for n in g.nodes}
+    assert {b["name"] for b in shown["blocks"]} <= names
+    assert any(f"largest {name} " in shown["outcome"] for name in names)
+
+
 def test_sizes_known_only_at_run_time_are_symbols_in_both_views() -> None:
     """Bytes of such sizes are expressions and no guess; run-time checks are no results."""
     weight = nn.Parameter(torch.randn(3))
