@@ -193,6 +193,9 @@ def torch_backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any])
 
     AOT and lowering are this engine's. If Dynamo made sizes symbols, they are symbols here too.
     """
+    _generated = (
+        graph_module.code
+    )  # Dynamo generates it when it is read, else at the first call, which breaks the graph
     is_dynamic = any(not torch.is_tensor(x) and hasattr(x, "node") for x in example_inputs)
     compiled: Callable[..., Any] = compile(graph_module, dynamic=True if is_dynamic else None)
     return compiled

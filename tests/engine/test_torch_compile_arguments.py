@@ -71,6 +71,7 @@ def test_torch_compile_with_this_backend() -> None:
             torch.testing.assert_close(compiled(x), model(x))
             torch.testing.assert_close(found, expected)
     assert any(g.stage in ("aten", "forward") for c in session.compilations for g in c.graphs)
+    assert not any(c.trace.breaks for c in session.compilations if c.trace)
     torch.compiler.reset()
 
 
