@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.lowering.context import LoweredTensor, LoweringContext
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.ops.pointwise import ElementwiseFn, elementwise, register_elementwise
 from engine.lowering.promotion import ALWAYS_BOOL, INT_TO_FLOAT, promote_dtypes
 from engine.lowering.registry import register_lowering
 
@@ -40,31 +41,19 @@ def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor
     return elementwise(low, (a, other), compute)
 
 
-@register_lowering(
-    aten.bitwise_left_shift.Tensor,
-    aten.bitwise_left_shift.Tensor_Scalar,
-    aten.bitwise_left_shift.Scalar_Tensor,
-    aten.__lshift__.Tensor,
-    aten.__lshift__.Scalar,
+for _name, _shifted, _operator in (
+    ("shl", aten.bitwise_left_shift, aten.__lshift__),
+    ("shr", aten.bitwise_right_shift, aten.__rshift__),
+):
+    register_lowering(
+        _shifted.Tensor, _shifted.Tensor_Scalar, _shifted.Scalar_Tensor, _operator.Tensor, _operator.Scalar
+    )(functools.partial(_shift, name=_name))
+
+
+register_elementwise(aten.copysign.Tensor, aten.copysign.Scalar, promotion=INT_TO_FLOAT)(
+    lambda b, x, y: b.call("copysign", x, y)
 )
-def left_shift(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return _shift(low, a, other, "shl")
-
-
-@register_lowering(
-    aten.bitwise_right_shift.Tensor,
-    aten.bitwise_right_shift.Tensor_Scalar,
-    aten.bitwise_right_shift.Scalar_Tensor,
-    aten.__rshift__.Tensor,
-    aten.__rshift__.Scalar,
-)
-def right_shift(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return _shift(low, a, other, "shr")
-
-
-@register_lowering(aten.copysign.Tensor, aten.copysign.Scalar)
-def copysign(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return elementwise(low, (a, other), lambda b, x, y: b.call("copysign", x, y), INT_TO_FLOAT)
+register_elementwise(aten.gcd.default)(lambda b, x, y: b.call("common_divisor", x, y))
 
 
 @register_lowering(aten.nextafter.default)
@@ -74,22 +63,19 @@ def nextafter(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> L
     return elementwise(low, (a, other), lambda b, x, y: b.call("nextafter", x, y))
 
 
-def _ignoring_nan(name: str) -> Any:
-    def lowered(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
-        def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-            value = b.call(name, x, y)
-            if not x.dtype.is_floating_point:
-                return value
-            value = b.where(y.is_nan(), x, value)
-            return b.where(x.is_nan(), y, value)
+def _ignoring_nan(name: str) -> ElementwiseFn:
+    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+        value = b.call(name, x, y)
+        if not x.dtype.is_floating_point:
+            return value
+        value = b.where(y.is_nan(), x, value)
+        return b.where(x.is_nan(), y, value)
 
-        return elementwise(low, (a, other), compute)
-
-    return lowered
+    return compute
 
 
-register_lowering(aten.fmax.default)(_ignoring_nan("maximum"))
-register_lowering(aten.fmin.default)(_ignoring_nan("minimum"))
+register_elementwise(aten.fmax.default)(_ignoring_nan("maximum"))
+register_elementwise(aten.fmin.default)(_ignoring_nan("minimum"))
 
 
 @register_lowering(aten.round.decimals)
@@ -123,17 +109,10 @@ def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(math_dtype, torch.bool))
 
 
-@register_lowering(aten.gcd.default)
-def gcd(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a, other), lambda b, x, y: b.call("common_divisor", x, y))
-
-
-@register_lowering(aten.lcm.default)
-def lcm(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        divisor = b.call("common_divisor", x, y)
-        is_zero = divisor.equals(0)
-        quotient = b.call("truncdiv", x, b.where(is_zero, 1, divisor))
-        return b.where(is_zero, 0, b.call("abs", quotient * y))
-
-    return elementwise(low, (a, other), compute)
+@register_elementwise(aten.lcm.default)
+def lcm(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+    """Return the least common multiple, which is 0 where both numbers are."""
+    divisor = b.call("common_divisor", x, y)
+    is_zero = divisor.equals(0)
+    quotient = b.call("truncdiv", x, b.where(is_zero, 1, divisor))
+    return b.where(is_zero, 0, b.call("abs", quotient * y))

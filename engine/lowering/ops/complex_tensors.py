@@ -6,6 +6,7 @@ Rotary embeddings with ``view_as_complex`` and FFT filters thus become index ari
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -89,20 +90,26 @@ def _complex_elementwise(low: LoweringContext, args: Sequence[Any], compute: Com
     return from_pairs(low, shape, math_dtype, lambda b, i: compute(b, *(o(b, i) for o in operands)))
 
 
+def _register_elementwise(*operators: Any) -> Callable[[ComplexElementwiseFn], ComplexElementwiseFn]:
+    """Register a lowering that applies a function to the pairs of the operators' arguments."""
+
+    def register(compute: ComplexElementwiseFn) -> ComplexElementwiseFn:
+        register_complex_lowering(*operators)(lambda low, *args: _complex_elementwise(low, args, compute))
+        return compute
+
+    return register
+
+
 def _per_part(name: str) -> ComplexElementwiseFn:
     return lambda b, *pairs: (b.call(name, *(p[0] for p in pairs)), b.call(name, *(p[1] for p in pairs)))
 
 
+@_register_elementwise(aten.mul.Tensor, aten.mul.Scalar)
 def _complex_mul(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    def of(first: LoopIROp, second: LoopIROp) -> LoopIROp:
-        return first * second
-
-    return (
-        of(x[0], y[0]) - of(x[1], y[1]),
-        of(x[0], y[1]) + of(x[1], y[0]),
-    )
+    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
 
 
+@_register_elementwise(aten.div.Tensor, aten.div.Scalar)
 def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     """Divide by the larger part of the divisor, so that no square overflows (Smith, 1962)."""
     first, second = b.call("abs", y[0]), b.call("abs", y[1])
@@ -115,10 +122,7 @@ def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     turned = (far - near * ratio) * scale
     imaginary = b.where(is_first, turned, -turned)
     is_none = is_first & first.equals(0.0)
-    return (
-        b.where(is_none, x[0] / first, real),
-        b.where(is_none, x[1] / second, imaginary),
-    )
+    return b.where(is_none, x[0] / first, real), b.where(is_none, x[1] / second, imaginary)
 
 
 def _add_scaled(alpha: Any, name: str) -> ComplexElementwiseFn:
@@ -147,56 +151,36 @@ def rsub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTen
     return _complex_elementwise(low, (other, a), _add_scaled(alpha, "sub"))
 
 
-@register_complex_lowering(aten.mul.Tensor, aten.mul.Scalar)
-def mul(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return _complex_elementwise(low, (a, other), _complex_mul)
-
-
-@register_complex_lowering(aten.div.Tensor, aten.div.Scalar)
-def div(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return _complex_elementwise(low, (a, other), _complex_div)
-
-
 @register_complex_lowering(aten.reciprocal.default)
 def reciprocal(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return _complex_elementwise(low, (1.0, a), _complex_div)
 
 
-@register_complex_lowering(aten.square.default)
-def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_elementwise(low, (a,), lambda b, x: _complex_mul(b, x, x))
+_register_elementwise(aten.square.default)(lambda b, x: _complex_mul(b, x, x))
+_register_elementwise(aten.neg.default, aten._neg_view.default)(_per_part("neg"))
+_register_elementwise(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)(
+    lambda b, x: (x[0], -x[1])
+)
+_register_elementwise(aten.log.default)(lambda b, x: (b.call("log", b.call("hypot", *x)), b.call("atan2", x[1], x[0])))
 
 
-@register_complex_lowering(aten.neg.default, aten._neg_view.default)
-def neg(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_elementwise(low, (a,), _per_part("neg"))
+@_register_elementwise(aten.exp.default)
+def exp(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
+    """Compute exp. A zero imaginary part is returned unchanged, even next to infinity."""
+    size = b.call("exp", x[0])
+    is_real = x[1].equals(0.0)
+    across = b.where(is_real, x[1], size * b.call("sin", x[1]))
+    return b.where(is_real, size, size * b.call("cos", x[1])), across
 
 
-@register_complex_lowering(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
-def conj(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_elementwise(low, (a,), lambda b, x: (x[0], -x[1]))
+@_register_elementwise(aten.sin.default)
+def sin(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
+    """Compute the sine by the real and hyperbolic functions of the parts."""
+    across, along = b.call("cosh", x[1]), b.call("sinh", x[1])
+    return b.call("sin", x[0]) * across, b.call("cos", x[0]) * along
 
 
-@register_complex_lowering(aten.exp.default)
-def exp(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
-        """Compute exp. A zero imaginary part is returned unchanged, even next to infinity."""
-        size = b.call("exp", x[0])
-        is_real = x[1].equals(0.0)
-        across = b.where(is_real, x[1], size * b.call("sin", x[1]))
-        return b.where(is_real, size, size * b.call("cos", x[1])), across
-
-    return _complex_elementwise(low, (a,), compute)
-
-
-@register_complex_lowering(aten.log.default)
-def log(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
-        return b.call("log", b.call("hypot", *x)), b.call("atan2", x[1], x[0])
-
-    return _complex_elementwise(low, (a,), compute)
-
-
+@_register_elementwise(aten.sqrt.default)
 def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
     """Compute the principal square root without cancellation.
 
@@ -213,23 +197,9 @@ def _complex_sqrt(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
     return b.where(endless, math.inf, first), b.where(endless, across, second)
 
 
-@register_complex_lowering(aten.sqrt.default)
-def sqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_elementwise(low, (a,), _complex_sqrt)
-
-
 @register_complex_lowering(aten.rsqrt.default)
 def rsqrt(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return _complex_elementwise(low, (1.0, a), lambda b, one, x: _complex_div(b, one, _complex_sqrt(b, x)))
-
-
-@register_complex_lowering(aten.sin.default)
-def sin(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
-        across, along = b.call("cosh", x[1]), b.call("sinh", x[1])
-        return b.call("sin", x[0]) * across, b.call("cos", x[0]) * along
-
-    return _complex_elementwise(low, (a,), compute)
 
 
 @register_complex_lowering(aten.addcmul.default)
@@ -291,9 +261,7 @@ def view_as_complex(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     return replace(a, is_complex=True)
 
 
-@register_complex_lowering(aten.view_as_real.default)
-def view_as_real(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return replace(a, is_complex=False)
+register_complex_lowering(aten.view_as_real.default)(lambda low, a: replace(a, is_complex=False))
 
 
 def _real_result(
@@ -307,24 +275,10 @@ def _real_result(
     )
 
 
-@register_complex_lowering(aten.abs.default)
-def abs_(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _real_result(low, a, lambda b, x, y: b.call("hypot", x, y))
-
-
-@register_complex_lowering(aten.angle.default)
-def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _real_result(low, a, lambda b, x, y: b.call("atan2", y, x))
-
-
-@register_complex_lowering(aten.eq.Tensor, aten.eq.Scalar)
-def eq(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return _complex_compare(low, a, other, "eq", "and")
-
-
-@register_complex_lowering(aten.ne.Tensor, aten.ne.Scalar)
-def ne(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return _complex_compare(low, a, other, "ne", "or")
+register_complex_lowering(aten.abs.default)(lambda low, a: _real_result(low, a, lambda b, x, y: b.call("hypot", x, y)))
+register_complex_lowering(aten.angle.default)(
+    lambda low, a: _real_result(low, a, lambda b, x, y: b.call("atan2", y, x))
+)
 
 
 def _complex_compare(low: LoweringContext, a: Any, other: Any, name: str, together: str) -> LoweredTensor:
@@ -341,9 +295,14 @@ def _complex_compare(low: LoweringContext, a: Any, other: Any, name: str, togeth
     return low.pointwise(shape, torch.bool, body)
 
 
-@register_complex_lowering(aten.isnan.default)
-def isnan(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_compare(low, a, a, "ne", "or")
+register_complex_lowering(aten.eq.Tensor, aten.eq.Scalar)(
+    lambda low, a, other: _complex_compare(low, a, other, "eq", "and")
+)
+register_complex_lowering(aten.ne.Tensor, aten.ne.Scalar)(
+    lambda low, a, other: _complex_compare(low, a, other, "ne", "or")
+)
+register_complex_lowering(aten.isnan.default)(lambda low, a: _complex_compare(low, a, a, "ne", "or"))
+register_complex_lowering(aten.logical_not.default)(lambda low, a: _complex_compare(low, a, 0, "eq", "and"))
 
 
 def _logical(name: str, together: str) -> None:
@@ -358,11 +317,6 @@ def _logical(name: str, together: str) -> None:
 
 for _name, _joint in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "ne")):
     _logical(_name, _joint)
-
-
-@register_complex_lowering(aten.logical_not.default)
-def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _complex_compare(low, a, 0, "eq", "and")
 
 
 def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBuilder, Coordinates], LoopIROp]:
@@ -566,22 +520,20 @@ for _operator, _change in STRUCTURAL_OPS.items():
     register_complex_lowering(_operator)(_lower_structural(_operator, _change))
 
 
-@register_complex_lowering(aten.cat.default)
-def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
-    return _concatenate(low, aten.cat.default, tensors, canonical_dim(dim, len(fake_result(low).shape)))
-
-
-@register_complex_lowering(aten.stack.default)
-def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
-    return _concatenate(low, aten.stack.default, tensors, canonical_dim(dim, len(fake_result(low).shape)))
-
-
-def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredTensor], dim: int) -> LoweredTensor:
+def _concatenate(
+    low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0, *, operator: Any
+) -> LoweredTensor:
     math_dtype = _real_dtype(low)
     if any(not t.is_complex or t.dtype != math_dtype for t in tensors):
         raise NotLowered(
             LoweringFallback.COMPLEX_CONVERSION, "concatenation of several dtypes, one of them complex, has no lowering"
         )
+    rank = len(fake_result(low).shape)
     with _as_real_result(low):
-        real_view: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
+        real_parts = [replace(t, is_complex=False) for t in tensors]
+        real_view: LoweredTensor = LOWERINGS[operator](low, real_parts, canonical_dim(dim, rank))
     return replace(real_view, is_complex=True)
+
+
+for _operator in (aten.cat.default, aten.stack.default):
+    register_complex_lowering(_operator)(functools.partial(_concatenate, operator=_operator))

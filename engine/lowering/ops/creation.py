@@ -73,10 +73,7 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
         if float in map(number_type, (start, step)):
             math_dtype = torch.float64 if dtype == torch.float64 else torch.float32
             position = b.cast(b.index_value(i[0]), math_dtype)
-            return b.cast(
-                position * float(step) + float(start),
-                dtype,
-            )
+            return b.cast(position * float(step) + float(start), dtype)
         position = b.index_value(i[0])
         if dtype == torch.int64 or static_sizes((start, step)) is None:
             position = b.cast(position, torch.int64)
@@ -89,21 +86,7 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     return low.pointwise(symbolic_shape(value), dtype, body)
 
 
-@register_lowering(aten.arange.default)
-def arange(low: LoweringContext, end: Any, **_: Any) -> LoweredTensor:
-    return _arange(low, 0, 1)
-
-
-@register_lowering(aten.arange.start)
-def arange_start(low: LoweringContext, start: Any, end: Any, **_: Any) -> LoweredTensor:
-    return _arange(low, start, 1)
-
-
-@register_lowering(aten.arange.start_step)
-def arange_step(low: LoweringContext, start: Any, end: Any, step: Any = 1, **_: Any) -> LoweredTensor:
-    return _arange(low, start, step)
-
-
-@register_lowering(prims.iota.default)
-def iota(low: LoweringContext, length: Any, *, start: Any, step: Any, **_: Any) -> LoweredTensor:
-    return _arange(low, start, step)
+register_lowering(aten.arange.default)(lambda low, end, **_: _arange(low, 0, 1))
+register_lowering(aten.arange.start)(lambda low, start, end, **_: _arange(low, start, 1))
+register_lowering(aten.arange.start_step)(lambda low, start, end, step=1, **_: _arange(low, start, step))
+register_lowering(prims.iota.default)(lambda low, length, *, start, step, **_: _arange(low, start, step))

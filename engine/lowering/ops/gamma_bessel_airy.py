@@ -58,24 +58,22 @@ _lowers_bessel(aten.special_scaled_modified_bessel_k0.default, 0, is_scaled=True
 _lowers_bessel(aten.special_scaled_modified_bessel_k1.default, 1, is_scaled=True)
 
 
-def _elementwise_in_float64(
-    low: LoweringContext, args: tuple[Any, ...], compute: Callable[..., LoopIROp]
-) -> LoweredTensor:
-    """Compute an elementwise function of narrower operands in float64.
+def _register_in_float64(operator: Any, compute: Callable[..., LoopIROp]) -> None:
+    """Register a lowering that computes an elementwise function of narrower operands in float64.
 
-    Raises:
-        NotLowered: the operands are float64 already, which leaves no room for rounding errors.
+    It raises ``NotLowered`` for float64 operands, which leave no room for rounding errors.
     """
-    dtype = promote_dtypes(args, INT_TO_FLOAT)[1]
-    if dtype == F64:
-        raise NotLowered(
-            LoweringFallback.DOUBLE_PRECISION, "it has no lowering for float64: its series would need a wider dtype"
-        )
 
     def narrowed(b: LoopBuilder, *operands: LoopIROp) -> LoopIROp:
         return b.cast(compute(b, *(b.cast(x, F64) for x in operands)), operands[0].dtype)
 
-    return elementwise(low, args, narrowed, INT_TO_FLOAT)
+    @register_lowering(operator)
+    def lowered(low: LoweringContext, *args: LoweredTensor) -> LoweredTensor:
+        if promote_dtypes(args, INT_TO_FLOAT)[1] == F64:
+            raise NotLowered(
+                LoweringFallback.DOUBLE_PRECISION, "it has no lowering for float64: its series would need a wider dtype"
+            )
+        return elementwise(low, args, narrowed, INT_TO_FLOAT)
 
 
 ASYMPTOTIC_LIMIT = 1e4
@@ -136,14 +134,8 @@ def _incomplete_gamma_asymptotic(b: LoopBuilder, a: LoopIROp, x: LoopIROp, *, is
     return half + correction if is_upper else half - correction
 
 
-@register_lowering(aten.igamma.default)
-def igamma(low: LoweringContext, a: LoweredTensor, x: LoweredTensor) -> LoweredTensor:
-    return _elementwise_in_float64(low, (a, x), _incomplete_gamma(is_upper=False))
-
-
-@register_lowering(aten.igammac.default)
-def igammac(low: LoweringContext, a: LoweredTensor, x: LoweredTensor) -> LoweredTensor:
-    return _elementwise_in_float64(low, (a, x), _incomplete_gamma(is_upper=True))
+for _operator, _is_upper in ((aten.igamma.default, False), (aten.igammac.default, True)):
+    _register_in_float64(_operator, _incomplete_gamma(is_upper=_is_upper))
 
 
 AIRY_NEAR = 1.5
@@ -195,6 +187,4 @@ def _airy(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     return b.where(b.call("abs", x).equals(math.inf), math.nan, value)
 
 
-@register_lowering(aten.special_airy_ai.default)
-def airy_ai(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return _elementwise_in_float64(low, (a,), _airy)
+_register_in_float64(aten.special_airy_ai.default, _airy)

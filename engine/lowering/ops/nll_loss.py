@@ -33,9 +33,9 @@ def nll_loss_forward(
     count: tuple[Size, ...] = () if is_single else (a.shape[0],)
 
     def load_target(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp, IndexExpr]:
-        wanted = target.load(b, i if target.shape else ())
-        is_kept = wanted.differs(ignore_index)
-        safe = b.where(is_kept, wanted, 0)
+        label = target.load(b, i if target.shape else ())
+        is_kept = label.differs(ignore_index)
+        safe = b.where(is_kept, label, 0)
         position = b.indirect_index(safe, classes, wraps=False)
         factor = b.constant(1.0, math_dtype) if weight is None else b.cast(weight.load(b, (position,)), math_dtype)
         return is_kept, factor, position
@@ -68,10 +68,10 @@ def nll_loss_forward(
     weights = low.pointwise(count, math_dtype, weighed, name=f"{name}_weights")
     total = reduce(low, "sum", losses, (0,), False, math_dtype, losses.load, name=f"{name}_sum")
     weight_sum = reduce(low, "sum", weights, (0,), False, math_dtype, weights.load, name=f"{name}_weight")
-    shown = low.pointwise((), a.dtype, weight_sum.load)
+    stored_weight = low.pointwise((), a.dtype, weight_sum.load)
     if reduction == 2:
-        return low.pointwise((), a.dtype, total.load), shown
-    return low.pointwise((), a.dtype, lambda b, i: total.load(b, i) / weight_sum.load(b, i)), shown
+        return low.pointwise((), a.dtype, total.load), stored_weight
+    return low.pointwise((), a.dtype, lambda b, i: total.load(b, i) / weight_sum.load(b, i)), stored_weight
 
 
 @register_lowering(aten.nll_loss_backward.default)
@@ -93,21 +93,21 @@ def nll_loss_backward(
     name = low.node_name
 
     def at_class(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        wanted = target.load(b, i)
-        is_kept = wanted.differs(ignore_index)
+        label = target.load(b, i)
+        is_kept = label.differs(ignore_index)
         value = -b.cast(gradient.load(b, i if gradient.shape else ()), math_dtype)
         if reduction == 1:
             value = value / b.cast(total_weight.load(b, ()), math_dtype)
         if weight is not None:
-            position = b.indirect_index(b.where(is_kept, wanted, 0), a.shape[-1])
+            position = b.indirect_index(b.where(is_kept, label, 0), a.shape[-1])
             value = value * b.cast(weight.load(b, (position,)), math_dtype)
         return b.where(is_kept, value, 0.0)
 
     each = low.pointwise((a.shape[0],), math_dtype, at_class, name=f"{name}_each")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        wanted = b.cast(target.load(b, i[:1]), torch.int64)
-        is_here = b.cast(b.index_value(i[1]), torch.int64).equals(wanted)
+        label = b.cast(target.load(b, i[:1]), torch.int64)
+        is_here = b.cast(b.index_value(i[1]), torch.int64).equals(label)
         return b.where(is_here, each.load(b, i[:1]), 0.0)
 
     return low.pointwise(a.shape, a.dtype, body)

@@ -9,10 +9,8 @@ import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
-from engine.lowering.context import LoweredTensor, LoweringContext
-from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.ops.pointwise import register_elementwise
 from engine.lowering.promotion import INT_TO_FLOAT
-from engine.lowering.registry import register_lowering
 
 aten = torch.ops.aten
 
@@ -52,20 +50,9 @@ def _hermite(slope: float, step: float) -> Any:
     return compute
 
 
-def _legendre(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
-    return b.call("legendre", x, _degree(b, n), dtype=x.dtype)
-
-
-def _laguerre(b: LoopBuilder, x: LoopIROp, n: LoopIROp) -> LoopIROp:
-    return b.call("laguerre", x, _degree(b, n), dtype=x.dtype)
-
-
 def _polynomial(name: str, compute: Any) -> None:
     packet = getattr(aten, f"special_{name}")
-
-    @register_lowering(packet.default, packet.x_scalar, packet.n_scalar)
-    def lowered(low: LoweringContext, x: Any, n: Any) -> LoweredTensor:
-        return elementwise(low, (x, n), compute, INT_TO_FLOAT)
+    register_elementwise(packet.default, packet.x_scalar, packet.n_scalar, promotion=INT_TO_FLOAT)(compute)
 
 
 for _letter, _slope, _offset in (("t", 1.0, 0.0), ("u", 2.0, 0.0), ("v", 2.0, -1.0), ("w", 2.0, 1.0)):
@@ -73,5 +60,5 @@ for _letter, _slope, _offset in (("t", 1.0, 0.0), ("u", 2.0, 0.0), ("v", 2.0, -1
     _polynomial(f"shifted_chebyshev_polynomial_{_letter}", _chebyshev(_slope, _offset, is_shifted=True))
 _polynomial("hermite_polynomial_h", _hermite(2.0, 2.0))
 _polynomial("hermite_polynomial_he", _hermite(1.0, 1.0))
-_polynomial("legendre_polynomial_p", _legendre)
-_polynomial("laguerre_polynomial_l", _laguerre)
+_polynomial("legendre_polynomial_p", lambda b, x, n: b.call("legendre", x, _degree(b, n), dtype=x.dtype))
+_polynomial("laguerre_polynomial_l", lambda b, x, n: b.call("laguerre", x, _degree(b, n), dtype=x.dtype))

@@ -69,6 +69,16 @@ def _elementwise_on_stored(
     return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
 
 
+def register_elementwise(*operators: Any, promotion: Any = DEFAULT) -> Callable[[ElementwiseFn], ElementwiseFn]:
+    """Register ``elementwise`` of a function as the lowering of operators whose arguments are all operands."""
+
+    def register(compute: ElementwiseFn) -> ElementwiseFn:
+        register_lowering(*operators)(lambda low, *args: elementwise(low, args, compute, promotion))
+        return compute
+
+    return register
+
+
 def _call_op(name: str) -> ElementwiseFn:
     return lambda b, *args: b.call(name, *args)
 
@@ -87,7 +97,9 @@ for _name in ("sinh", "cosh", "tan", "asin", "acos", "atan", "asinh", "acosh", "
     _unary(_name, INT_TO_FLOAT, getattr(aten, _name).default)
 for _name, _operator in (
     ("i0", aten.i0.default),
+    ("i0", aten.special_modified_bessel_i0.default),
     ("i1", aten.special_i1.default),
+    ("i1", aten.special_modified_bessel_i1.default),
     ("j0", aten.special_bessel_j0.default),
     ("j1", aten.special_bessel_j1.default),
     ("y0", aten.special_bessel_y0.default),
@@ -100,31 +112,19 @@ for _name in ("neg", "abs", "floor", "ceil", "trunc", "round"):
 _unary("neg", DEFAULT, aten._neg_view.default)  # a kernel reads memory, where the negation is not yet done
 
 
-@register_lowering(aten.log10.default)
-def log10(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("log2", v) * math.log10(2.0), INT_TO_FLOAT)
+register_elementwise(aten.log10.default, promotion=INT_TO_FLOAT)(lambda b, v: b.call("log2", v) * math.log10(2.0))
+register_elementwise(aten.reciprocal.default, promotion=INT_TO_FLOAT)(lambda b, v: 1.0 / v)
+register_elementwise(aten.square.default)(lambda b, v: v * v)
 
 
-@register_lowering(aten.reciprocal.default)
-def reciprocal(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: 1.0 / v, INT_TO_FLOAT)
-
-
-@register_lowering(aten.sign.default, aten.sgn.default)
-def sign(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-        if v.dtype == torch.bool:
-            return v
-        zero = b.constant(0, v.dtype)
-        below = zero if v.dtype == torch.uint8 else b.where(v < 0, -1, zero)
-        return b.where(v > 0, 1, below)
-
-    return elementwise(low, (a,), compute)
-
-
-@register_lowering(aten.square.default)
-def square(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: v * v)
+@register_elementwise(aten.sign.default, aten.sgn.default)
+def sign(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
+    """Return 1, 0 or -1; bool and unsigned numbers have no -1."""
+    if v.dtype == torch.bool:
+        return v
+    zero = b.constant(0, v.dtype)
+    below = zero if v.dtype == torch.uint8 else b.where(v < 0, -1, zero)
+    return b.where(v > 0, 1, below)
 
 
 def _add_or_sub(name: str) -> Callable[..., LoweredTensor]:
@@ -152,25 +152,23 @@ def rsub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> Any:
     return _add_or_sub("sub")(low, other, a, alpha)
 
 
-@register_lowering(aten.mul.Tensor, aten.mul.Scalar)
-def mul(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return elementwise(low, (a, other), lambda b, x, y: b.call("and" if x.dtype == torch.bool else "mul", x, y))
+@register_elementwise(aten.mul.Tensor, aten.mul.Scalar)
+def mul(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+    """Multiply; of bools the product is their conjunction."""
+    return b.call("and" if x.dtype == torch.bool else "mul", x, y)
 
 
-@register_lowering(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        return x / y
-
-    return elementwise(low, (a, other), compute, INT_TO_FLOAT)
+register_elementwise(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, promotion=INT_TO_FLOAT)(
+    lambda b, x, y: x / y
+)
 
 
 @register_lowering(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(low: LoweringContext, a: Any, other: Any, rounding_mode: str | None = None) -> LoweredTensor:
     if rounding_mode is None:
-        return div(low, a, other)  # type: ignore[no-any-return]
+        return elementwise(low, (a, other), lambda b, x, y: x / y, INT_TO_FLOAT)
     if rounding_mode == "floor":
-        return floor_divide(low, a, other)  # type: ignore[no-any-return]
+        return elementwise(low, (a, other), floor_divide)
 
     def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
         return b.call("trunc", x / y) if x.dtype.is_floating_point else b.call("truncdiv", x, y)
@@ -183,7 +181,9 @@ def _rounds_up(rest: LoopIROp, divisor: LoopIROp) -> LoopIROp:
     return rest.differs(0) & (rest < 0).differs(divisor < 0)
 
 
-def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+@register_elementwise(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+    """Divide and round down; floats are rounded as Python rounds them."""
     if not x.dtype.is_floating_point:
         quotient, rest = b.call("truncdiv", x, y), b.call("rem", x, y)
         if x.dtype == torch.uint8:
@@ -200,38 +200,26 @@ def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
     return b.where(y.equals(0.0), x / y, floored)
 
 
-@register_lowering(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    return elementwise(low, (a, other), _floor_division)
+def _fmod(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+    """Return the remainder of a division that rounds towards zero."""
+    return b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
 
 
-@register_lowering(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
-def remainder(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        rest = b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
-        if x.dtype == torch.uint8:
-            return rest
-        return b.where(_rounds_up(rest, y), rest + y, rest)
-
-    return _elementwise_on_stored(low, (a, other), compute)
+def _remainder(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
+    """Return the remainder of a division that rounds down."""
+    rest = _fmod(b, x, y)
+    return rest if x.dtype == torch.uint8 else b.where(_rounds_up(rest, y), rest + y, rest)
 
 
-@register_lowering(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-    def compute(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
-        return b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
-
-    return _elementwise_on_stored(low, (a, other), compute)
-
-
-register_lowering(aten.maximum.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("maximum")))
-register_lowering(aten.minimum.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("minimum")))
-
-
-register_lowering(aten.atan2.default)(
-    lambda low, a, other: elementwise(low, (a, other), _call_op("atan2"), INT_TO_FLOAT)
+register_lowering(aten.fmod.Tensor, aten.fmod.Scalar)(lambda low, *args: _elementwise_on_stored(low, args, _fmod))
+register_lowering(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(
+    lambda low, *args: _elementwise_on_stored(low, args, _remainder)
 )
-register_lowering(aten.hypot.default)(lambda low, a, other: elementwise(low, (a, other), _call_op("hypot")))
+
+
+for _name in ("maximum", "minimum", "hypot"):
+    register_elementwise(getattr(aten, _name).default)(_call_op(_name))
+register_elementwise(aten.atan2.default, promotion=INT_TO_FLOAT)(_call_op("atan2"))
 
 
 @register_lowering(aten.pow.Tensor_Tensor)
@@ -316,43 +304,22 @@ def _as_bool(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
 
 
 def _logical(name: str, op: str) -> None:
-    @register_lowering(getattr(aten, name).default)
-    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-        return elementwise(
-            low, (a, other), lambda b, x, y: b.call(op, _as_bool(b, x), _as_bool(b, y), dtype=torch.bool), ALWAYS_BOOL
-        )
+    register_elementwise(getattr(aten, name).default, promotion=ALWAYS_BOOL)(
+        lambda b, x, y: b.call(op, _as_bool(b, x), _as_bool(b, y), dtype=torch.bool)
+    )
 
 
 for _name, _op in (("logical_and", "and"), ("logical_or", "or"), ("logical_xor", "xor")):
     _logical(_name, _op)
 
 
-@register_lowering(aten.logical_not.default)
-def logical_not(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(
-        low,
-        (a,),
-        lambda b, v: v.equals(0) if v.dtype != torch.bool else b.call("not", v),
-        ALWAYS_BOOL,
-    )
-
-
-def _bitwise(name: str, op: str) -> None:
-    packet = getattr(aten, name)
-
-    @register_lowering(packet.Tensor, packet.Scalar, packet.Scalar_Tensor)
-    def lowered(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
-        return elementwise(low, (a, other), _call_op(op))
-
-
-for _name, _op in (("bitwise_and", "and"), ("bitwise_or", "or"), ("bitwise_xor", "xor")):
-    _bitwise(_name, _op)
-register_lowering(aten.bitwise_not.default)(lambda low, a: elementwise(low, (a,), _call_op("not")))
-
-
-@register_lowering(aten.isnan.default)
-def isnan(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: v.is_nan(), ALWAYS_BOOL)
+register_elementwise(aten.logical_not.default, promotion=ALWAYS_BOOL)(
+    lambda b, v: v.equals(0) if v.dtype != torch.bool else b.call("not", v)
+)
+for _packet, _op in ((aten.bitwise_and, "and"), (aten.bitwise_or, "or"), (aten.bitwise_xor, "xor")):
+    register_elementwise(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(_call_op(_op))
+register_elementwise(aten.bitwise_not.default)(_call_op("not"))
+register_elementwise(aten.isnan.default, promotion=ALWAYS_BOOL)(lambda b, v: v.is_nan())
 
 
 @register_lowering(aten.isinf.default)
@@ -437,9 +404,8 @@ def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_bloc
     return low.pointwise(a.shape, a.dtype, value)
 
 
-@register_lowering(aten.relu.default)
-def relu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: b.call("maximum", v, 0))
+register_elementwise(aten.relu.default)(lambda b, v: b.call("maximum", v, 0))
+register_elementwise(aten.silu.default)(lambda b, v: v * b.call("sigmoid", v))
 
 
 @register_lowering(aten.gelu.default)
@@ -457,18 +423,9 @@ def gelu(low: LoweringContext, a: LoweredTensor, approximate: str = "none") -> L
     return elementwise(low, (a,), by_tanh if approximate == "tanh" else exact)
 
 
-@register_lowering(aten.silu.default)
-def silu(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, v: v * b.call("sigmoid", v))
-
-
 @register_lowering(aten.leaky_relu.default)
 def leaky_relu(low: LoweringContext, a: LoweredTensor, negative_slope: float = 0.01) -> LoweredTensor:
-    def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
-        positive = v > 0
-        return b.where(positive, v, v * negative_slope)
-
-    return elementwise(low, (a,), compute)
+    return elementwise(low, (a,), lambda b, v: b.where(v > 0, v, v * negative_slope))
 
 
 @register_lowering(aten.addcmul.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -162,19 +163,8 @@ def _avg_pool(
     return low.pointwise(shape, a.dtype, body)
 
 
-@register_lowering(aten.avg_pool1d.default)
-def avg_pool1d(low: LoweringContext, a: LoweredTensor, *args: Any) -> LoweredTensor:
-    return _avg_pool(low, a, *args, rank=1)
-
-
-@register_lowering(aten.avg_pool2d.default)
-def avg_pool2d(low: LoweringContext, a: LoweredTensor, *args: Any) -> LoweredTensor:
-    return _avg_pool(low, a, *args, rank=2)
-
-
-@register_lowering(aten.avg_pool3d.default)
-def avg_pool3d(low: LoweringContext, a: LoweredTensor, *args: Any) -> LoweredTensor:
-    return _avg_pool(low, a, *args, rank=3)
+for _rank, _operator in enumerate((aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default), 1):
+    register_lowering(_operator)(functools.partial(_avg_pool, rank=_rank))
 
 
 @register_lowering(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)

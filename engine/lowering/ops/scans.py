@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
@@ -18,28 +20,8 @@ MAX_SCAN_ELEMENTS = 1 << 17
 """Longest scan that one program computes."""
 
 
-@register_lowering(aten.cumsum.default)
-def cumsum(low: LoweringContext, a: LoweredTensor, dim: int, *, dtype: torch.dtype | None = None) -> LoweredTensor:
-    return _cumulative(low, "sum", a, dim)
-
-
-@register_lowering(aten.cumprod.default)
-def cumprod(low: LoweringContext, a: LoweredTensor, dim: int, *, dtype: torch.dtype | None = None) -> LoweredTensor:
-    return _cumulative(low, "prod", a, dim)
-
-
-@register_lowering(aten.cummax.default)
-def cummax(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTensor, LoweredTensor]:
-    return _cumulative_extreme(low, "max", a, dim)
-
-
-@register_lowering(aten.cummin.default)
-def cummin(low: LoweringContext, a: LoweredTensor, dim: int) -> tuple[LoweredTensor, LoweredTensor]:
-    return _cumulative_extreme(low, "min", a, dim)
-
-
 def _cumulative_extreme(
-    low: LoweringContext, kind: str, a: LoweredTensor, dim: int
+    low: LoweringContext, a: LoweredTensor, dim: int, *, kind: str
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Return the cumulative maximum or minimum, and the index of its last occurrence.
 
@@ -48,7 +30,7 @@ def _cumulative_extreme(
     check_supported_dtype(a)
     if a.dtype == torch.bool:  # bool has no smallest and largest number, which a scan needs.
         numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.load(b, i), torch.int32))
-        running, positions = _cumulative_extreme(low, kind, numbers, dim)
+        running, positions = _cumulative_extreme(low, numbers, dim, kind=kind)
         return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), positions
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] == 1:
@@ -67,11 +49,6 @@ def _cumulative_extreme(
     return values, low.scan("max", a.shape, dim, torch.int64, positions.load)
 
 
-@register_lowering(aten.logcumsumexp.default)
-def logcumsumexp(low: LoweringContext, a: LoweredTensor, dim: int) -> LoweredTensor:
-    return _cumulative(low, "logaddexp", a, dim)
-
-
 def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
     """Return the non-negative dimension of a scan.
 
@@ -87,10 +64,19 @@ def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
     return dim
 
 
-def _cumulative(low: LoweringContext, kind: str, a: LoweredTensor, dim: int) -> LoweredTensor:
+def _cumulative(
+    low: LoweringContext, a: LoweredTensor, dim: int, *, kind: str, dtype: torch.dtype | None = None
+) -> LoweredTensor:
     result = fake_result(low).dtype
     check_supported_dtype(a, fake_result(low))
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] in (0, 1):
         return low.pointwise(a.shape, result, lambda b, i: b.cast(a.load(b, i), result))
     return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.load(b, i), result))
+
+
+register_lowering(aten.cumsum.default)(functools.partial(_cumulative, kind="sum"))
+register_lowering(aten.cumprod.default)(functools.partial(_cumulative, kind="prod"))
+register_lowering(aten.logcumsumexp.default)(functools.partial(_cumulative, kind="logaddexp"))
+register_lowering(aten.cummax.default)(functools.partial(_cumulative_extreme, kind="max"))
+register_lowering(aten.cummin.default)(functools.partial(_cumulative_extreme, kind="min"))

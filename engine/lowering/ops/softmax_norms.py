@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import ZERO, Size, as_size, exact_quotient, product
+from engine.ir.loop_ir.index_expr import ZERO, as_size, exact_quotient, product
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
-from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.loop_ir.tensor_def import Body, Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import _variance, aten, reduce
@@ -49,8 +49,7 @@ def softmax(
     dim = canonical_dim(dim, len(a.shape))
     if not a.shape:
         return reshape(softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    check_supported_dtype(a)
-    check_supported_dtype(fake_result(low))
+    check_supported_dtype(a, fake_result(low))
     is_safe = low.current_node is not None and low.current_node.target is aten._safe_softmax.default
     math_dtype = compute_dtype(result)
     top, row = _row_max(low, a, dim, math_dtype)
@@ -79,8 +78,7 @@ def log_softmax(
     dim = canonical_dim(dim, len(a.shape))
     if not a.shape:
         return reshape(log_softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    check_supported_dtype(a)
-    check_supported_dtype(fake_result(low))
+    check_supported_dtype(a, fake_result(low))
     math_dtype = compute_dtype(result)
     top, row = _row_max(low, a, dim, math_dtype)
     shifted = low.pointwise(
@@ -132,15 +130,16 @@ def native_layer_norm(
             value = value + b.cast(bias.load(b, i[first:]), math_dtype)
         return value
 
-    outer = [average, scale]
-    wanted = fake_result(low)[1].dtype
-    if wanted != math_dtype:
-        outer = [low.pointwise(t.shape, wanted, lambda b, i, t=t: t.load(b, i)) for t in outer]  # type: ignore[misc]
-    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
+    return _normalized(low, a, body, average, scale)
 
 
-def _stride_like(low: LoweringContext) -> tuple[Size, ...]:
-    return dense_stride(fake_result(low)[0])
+def _normalized(
+    low: LoweringContext, a: LoweredTensor, body: Body, *statistics: LoweredTensor
+) -> tuple[LoweredTensor, ...]:
+    """Return the normalized tensor in eager's layout, and its statistics in eager's dtype."""
+    result, first, *_ = fake_result(low)
+    stored = [t if t.dtype == first.dtype else low.pointwise(t.shape, first.dtype, t.load) for t in statistics]
+    return low.pointwise(a.shape, a.dtype, body, stride=dense_stride(result)), *stored
 
 
 @register_lowering(aten.native_group_norm.default)
@@ -181,11 +180,7 @@ def native_group_norm(
             value = value * b.cast(weight.load(b, (i[1],)), math_dtype)
         return value if bias is None else value + b.cast(bias.load(b, (i[1],)), math_dtype)
 
-    wanted = fake_result(low)[1].dtype
-    outer = [average, scale]
-    if wanted != math_dtype:
-        outer = [low.pointwise(t.shape, wanted, t.load) for t in outer]
-    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
+    return _normalized(low, a, body, average, scale)
 
 
 @register_lowering(aten._fused_rms_norm.default)
@@ -206,10 +201,7 @@ def rms_norm(
     scale = low.pointwise(
         total.shape,
         math_dtype,
-        lambda b, i: b.call(
-            "rsqrt",
-            total.load(b, i) / b.size(count, math_dtype) + small,
-        ),
+        lambda b, i: b.call("rsqrt", total.load(b, i) / b.size(count, math_dtype) + small),
         name=f"{low.node_name}_rstd",
     )
     first = dims[0]
@@ -218,6 +210,4 @@ def rms_norm(
         value = b.cast(a.load(b, i), math_dtype) * scale.load(b, (*i[:first], *(ZERO for _ in dims)))
         return value if weight is None else value * b.cast(weight.load(b, i[first:]), math_dtype)
 
-    wanted = fake_result(low)[1].dtype
-    shown = scale if wanted == math_dtype else low.pointwise(scale.shape, wanted, scale.load)
-    return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), shown
+    return _normalized(low, a, body, scale)

@@ -11,7 +11,7 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext
-from engine.lowering.ops.pointwise import elementwise
+from engine.lowering.ops.pointwise import elementwise, register_elementwise
 from engine.lowering.promotion import INT_TO_FLOAT
 from engine.lowering.registry import register_lowering
 
@@ -62,6 +62,7 @@ def _tan_pi(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     return b.call("tan", rest * math.pi)
 
 
+@register_elementwise(aten.digamma.default, promotion=INT_TO_FLOAT)
 def _digamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     is_negative = x < 0.0
     is_whole = x.equals(b.call("trunc", x))
@@ -90,11 +91,9 @@ def _trigamma(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     return b.where(is_low, pole - value, value)
 
 
-@register_lowering(aten.digamma.default)
-def digamma(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), _digamma, INT_TO_FLOAT)
-
-
+@register_elementwise(
+    aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar, promotion=INT_TO_FLOAT
+)
 def _zeta(b: LoopBuilder, s: LoopIROp, q: LoopIROp) -> LoopIROp:
     """Compute the Hurwitz zeta function.
 
@@ -114,11 +113,6 @@ def _zeta(b: LoopBuilder, s: LoopIROp, q: LoopIROp) -> LoopIROp:
     value = b.where(is_below, b.where(is_whole, math.inf, b.where(is_sum, reflected, math.nan)), above)
     value = b.where(s.equals(1.0), math.inf, value)
     return b.where(s < 1.0, math.nan, value)
-
-
-@register_lowering(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
-def zeta(low: LoweringContext, s: Any, q: Any) -> LoweredTensor:
-    return elementwise(low, (s, q), _zeta, INT_TO_FLOAT)
 
 
 @register_lowering(aten.polygamma.default)
@@ -142,10 +136,10 @@ def _hankel_coefficients(order: int) -> tuple[float, ...]:
 
     Abramowitz and Stegun, 9.7.1.
     """
-    found = [1.0]
+    coefficients = [1.0]
     for k in range(1, 17):
-        found.append(-found[-1] * (4.0 * order**2 - (2 * k - 1) ** 2) / (8.0 * k))
-    return tuple(reversed(found))
+        coefficients.append(-coefficients[-1] * (4.0 * order**2 - (2 * k - 1) ** 2) / (8.0 * k))
+    return tuple(reversed(coefficients))
 
 
 def _scaled_bessel(name: str, order: int) -> Any:
@@ -164,38 +158,30 @@ def _scaled_bessel(name: str, order: int) -> Any:
     return compute
 
 
-register_lowering(aten.special_i0e.default)(
-    lambda low, a: elementwise(low, (a,), _scaled_bessel("i0", 0), INT_TO_FLOAT)
-)
-register_lowering(aten.special_i1e.default)(
-    lambda low, a: elementwise(low, (a,), _scaled_bessel("i1", 1), INT_TO_FLOAT)
-)
+register_elementwise(aten.special_i0e.default, promotion=INT_TO_FLOAT)(_scaled_bessel("i0", 0))
+register_elementwise(aten.special_i1e.default, promotion=INT_TO_FLOAT)(_scaled_bessel("i1", 1))
 
 
-@register_lowering(aten.special_ndtri.default)
-def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+@register_elementwise(aten.special_ndtri.default, promotion=INT_TO_FLOAT)
+def ndtri(b: LoopBuilder, p: LoopIROp) -> LoopIROp:
     """Compute the inverse of the normal distribution function.
 
     Newton's method on the logarithm of the tail starts from the tail's asymptotic expansion.
     """
-
-    def compute(b: LoopBuilder, p: LoopIROp) -> LoopIROp:
-        is_upper = p > 0.5
-        tail = b.where(is_upper, 1.0 - p, p)
-        wanted = b.call("log", tail)
-        double = wanted * -2.0
-        rest = b.call("log", b.call("maximum", double * (2.0 * math.pi), 1.0))
-        x = b.call("sqrt", b.call("maximum", double - rest, 0.0))
-        for _ in range(5):
-            ratio = b.call("erfcx", x * math.sqrt(0.5))
-            own = b.call("log", ratio * 0.5)
-            own = own - x * x * 0.5
-            step = (own - wanted) * (ratio * math.sqrt(math.pi / 2.0))
-            x = x + step
-        x = b.where(tail.equals(0.0), math.inf, x)
-        return b.where(is_upper, x, -x)
-
-    return elementwise(low, (a,), compute, INT_TO_FLOAT)
+    is_upper = p > 0.5
+    tail = b.where(is_upper, 1.0 - p, p)
+    log_tail = b.call("log", tail)
+    double = log_tail * -2.0
+    rest = b.call("log", b.call("maximum", double * (2.0 * math.pi), 1.0))
+    x = b.call("sqrt", b.call("maximum", double - rest, 0.0))
+    for _ in range(5):
+        ratio = b.call("erfcx", x * math.sqrt(0.5))
+        own = b.call("log", ratio * 0.5)
+        own = own - x * x * 0.5
+        step = (own - log_tail) * (ratio * math.sqrt(math.pi / 2.0))
+        x = x + step
+    x = b.where(tail.equals(0.0), math.inf, x)
+    return b.where(is_upper, x, -x)
 
 
 @register_lowering(aten.frexp.Tensor)
@@ -224,38 +210,20 @@ def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, Lowere
     return fraction, low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(parts(b, i)[1], torch.int32))
 
 
-@register_lowering(aten.special_spherical_bessel_j0.default)
-def spherical_bessel_j0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+@register_elementwise(aten.special_spherical_bessel_j0.default, promotion=INT_TO_FLOAT)
+def spherical_bessel_j0(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     """Compute ``sin(x) / x``, near zero by its Taylor series."""
     taylor = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1))
-
-    def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-        size = b.call("abs", x)
-        is_near = size < 0.5
-        value = b.where(is_near, polynomial(b, x * x, taylor), b.call("sin", x) / x)
-        is_infinite = size.equals(math.inf)
-        return b.where(is_infinite, 0.0, value)
-
-    return elementwise(low, (a,), compute, INT_TO_FLOAT)
+    size = b.call("abs", x)
+    is_near = size < 0.5
+    value = b.where(is_near, polynomial(b, x * x, taylor), b.call("sin", x) / x)
+    is_infinite = size.equals(math.inf)
+    return b.where(is_infinite, 0.0, value)
 
 
-@register_lowering(aten.special_modified_bessel_i0.default)
-def modified_bessel_i0(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, x: b.call("i0", x), INT_TO_FLOAT)
-
-
-@register_lowering(aten.special_modified_bessel_i1.default)
-def modified_bessel_i1(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    return elementwise(low, (a,), lambda b, x: b.call("i1", x), INT_TO_FLOAT)
-
-
-@register_lowering(aten.angle.default)
-def angle(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
+@register_elementwise(aten.angle.default, promotion=INT_TO_FLOAT)
+def angle(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
     """Return pi for negative real numbers, else 0; NaN is propagated."""
-
-    def compute(b: LoopBuilder, x: LoopIROp) -> LoopIROp:
-        is_negative = x < 0.0
-        turned = b.where(is_negative, b.constant(math.pi, x.dtype), b.constant(0.0, x.dtype))
-        return b.where(x.is_nan(), x, turned)
-
-    return elementwise(low, (a,), compute, INT_TO_FLOAT)
+    is_negative = x < 0.0
+    turned = b.where(is_negative, b.constant(math.pi, x.dtype), b.constant(0.0, x.dtype))
+    return b.where(x.is_nan(), x, turned)
