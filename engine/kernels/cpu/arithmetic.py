@@ -214,10 +214,8 @@ class Arithmetic:
             overflows = self._writer.assign("overflows", f"and {mask} {is_lowest}, {is_minus}")
             bad = self._writer.assign("bad", f"or {mask} {bad}, {overflows}")
         safe = self.select("divisor", bad, kind, operands.lanes, operands.constant(1), right)
-        sign, instruction = (
-            "u" if operands.dtype in UNSIGNED else "s",
-            "div" if operands.op.name == "truncdiv" else "rem",
-        )
+        sign = "u" if operands.dtype in UNSIGNED else "s"
+        instruction = "div" if operands.op.name == "truncdiv" else "rem"
         return self._writer.assign(operands.hint, f"{sign}{instruction} {kind} {left}, {safe}")
 
     def _to(self, operands: Operands) -> str:
@@ -231,30 +229,30 @@ class Arithmetic:
         return self.from_memory(narrow, operands.op.value, operands.lanes, operands.hint)
 
     def _bitcast(self, operands: Operands) -> str:
-        own, wanted = operands.op.value
+        own, result = operands.op.value
         bits = self.to_memory(operands.names[0], own, operands.lanes, operands.hint)
-        source, target = _memory_kind(own, operands.lanes), _memory_kind(wanted, operands.lanes)
+        source, target = _memory_kind(own, operands.lanes), _memory_kind(result, operands.lanes)
         if source != target:
             bits = self._writer.assign(operands.hint, f"bitcast {source} {bits} to {target}")
-        return self.from_memory(bits, wanted, operands.lanes, operands.hint)
+        return self.from_memory(bits, result, operands.lanes, operands.hint)
 
-    def convert(self, name: str, own: torch.dtype, wanted: torch.dtype, lanes: int, hint: str) -> str:
+    def convert(self, name: str, own: torch.dtype, result: torch.dtype, lanes: int, hint: str) -> str:
         """Write the conversion between two compute dtypes, as a C cast does it on this CPU."""
-        source, target = wide(value_type(own), lanes), wide(value_type(wanted), lanes)
-        if wanted == torch.bool:
+        source, target = wide(value_type(own), lanes), wide(value_type(result), lanes)
+        if result == torch.bool:
             zero = splat(value_type(own), literal(0, own), lanes)
             test = "fcmp une" if own.is_floating_point else "icmp ne"
             return self._writer.assign(hint, f"{test} {source} {name}, {zero}")
-        if own.is_floating_point and not wanted.is_floating_point:
-            return self._float_to_integer(name, own, wanted, lanes, hint)
+        if own.is_floating_point and not result.is_floating_point:
+            return self._float_to_integer(name, own, result, lanes, hint)
         if own.is_floating_point:
-            instruction = "fpext" if wanted == torch.float64 else "fptrunc"
-        elif wanted.is_floating_point:
+            instruction = "fpext" if result == torch.float64 else "fptrunc"
+        elif result.is_floating_point:
             instruction = "uitofp" if own in UNSIGNED else "sitofp"
-        elif _bits(own) == _bits(wanted):
+        elif _bits(own) == _bits(result):
             return name
         else:
-            instruction = "trunc" if _bits(wanted) < _bits(own) else "zext" if own in UNSIGNED else "sext"
+            instruction = "trunc" if _bits(result) < _bits(own) else "zext" if own in UNSIGNED else "sext"
         return self._writer.assign(hint, f"{instruction} {source} {name} to {target}")
 
     def _float_to_integer(self, name: str, own: torch.dtype, target: torch.dtype, lanes: int, hint: str) -> str:

@@ -6,21 +6,17 @@ import functools
 import math
 from collections.abc import Callable
 
-import torch
-
-from engine.kernels.cpu.llvm_types import literal, splat, type_suffix, wide, word_constant
-
-
-def _float(lanes: int, value: float) -> str:
-    return splat("float", literal(value, torch.float32), lanes)
+from engine.kernels.cpu.llvm_types import float_constant, type_suffix, wide, word_constant
 
 
 def _horner(kind: str, variable: str, coefficients: tuple[float, ...], lanes: int, prefix: str) -> list[str]:
     """Return the lines of a polynomial by Horner's rule, highest power first."""
     fma, lines = f"@llvm.fma.{type_suffix('float', lanes)}", []
-    last = _float(lanes, coefficients[0])
+    last = float_constant(lanes, coefficients[0])
     for n, c in enumerate(coefficients[1:], 1):
-        lines.append(f"  %{prefix}{n} = call {kind} {fma}({kind} {last}, {kind} {variable}, {kind} {_float(lanes, c)})")
+        lines.append(
+            f"  %{prefix}{n} = call {kind} {fma}({kind} {last}, {kind} {variable}, {kind} {float_constant(lanes, c)})"
+        )
         last = f"%{prefix}{n}"
     return lines
 
@@ -31,14 +27,14 @@ def _exp_text(lanes: int) -> str:
     A product that underflows takes a hundred times as long as another, so results of 0 are selected.
     """
     kind, whole, suffix = wide("float", lanes), wide("i32", lanes), type_suffix("float", lanes)
-    f = functools.partial(_float, lanes)
+    f = functools.partial(float_constant, lanes)
     i = functools.partial(word_constant, lanes)
     fma, mask = f"call {kind} @llvm.fma.{suffix}", wide("i1", lanes)
     polynomial = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
     lines = [
-        f"define internal {kind} @exp.{suffix}({kind} %given) alwaysinline {{",
-        f"  %is_high = fcmp ogt {kind} %given, {f(89.0)}",
-        f"  %below = select {mask} %is_high, {kind} {f(89.0)}, {kind} %given",
+        f"define internal {kind} @exp.{suffix}({kind} %argument) alwaysinline {{",
+        f"  %is_high = fcmp ogt {kind} %argument, {f(89.0)}",
+        f"  %below = select {mask} %is_high, {kind} {f(89.0)}, {kind} %argument",
         f"  %is_low = fcmp olt {kind} %below, {f(-104.0)}",
         f"  %x = select {mask} %is_low, {kind} {f(0.0)}, {kind} %below",
         f"  %moved = {fma}({kind} %x, {kind} {f(1.4426950408889634)}, {kind} {f(12582912.0)})",
@@ -60,8 +56,8 @@ def _exp_text(lanes: int) -> str:
     last = len(polynomial) - 1
     lines += [
         f"  %half = fmul {kind} %p{last}, %first.scale",
-        f"  %made = fmul {kind} %half, %second.scale",
-        f"  %result = select {mask} %is_low, {kind} {f(0.0)}, {kind} %made",
+        f"  %scaled = fmul {kind} %half, %second.scale",
+        f"  %result = select {mask} %is_low, {kind} {f(0.0)}, {kind} %scaled",
         f"  ret {kind} %result",
         "}",
         f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
@@ -69,16 +65,16 @@ def _exp_text(lanes: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _odd_function_end(lanes: int, limit: float) -> list[str]:
-    """Return the end of an odd function: ``%near`` below a limit, else ``%far``; x's sign.
+def _select_and_sign(lanes: int, limit: float) -> list[str]:
+    """Return the end of a function with the sign of x: ``%near`` below a limit, else ``%far``.
 
     NaN is near. The sign matters for -0.0 too.
     """
     kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
     return [
-        f"  %is_near = fcmp ult {kind} %size, {_float(lanes, limit)}",
-        f"  %made = select {mask} %is_near, {kind} %near, {kind} %far",
-        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %made, {kind} %x)",
+        f"  %is_near = fcmp ult {kind} %size, {float_constant(lanes, limit)}",
+        f"  %selected = select {mask} %is_near, {kind} %near, {kind} %far",
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %selected, {kind} %x)",
         f"  ret {kind} %signed",
         "}",
         f"declare {kind} @llvm.fabs.{suffix}({kind})",
@@ -89,7 +85,7 @@ def _odd_function_end(lanes: int, limit: float) -> list[str]:
 def _tanh_text(lanes: int) -> str:
     """Return tanh: a polynomial near zero (Cephes), and by exp elsewhere."""
     kind, suffix = wide("float", lanes), type_suffix("float", lanes)
-    f = functools.partial(_float, lanes)
+    f = functools.partial(float_constant, lanes)
     near = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
     lines = [
         f"define internal {kind} @tanh.{suffix}({kind} %x) alwaysinline {{",
@@ -103,7 +99,7 @@ def _tanh_text(lanes: int) -> str:
         f"  %above = fadd {kind} %grown, {f(1.0)}",
         f"  %share = fdiv {kind} {f(2.0)}, %above",
         f"  %far = fsub {kind} {f(1.0)}, %share",
-        *_odd_function_end(lanes, 0.625),
+        *_select_and_sign(lanes, 0.625),
     ]
     return "\n".join(lines) + "\n"
 
@@ -114,7 +110,7 @@ def _erf_text(lanes: int) -> str:
     The exponent is between 0 and -19, so that its power of 2 is added to the bits of the rest.
     """
     kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
-    f = functools.partial(_float, lanes)
+    f = functools.partial(float_constant, lanes)
     fma = f"call {kind} @llvm.fma.{suffix}"
     lines = [
         f"define internal {kind} @erf.{suffix}({kind} %x) alwaysinline {{",
@@ -137,14 +133,14 @@ def _erf_text(lanes: int) -> str:
         f"  %rest.bits = add {whole} %part.bits, %power",
         f"  %rest = bitcast {whole} %rest.bits to {kind}",
         f"  %far = fsub {kind} {f(1.0)}, %rest",
-        *_odd_function_end(lanes, 0.95),
+        *_select_and_sign(lanes, 0.95),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _expm1_text(lanes: int) -> str:
     """Return exp(x) - 1: a polynomial near zero, and by exp elsewhere."""
-    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    kind, suffix = wide("float", lanes), type_suffix("float", lanes)
     lines = [
         f"define internal {kind} @expm1.{suffix}({kind} %x) alwaysinline {{",
         f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
@@ -152,14 +148,8 @@ def _expm1_text(lanes: int) -> str:
         *_horner(kind, "%x", _EXPM1_NEAR, lanes, "p"),
         f"  %near = call {kind} @llvm.fma.{suffix}({kind} %square, {kind} %p{len(_EXPM1_NEAR) - 1}, {kind} %x)",
         f"  %grown = call {kind} @exp.{suffix}({kind} %x)",
-        f"  %far = fsub {kind} %grown, {_float(lanes, 1.0)}",
-        f"  %is_near = fcmp olt {kind} %size, {_float(lanes, 0.5)}",
-        f"  %made = select {mask} %is_near, {kind} %near, {kind} %far",
-        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %made, {kind} %x)",
-        f"  ret {kind} %signed",
-        "}",
-        f"declare {kind} @llvm.fabs.{suffix}({kind})",
-        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+        f"  %far = fsub {kind} %grown, {float_constant(lanes, 1.0)}",
+        *_select_and_sign(lanes, 0.5),
     ]
     return "\n".join(lines) + "\n"
 
@@ -167,12 +157,9 @@ def _expm1_text(lanes: int) -> str:
 def _log_text(name: str, lanes: int) -> str:
     """Return log or log1p: n * log(2) + log(1 + rest), with rest between -0.3 and 0.42."""
     kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
-    f, i, fma = (
-        functools.partial(_float, lanes),
-        functools.partial(word_constant, lanes),
-        f"call {kind} @llvm.fma.{suffix}",
-    )
-    given, scaled, start, rest = _log1p_arguments(lanes) if name == "log1p" else _log_arguments(lanes)
+    f, i = functools.partial(float_constant, lanes), functools.partial(word_constant, lanes)
+    fma = f"call {kind} @llvm.fma.{suffix}"
+    argument, scaled, start, rest = _log1p_arguments(lanes) if name == "log1p" else _log_arguments(lanes)
     copysign, signed = f"{kind} @llvm.copysign.{suffix}", [f"  ret {kind} %result"]
     if name == "log1p":  # -0.0 stays so
         signed = [f"  %signed = call {copysign}({kind} %result, {kind} %x)", f"  ret {kind} %signed"]
@@ -195,15 +182,15 @@ def _log_text(name: str, lanes: int) -> str:
         f"  %third = {fma}({kind} %cube, {kind} %p{len(_LOG_NEAR) - 1}, {kind} %low)",
         f"  %tail = {fma}({kind} %square, {kind} {f(-0.5)}, {kind} %third)",
         f"  %sum = fadd {kind} %rest, %tail",
-        f"  %made = {fma}({kind} %n, {kind} {f(0.693359375)}, {kind} %sum)",
-        f"  %is_zero = fcmp oeq {kind} {given}, {f(0.0)}",
-        f"  %is_below = fcmp olt {kind} {given}, {f(0.0)}",
-        f"  %odd = select {mask} %is_below, {kind} {f(math.nan)}, {kind} {given}",
+        f"  %usual = {fma}({kind} %n, {kind} {f(0.693359375)}, {kind} %sum)",
+        f"  %is_zero = fcmp oeq {kind} {argument}, {f(0.0)}",
+        f"  %is_below = fcmp olt {kind} {argument}, {f(0.0)}",
+        f"  %odd = select {mask} %is_below, {kind} {f(math.nan)}, {kind} {argument}",
         f"  %limit = select {mask} %is_zero, {kind} {f(-math.inf)}, {kind} %odd",
-        f"  %is_positive = fcmp ogt {kind} {given}, {f(0.0)}",
-        f"  %is_finite = fcmp olt {kind} {given}, {f(math.inf)}",
+        f"  %is_positive = fcmp ogt {kind} {argument}, {f(0.0)}",
+        f"  %is_finite = fcmp olt {kind} {argument}, {f(math.inf)}",
         f"  %is_usual = and {mask} %is_positive, %is_finite",
-        f"  %result = select {mask} %is_usual, {kind} %made, {kind} %limit",
+        f"  %result = select {mask} %is_usual, {kind} %usual, {kind} %limit",
         *signed,
         "}",
         f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
@@ -219,7 +206,7 @@ def _log_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
 
     Subnormal numbers are scaled, since their exponent has no bits.
     """
-    kind, mask, f = wide("float", lanes), wide("i1", lanes), functools.partial(_float, lanes)
+    kind, mask, f = wide("float", lanes), wide("i1", lanes), functools.partial(float_constant, lanes)
     start = [
         f"  %is_small = fcmp olt {kind} %x, {f(2.0**-126)}",
         f"  %grown = fmul {kind} %x, {f(2.0**23)}",
@@ -239,7 +226,7 @@ def _log1p_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
     What 1 + x lost by rounding is scaled like the rest and added to it.
     """
     kind, mask, whole = wide("float", lanes), wide("i1", lanes), wide("i32", lanes)
-    f, i = functools.partial(_float, lanes), functools.partial(word_constant, lanes)
+    f, i = functools.partial(float_constant, lanes), functools.partial(word_constant, lanes)
     start = [
         f"  %u = fadd {kind} %x, {f(1.0)}",
         f"  %one = fsub {kind} %u, %x",
@@ -266,7 +253,7 @@ def _sine_text(name: str, lanes: int) -> str:
     A vector with a large, infinite or NaN element is left to the library.
     """
     kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
-    f, i, whole = functools.partial(_float, lanes), functools.partial(word_constant, lanes), wide("i32", lanes)
+    f, i, whole = functools.partial(float_constant, lanes), functools.partial(word_constant, lanes), wide("i32", lanes)
     fma, is_cosine = f"call {kind} @llvm.fma.{suffix}", name == "cos"
     any_lane = f"call i1 @llvm.vector.reduce.or.v{lanes}i1({mask} %is_large)" if lanes > 1 else "or i1 %is_large, false"
     turns = ["  %n = fsub {kind} %moved, {magic}"]
@@ -280,8 +267,8 @@ def _sine_text(name: str, lanes: int) -> str:
         f"  %any = {any_lane}",
         "  br i1 %any, label %exact, label %near",
         "exact:",
-        f"  %found = call {kind} @exact.{name}.{suffix}({kind} %x)",
-        f"  ret {kind} %found",
+        f"  %from_library = call {kind} @exact.{name}.{suffix}({kind} %x)",
+        f"  ret {kind} %from_library",
         "near:",
         f"  %shifted = {fma}({kind} %x, {kind} {f(0.3183098861837907)}, {kind} {shift})",
         f"  %moved = fadd {kind} %shifted, {f(12582912.0)}",
@@ -294,11 +281,11 @@ def _sine_text(name: str, lanes: int) -> str:
         f"  %cube = fmul {kind} %square, %rest",
         f"  %sine = {fma}({kind} %cube, {kind} %p{len(_SINE) - 1}, {kind} %rest)",
         f"  %is_zero = fcmp oeq {kind} %rest, {f(0.0)}",
-        f"  %made = select {mask} %is_zero, {kind} %rest, {kind} %sine",
+        f"  %unsigned = select {mask} %is_zero, {kind} %rest, {kind} %sine",
         f"  %bits = bitcast {kind} %moved to {whole}",
         f"  %sign = shl {whole} %bits, {i(31)}",
-        f"  %made.bits = bitcast {kind} %made to {whole}",
-        f"  %signed = xor {whole} %made.bits, %sign",
+        f"  %unsigned.bits = bitcast {kind} %unsigned to {whole}",
+        f"  %signed = xor {whole} %unsigned.bits, %sign",
         f"  %result = bitcast {whole} %signed to {kind}",
         f"  ret {kind} %result",
         "}",

@@ -59,6 +59,11 @@ def word_constant(lanes: int, value: int) -> str:
     return splat("i32", str(value), lanes)
 
 
+def float_constant(lanes: int, value: float) -> str:
+    """Return a float32 in each of the lanes, without its type; the same text for all but one lane."""
+    return splat("float", literal(value, torch.float32), lanes)
+
+
 def literal(value: bool | float, dtype: torch.dtype) -> str:
     """Return a constant of a compute dtype; floats as the bits of a double."""
     if dtype == torch.bool:

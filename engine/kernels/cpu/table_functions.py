@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine.kernels.cpu.llvm_types import literal, splat, type_suffix, wide
+from engine.kernels.cpu.llvm_types import float_constant, literal, type_suffix, wide
 
 LANES = 16
 _KIND, _WHOLE, _MASK = "<16 x float>", "<16 x i32>", "<16 x i1>"
@@ -20,10 +20,7 @@ _MAGIC = 12582912.0
 """Added to a small number, it leaves the nearest integer in the low bits."""
 _FMA = f"call {_KIND} @llvm.fma.v16f32"
 _DEGREE = 5
-
-
-def _float(value: float) -> str:
-    return splat("float", literal(value, torch.float32), LANES)  # the same text for any number of lanes
+_float = functools.partial(float_constant, LANES)
 
 
 @functools.cache
@@ -110,9 +107,9 @@ def _exp_text() -> str:
     """
     scale = "@llvm.x86.avx512.mask.scalef.ps.512"
     lines = [
-        f"define internal {_KIND} @exp.v16f32({_KIND} %given) alwaysinline {{",
-        f"  %is_high = fcmp ogt {_KIND} %given, {_float(89.0)}",
-        f"  %below = select {_MASK} %is_high, {_KIND} {_float(89.0)}, {_KIND} %given",
+        f"define internal {_KIND} @exp.v16f32({_KIND} %argument) alwaysinline {{",
+        f"  %is_high = fcmp ogt {_KIND} %argument, {_float(89.0)}",
+        f"  %below = select {_MASK} %is_high, {_KIND} {_float(89.0)}, {_KIND} %argument",
         f"  %is_low = fcmp olt {_KIND} %below, {_float(-104.0)}",
         f"  %x = select {_MASK} %is_low, {_KIND} {_float(-104.0)}, {_KIND} %below",
         f"  %moved = {_FMA}({_KIND} %x, {_KIND} {_float(1.4426950408889634)}, {_KIND} {_float(_MAGIC)})",
@@ -125,8 +122,8 @@ def _exp_text() -> str:
         lines.append(f"  %p{number} = {_FMA}({_KIND} {last}, {_KIND} %rest, {_KIND} {_float(coefficient)})")
         last = f"%p{number}"
     lines += [
-        f"  %made = call {_KIND} {scale}({_KIND} {last}, {_KIND} %n, {_KIND} zeroinitializer, i16 -1, i32 4)",
-        f"  ret {_KIND} %made",
+        f"  %scaled = call {_KIND} {scale}({_KIND} {last}, {_KIND} %n, {_KIND} zeroinitializer, i16 -1, i32 4)",
+        f"  ret {_KIND} %scaled",
         "}",
         f"declare {_KIND} @llvm.fma.v16f32({_KIND}, {_KIND}, {_KIND})",
         f"declare {_KIND} {scale}({_KIND}, {_KIND}, {_KIND}, i16, i32 immarg)",

@@ -118,8 +118,8 @@ class VectorMath:
         write, kind, total = self._writer, wide(scalar, lanes), "poison"
         for k in range(lanes):
             lane = [write.assign("lane", f"extractelement {kind} {a}, i32 {k}") for a in arguments]
-            made = self._call_libm(name, scalar, lane, "lane")
-            total = write.assign(hint, f"insertelement {kind} {total}, {scalar} {made}, i32 {k}")
+            result = self._call_libm(name, scalar, lane, "lane")
+            total = write.assign(hint, f"insertelement {kind} {total}, {scalar} {result}, i32 {k}")
         return total
 
     def _call_inline(self, name: str, lanes: int, argument: str, hint: str) -> str:
