@@ -180,11 +180,6 @@ COMMON_CONSTANTS: tuple[object, ...] = (AssertionError, NotImplementedError, tup
 """Constants of LOAD_COMMON_CONSTANT by its argument."""
 
 
-def real_opcodes() -> tuple[str, ...]:
-    """Return the interpreter's opcodes without instrumented and specialized variants."""
-    return tuple(name for name in dis.opmap if not name.startswith("INSTRUMENTED_") and not name.startswith("<"))
-
-
 def opcode_family(opname: str) -> str | None:
     """Return the family that traces ``opname``; None if it is unsupported or unknown."""
     return _FAMILY_OF.get(opname)

@@ -15,7 +15,7 @@ from typing import Any
 from engine.observe.parse_graph import parse_nodes
 from engine.observe.parse_messages import PathResolver, parse_guards
 from engine.observe.trace_payloads import Payload
-from engine.records.graph import GraphRecord, NodeRecord, count_nodes
+from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import GuardRecord, GuardsRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall, LoweringRecord
@@ -44,16 +44,14 @@ def _guards(payload: Payload, resolve: PathResolver) -> tuple[GuardRecord, ...]:
 class LazyGraph(GraphRecord):
     """A graph whose nodes are parsed on access."""
 
-    __slots__ = ("_compilation", "_node_count", "_payload", "_prefix")
+    __slots__ = ("_compilation", "_payload", "_prefix")
     _compilation: str
-    _node_count: int | None
     _payload: Payload
     _prefix: str
 
     def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
         _set_fields(
             self, id=id, stage=stage, title=title, passes=(), mesh=None, _payload=payload, _prefix=prefix, _compilation=compilation,
-            _node_count=None,
         )  # fmt: skip
 
     @property
@@ -64,10 +62,7 @@ class LazyGraph(GraphRecord):
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:
         """The graph's nodes, as far as the text can be parsed."""
-        found = _nodes(self._payload, self._prefix, self._compilation)
-        if self._node_count is None:
-            _set_fields(self, _node_count=count_nodes(found))
-        return found
+        return _nodes(self._payload, self._prefix, self._compilation)
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:
@@ -81,11 +76,6 @@ class LazyGraph(GraphRecord):
         """Return the nodes with these ids; the text is parsed only if it may have some."""
         start = f"{self._prefix}:{self._compilation}:"
         return super().find_nodes(ids) if any(i.startswith(start) for i in ids) else []
-
-    @property
-    def node_count(self) -> int:
-        """Number of nodes without the output; the text is parsed at most once for it."""
-        return count_nodes(self.nodes) if self._node_count is None else self._node_count
 
     def __reduce__(self) -> Any:
         return _make_plain_record, (GraphRecord.from_dict, self.to_dict())

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from engine.graph.fake_tensors.eager_results import arguments_by_name
 from engine.ir.user_code_files import display_name
 from engine.planning.time_model import Hardware, Timeline, length_outside, merge_intervals
 from engine.records.plan import MEMORY_CATEGORIES, MemoryPoint, PlannedCollective, PlannedOperator, RankClass
@@ -444,11 +445,6 @@ class StepObserver(TorchDispatchMode):
 
 def _with_times(c: PlannedCollective, start: float, exposed: float, step: int) -> PlannedCollective:
     return replace(c, step=step, start=start, exposed_seconds=exposed)
-
-
-def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return positional and keyword arguments of an operator by the schema's names."""
-    return {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
 
 
 def gather_own_values(outputs: Any, inputs: Any) -> None:

@@ -87,11 +87,6 @@ class MeshRecord(Record):
     groups: tuple[tuple[str, str], ...] = ()
 
 
-def count_nodes(nodes: tuple[NodeRecord, ...]) -> int:
-    """Return the number of nodes without the output."""
-    return sum(node.op != "output" for node in nodes)
-
-
 @dataclass(frozen=True, slots=True)
 class EditRecord(Record):
     """One edit of a pass.
@@ -162,8 +157,3 @@ class GraphRecord(Record):
     def find_nodes(self, ids: Collection[str]) -> list[NodeRecord]:
         """Return the nodes with these ids, in the graph's order."""
         return [n for n in self.nodes if n.id in ids]
-
-    @property
-    def node_count(self) -> int:
-        """Number of nodes without the output."""
-        return count_nodes(self.nodes)

@@ -90,16 +90,3 @@ def interpreter_kernel(name: str, text: str) -> Any:
     libdevice.install_libdevice()
     patches.patch_interpreter()
     return jit_function(name, text)
-
-
-def interpreter_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:
-    """Return a launcher that interprets the kernel on CPU tensors.
-
-    Works only in a process that had TRITON_INTERPRET=1 before Triton was imported.
-    """
-    function = interpreter_kernel(source.name, source.text)
-
-    def launch(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
-        function[(x, y, z)](*arguments)
-
-    return launch

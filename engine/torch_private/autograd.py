@@ -128,9 +128,3 @@ def execution_engine() -> Any:
 def set_execution_engine(engine: Any) -> None:
     """Replace autograd's engine."""
     Variable._execution_engine = engine
-
-
-def forward_ad_level() -> int:
-    """Return the level of forward-mode differentiation, or -1 outside of it."""
-    level: int = forward_ad._current_level
-    return level

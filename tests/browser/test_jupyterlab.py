@@ -62,7 +62,7 @@ TUNING = """
 import time, torch, engine
 from engine.ir.current_session import current_session
 from engine import session_jobs
-from engine.runtime.kernel_launchers import interpreter_launcher
+from tests.engine.runtime.interpreter_launcher import interpreter_launcher
 from engine.runtime.autotune import Autotuner
 from engine.ir.kernels.template_choice import ChoiceRequest
 from tests.engine.runtime.test_autotune import turned, way

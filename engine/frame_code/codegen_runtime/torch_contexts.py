@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.introspection.torch_global_state import without_torch_function_modes
+from engine.ir.introspection.torch_global_state import autocast_nesting, without_torch_function_modes
 from engine.torch_private.autograd import set_grad_enabled
 from engine.torch_private.torch_function import pop_torch_function_stack, push_on_torch_function_stack
 
@@ -52,7 +52,7 @@ def call_leaving_with_block(grad: bool, graph: Callable[..., Any], *inputs: Any)
 
 def _autocast() -> tuple[int, list[tuple[str, bool, torch.dtype]]]:
     settings = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-    return _autocast_nesting(), settings
+    return autocast_nesting(), settings
 
 
 def _set_autocast(state: tuple[int, list[tuple[str, bool, torch.dtype]]]) -> None:
@@ -61,17 +61,11 @@ def _set_autocast(state: tuple[int, list[tuple[str, bool, torch.dtype]]]) -> Non
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
     # With a wrong nesting count, autocast's cache of cast weights would never be freed.
-    for _ in range(nesting - _autocast_nesting()):
+    for _ in range(nesting - autocast_nesting()):
         torch.autocast_increment_nesting()
-    for _ in range(_autocast_nesting() - nesting):
+    for _ in range(autocast_nesting() - nesting):
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
-
-
-def _autocast_nesting() -> int:
-    nesting = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    return nesting
 
 
 def make_grad_context(cls: Any, mode: bool, before: bool | None) -> Any:

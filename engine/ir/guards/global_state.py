@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import NO_CAUSE, Cause, Guard, ImpliedFacts, ValueCode
+from engine.ir.guards.base import Guard, ImpliedFacts, ValueCode
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.torch_global_state import FAST_CHECKS, GLOBAL_STATES, global_state_equal
 from engine.ir.sources.roots import ConstantSource
@@ -94,10 +94,3 @@ def _state_text(value: Any) -> str:
 
 TORCH_SOURCE = ConstantSource(torch, "torch")
 """The source of every global state guard."""
-
-
-def current_global_state_guards(cause: Cause = NO_CAUSE) -> tuple[GlobalStateMatch, ...]:
-    """Return one guard for each item of torch's global state, with its current value."""
-    return tuple(
-        GlobalStateMatch(TORCH_SOURCE, state.name, state.read(), cause=cause) for state in GLOBAL_STATES.values()
-    )

@@ -98,8 +98,6 @@ class OperatorFacts:
     """Positions of running statistics that it may write to; no schema declares this."""
     has_out: bool = False
     """Writes to an ``out=`` argument."""
-    may_alias: bool = False
-    """A result may share memory with an argument."""
     is_view: bool = False
     """A result is a view of an argument."""
     hides_alias: bool = False
@@ -198,7 +196,6 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         if is_torch and name in _UNDECLARED_STATS_UPDATES
         else (),
         has_out=len(written) > len(in_place),
-        may_alias=hides_alias or any(r.alias_info is not None for r in schema.returns),
         is_view=bool(aliases),
         hides_alias=hides_alias,
         detaches=is_torch and base == "detach",

@@ -60,7 +60,7 @@ def _autocast_settings() -> tuple[Any, ...]:
     return (*map(torch.get_autocast_dtype, AUTOCAST_DEVICES), torch.is_autocast_cache_enabled())
 
 
-def _autocast_nesting() -> int:
+def autocast_nesting() -> int:
     """Return how many autocast contexts are active."""
     torch.autocast_increment_nesting()
     depth: int = torch.autocast_decrement_nesting()
@@ -207,7 +207,7 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
         GlobalStateItem("inference_mode", "inference mode", torch.is_inference_mode_enabled),
         GlobalStateItem("autocast", "autocast", _autocast),
         GlobalStateItem("autocast_settings", "dtypes and cache of autocast", _autocast_settings),
-        GlobalStateItem("autocast_nesting", "number of autocast contexts", _autocast_nesting),
+        GlobalStateItem("autocast_nesting", "number of autocast contexts", autocast_nesting),
         GlobalStateItem("torch_function_modes", "torch-function mode stack", _torch_function_modes),
         GlobalStateItem("torch_function_enabled", "torch function", _torch_function_enabled),
         GlobalStateItem("dispatch_modes", "dispatch mode stack", _dispatch_modes),

@@ -55,8 +55,6 @@ class Source(TorchSource):
     """True if one instruction loads the value, so that no temporary is worth it."""
     is_fixed: ClassVar[bool] = False
     """True for an object that the compiled code holds."""
-    is_passed_by_caller: ClassVar[bool] = False
-    """True for a root that each call passes: an argument, or a cell of the function."""
     may_be_unbound: ClassVar[bool] = False
     """True for a variable that may be unbound at the next call."""
 

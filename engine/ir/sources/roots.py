@@ -37,7 +37,6 @@ class LocalSource(VariableSource):
     is_load_cheap: ClassVar[bool] = True
 
     is_argument_link: ClassVar[bool] = True
-    is_passed_by_caller: ClassVar[bool] = True
     tier: ClassVar[int] = 1
 
     variable_name: str
@@ -72,7 +71,6 @@ class ClosureSource(_CellSource):
     ``index`` is its position in ``co_freevars``.
     """
 
-    is_passed_by_caller: ClassVar[bool] = True
     may_be_unbound: ClassVar[bool] = True
 
     variable_name: str

@@ -103,7 +103,6 @@ class ArgumentsSource(Source):
     """Some of the frame's arguments, as a tuple."""
 
     is_argument_link: ClassVar[bool] = True
-    is_passed_by_caller: ClassVar[bool] = True
     tier: ClassVar[int] = 3
 
     names: tuple[str, ...]

@@ -22,6 +22,7 @@ from engine.ir.node_values import called_overload
 from engine.ir.static_sizes import are_positive_sizes, static_size, static_sizes
 from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
+from engine.lowering.templates.matmul_configs import next_power_of_two
 
 aten = torch.ops.aten
 
@@ -276,15 +277,11 @@ def _delta_def(call: AttentionCall) -> TensorDef | None:
 
 def fit_blocks(blocks: AttentionBlocks, rows: int, cols: int, width: int, itemsize: int) -> AttentionBlocks:
     """Limit blocks to the sequence lengths, and further for wide heads and wide dtypes."""
-    high, wide = min(blocks.query_block, _next_power_of_two(rows)), min(blocks.key_block, _next_power_of_two(cols))
+    high, wide = min(blocks.query_block, next_power_of_two(rows)), min(blocks.key_block, next_power_of_two(cols))
     if itemsize > 2:
         high, wide = min(high, MAX_FLOAT32_BLOCK), min(wide, MAX_FLOAT32_BLOCK)
-    limit = 64 * 1024 // (max(16, _next_power_of_two(width)) * itemsize)
+    limit = 64 * 1024 // (max(16, next_power_of_two(width)) * itemsize)
     while high + wide > max(limit, 32):
         high, wide = (high // 2, wide) if high >= wide else (high, wide // 2)
     high, wide = max(16, high), max(16, wide)
     return replace(blocks, query_block=high, key_block=wide, num_warps=max(1, min(blocks.num_warps, high // 16)))
-
-
-def _next_power_of_two(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()

@@ -79,7 +79,7 @@ def estimate_seconds(tiling: MatmulConfig, matrices: int, rows: int, cols: int, 
 def _fit_to_sizes(tiling: MatmulConfig, rows: int, cols: int, inner: int, width: int) -> MatmulConfig:
     """Limit the sides of a tile to the matrix sizes, and its slices to the shared memory."""
     high, wide = _fit_side(tiling.block_m, rows), _fit_side(tiling.block_n, cols)
-    deep, stages = min(tiling.block_k, max(16, _next_power_of_two(inner))), tiling.num_stages
+    deep, stages = min(tiling.block_k, max(16, next_power_of_two(inner))), tiling.num_stages
     while deep > 16 and width * (high + wide) * deep * stages > MAX_SHARED_BYTES:
         deep, stages = (deep, stages - 1) if stages > 2 else (deep // 2, stages)
     warps = max(1, min(tiling.num_warps, high * wide // 256))
@@ -87,8 +87,9 @@ def _fit_to_sizes(tiling: MatmulConfig, rows: int, cols: int, inner: int, width:
 
 
 def _fit_side(wanted: int, size: int) -> int:
-    return max(16, min(wanted, _next_power_of_two(size)))
+    return max(16, min(wanted, next_power_of_two(size)))
 
 
-def _next_power_of_two(size: int) -> int:
+def next_power_of_two(size: int) -> int:
+    """Return the smallest power of two that is not below a size."""
     return 1 << max(size - 1, 0).bit_length()

@@ -42,10 +42,10 @@ def fp64_values(
     except Exception:  # an operator without a kernel for float64
         return {}
     values_by_name = {name: values.get(nodes[name]) for name in names if name in nodes}
-    return {name: _real_parts(value) for name, value in values_by_name.items() if isinstance(value, torch.Tensor)}
+    return {name: real_parts(value) for name, value in values_by_name.items() if isinstance(value, torch.Tensor)}
 
 
-def _real_parts(value: torch.Tensor) -> torch.Tensor:
+def real_parts(value: torch.Tensor) -> torch.Tensor:
     """Return the tensor as kernels see it: the real view of a complex tensor."""
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 

@@ -24,7 +24,7 @@ from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
 from engine.runtime.cpu_launcher import cpu_launcher
 from engine.runtime.program_text import runtime_asserts
-from engine.runtime.verify.fp64_reference import fp64_values
+from engine.runtime.verify.fp64_reference import fp64_values, real_parts
 from engine.runtime.verify.kernels_in_worker import (
     BufferArgument,
     KernelComparison,
@@ -38,8 +38,6 @@ INTERPRETER_NAME = "Triton's interpreter"
 CPU_NAME = "this CPU"
 TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
-COMPLEX_DTYPES = (torch.complex64, torch.complex128)
-"""Dtypes that kernels see as real views."""
 FLOAT_PARAMETER_TYPES = ("fp32", "fp64")
 """Types of scalar parameters that are not integers."""
 MAX_ELEMENTS = 1 << 28
@@ -203,13 +201,8 @@ class _ValueRecorder(torch.fx.Interpreter):
         for name, result in results.items():
             if name in self._needed:
                 is_tensor = isinstance(result, torch.Tensor)
-                self.values.setdefault(name, _real_parts(result.detach()).clone() if is_tensor else result)
+                self.values.setdefault(name, real_parts(result.detach()).clone() if is_tensor else result)
         return value
-
-
-def _real_parts(value: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as kernels see it: the real view of a complex tensor."""
-    return torch.view_as_real(value.resolve_conj()) if value.dtype in COMPLEX_DTYPES else value
 
 
 def _reference_values(

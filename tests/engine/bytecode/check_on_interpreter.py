@@ -32,7 +32,6 @@ from engine.bytecode.opcodes import (
     VERSION,
     index_after_loop,
     opcode_family,
-    real_opcodes,
     unsupported_reason,
 )
 from engine.bytecode.resume_functions import HANDLED_EXCEPTION, NULL, VALUE, ResumePoint, resume_code, shared_cell_names
@@ -40,6 +39,11 @@ from engine.bytecode.to_records import instruction_records
 
 HERE = pathlib.Path(__file__).parent
 Kinds = tuple[str | int, ...]
+
+
+def real_opcodes() -> tuple[str, ...]:
+    """Return the interpreter's opcodes without instrumented and specialized variants."""
+    return tuple(name for name in dis.opmap if not name.startswith("INSTRUMENTED_") and not name.startswith("<"))
 
 
 def opcodes() -> Iterator[str]:

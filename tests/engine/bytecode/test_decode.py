@@ -6,7 +6,8 @@ import dis
 
 from engine.bytecode.decode import decode, exception_table
 from engine.bytecode.liveness import live_before
-from engine.bytecode.opcodes import UNSUPPORTED, opcode_family, real_opcodes, unsupported_reason
+from engine.bytecode.opcodes import UNSUPPORTED, opcode_family, unsupported_reason
+from tests.engine.bytecode.check_on_interpreter import real_opcodes
 
 
 def with_loop(items: list[int]) -> int:

@@ -8,10 +8,15 @@ import torch
 
 from engine.guards.codegen import compile_check
 from engine.ir.guards.base import Guard
-from engine.ir.guards.global_state import current_global_state_guards
+from engine.ir.guards.global_state import GLOBAL_STATES, TORCH_SOURCE, GlobalStateMatch
 from engine.ir.guards.tensors import TensorMatch, dispatch_keys_of
 from engine.ir.sources.base import FrameScope, Source
 from engine.ir.sources.roots import LocalSource
+
+
+def current_global_state_guards() -> tuple[GlobalStateMatch, ...]:
+    """Return one guard for each item of torch's global state, with its current value."""
+    return tuple(GlobalStateMatch(TORCH_SOURCE, state.name, state.read()) for state in GLOBAL_STATES.values())
 
 
 def tensor_match(origin: Source, tensor: torch.Tensor, symbols: tuple[int, ...] = ()) -> TensorMatch:

@@ -22,7 +22,6 @@ from engine.guards.slow_path import all_hold
 from engine.ir.guards.aliasing import DisjointStorage, DistinctObjects, SameObject, SharedStorage
 from engine.ir.guards.base import Guard
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef
-from engine.ir.guards.global_state import current_global_state_guards
 from engine.ir.guards.python_values import (
     CodeMatch,
     DictKeysMatch,
@@ -37,7 +36,7 @@ from engine.ir.sources.attributes import AttrSource, CellContentsSource, TypeSou
 from engine.ir.sources.base import FrameScope, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ClosureSource, LocalSource
-from tests.engine.guards.sample_guards import tensor_match
+from tests.engine.guards.sample_guards import current_global_state_guards, tensor_match
 
 
 class Color(enum.Enum):

@@ -14,14 +14,13 @@ from engine.guards.explain import explain
 from engine.guards.to_records import guards_record
 from engine.guards.torch_c_helpers import HAS_C_HELPERS
 from engine.ir.guards.base import Guard
-from engine.ir.guards.global_state import current_global_state_guards
 from engine.ir.guards.python_values import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ClosureSource, ConstantSource, GlobalSource, LocalSource
-from tests.engine.guards.sample_guards import frame_scope, tensor_match, two_tensors
+from tests.engine.guards.sample_guards import current_global_state_guards, frame_scope, tensor_match, two_tensors
 
 X = LocalSource("x")
 

@@ -25,7 +25,7 @@ from engine.ir.guards.aliasing import (
 )
 from engine.ir.guards.base import Guard
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef
-from engine.ir.guards.global_state import GlobalStateMatch, current_global_state_guards
+from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.guards.python_values import (
     CodeMatch,
     DictKeysMatch,
@@ -39,7 +39,7 @@ from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource, ModuleHooksSource, ModuleMemberSource
 from engine.ir.sources.roots import LocalSource
 from engine.torch_private.dispatch import dispatch_keys
-from tests.engine.guards.sample_guards import frame_scope, guard_passes, tensor_match
+from tests.engine.guards.sample_guards import current_global_state_guards, frame_scope, guard_passes, tensor_match
 
 X, Y = LocalSource("x"), LocalSource("y")
 

@@ -8,12 +8,11 @@ import torch
 from engine.guards.order import order_guards
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Cause
-from engine.ir.guards.global_state import current_global_state_guards
 from engine.ir.guards.python_values import DictKeysMatch, EqualsMatch, LengthMatch, TypeMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import LocalSource
-from tests.engine.guards.sample_guards import tensor_match, two_tensors
+from tests.engine.guards.sample_guards import current_global_state_guards, tensor_match, two_tensors
 
 X, Y = LocalSource("x"), LocalSource("y")
 

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.kernel_launchers import interpreter_launcher
 from engine.runtime.program_executor import program_executor
 from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
+from tests.engine.runtime.interpreter_launcher import interpreter_launcher
 
 Step = Callable[[torch.Tensor, int], torch.Tensor]
 

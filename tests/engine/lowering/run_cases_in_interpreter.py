@@ -29,12 +29,12 @@ from engine.kernels.triton.printer import print_triton
 from engine.lowering import choose_blocks
 from engine.lowering.choose_blocks import CandidateBlockings
 from engine.lowering.driver import lower
-from engine.runtime.kernel_launchers import interpreter_launcher
 from engine.runtime.program_executor import program_executor
 from tests.engine.lowering.attention_cases import ATTENTION_CASES
 from tests.engine.lowering.matmul_cases import MATMUL_CASES
 from tests.engine.lowering.op_cases import CASES, Case
 from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
+from tests.engine.runtime.interpreter_launcher import interpreter_launcher
 
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 SUM_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}

@@ -14,7 +14,6 @@ from engine.guards.entry_queries import EntryGuardQueries
 from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.guards.base import Guard
-from engine.ir.guards.global_state import current_global_state_guards
 from engine.ir.guards.python_values import EqualsMatch, TypeMatch
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ClosureSource, LocalSource
@@ -22,7 +21,7 @@ from engine.options import Options
 from engine.records.session import CompilationRecord
 from engine.runtime.dispatch.codegen import Parameters
 from engine.runtime.dispatch.dispatch_callees import make_callee
-from tests.engine.guards.sample_guards import tensor_match
+from tests.engine.guards.sample_guards import current_global_state_guards, tensor_match
 
 
 class FakeCompiler:

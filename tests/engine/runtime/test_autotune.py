@@ -15,7 +15,7 @@ from engine.cache.disk_store import DiskStore
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, LoweredProgram
 from engine.ir.kernels.template_choice import Candidate, ChoiceRequest
 from engine.runtime.autotune import Autotuner
-from engine.runtime.kernel_launchers import interpreter_launcher
+from tests.engine.runtime.interpreter_launcher import interpreter_launcher
 
 aten = torch.ops.aten
 

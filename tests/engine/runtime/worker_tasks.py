@@ -10,9 +10,9 @@ from typing import Any
 from engine.ir.kernels.lowered_program import AtenCall, LoweredProgram
 from engine.records.kernels import LaunchGroup
 from engine.records.session import FrameRecord, Session
-from engine.runtime.kernel_launchers import interpreter_launcher
 from engine.runtime.program_executor import ProgramExecutor
 from engine.runtime.record_launches import record_launches
+from tests.engine.runtime.interpreter_launcher import interpreter_launcher
 
 
 def run(program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:

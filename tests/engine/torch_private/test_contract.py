@@ -202,7 +202,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "torch._C:_DisableAutocast": lambda: in_context(autograd.DisableAutocast),
     "torch._C:_is_any_autocast_enabled": lambda: not autograd.is_any_autocast_enabled(),
     "torch.autograd:_is_checkpoint_valid": autograd.is_checkpoint_valid,
-    "torch.autograd:forward_ad": lambda: autograd.forward_ad_level() == -1,
+    "torch.autograd:forward_ad": lambda: autograd.forward_ad._current_level == -1,
     "torch.autograd:Variable._execution_engine": lambda: autograd.execution_engine() is not None,
     "torch._ops:OpOverload": lambda: isinstance(torch.ops.aten.sin.default, operators.OpOverload),
     "torch._ops:OpOverloadPacket": lambda: isinstance(torch.ops.aten.sin, operators.OpOverloadPacket),
