@@ -60,7 +60,7 @@ def word_constant(lanes: int, value: int) -> str:
 
 
 def float_constant(lanes: int, value: float) -> str:
-    """Return a float32 in each of the lanes, without its type; the same text for all but one lane."""
+    """Return a float32 in each of the lanes, without its type."""
     return splat("float", literal(value, torch.float32), lanes)
 
 

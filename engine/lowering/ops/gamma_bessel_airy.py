@@ -59,7 +59,7 @@ _lowers_bessel(aten.special_scaled_modified_bessel_k1.default, 1, is_scaled=True
 
 
 def _register_in_float64(operator: Any, compute: Callable[..., LoopIROp]) -> None:
-    """Register a lowering that computes an elementwise function of narrower operands in float64.
+    """Register a lowering that computes narrower operands elementwise in float64.
 
     It raises ``NotLowered`` for float64 operands, which leave no room for rounding errors.
     """

@@ -70,7 +70,7 @@ def _elementwise_on_stored(
 
 
 def register_elementwise(*operators: Any, promotion: Any = DEFAULT) -> Callable[[ElementwiseFn], ElementwiseFn]:
-    """Register ``elementwise`` of a function as the lowering of operators whose arguments are all operands."""
+    """Register ``elementwise`` of a function as the lowering of operators on operands only."""
 
     def register(compute: ElementwiseFn) -> ElementwiseFn:
         register_lowering(*operators)(lambda low, *args: elementwise(low, args, compute, promotion))
