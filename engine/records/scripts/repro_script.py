@@ -84,9 +84,8 @@ def _definition_source(text: str) -> str:
 
 
 def _first_line(node: ast.stmt) -> int:
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return node.lineno
-    return min(node.lineno, *(d.lineno for d in node.decorator_list), node.lineno)
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _call_statements(frame: FrameRecord, inputs: Mapping[str, str], text: str) -> str:
