@@ -132,9 +132,9 @@ def follow_reads(group: FusionGroup) -> None:
     The results may be in another order, such as those of a maximum over the height of a channels-last image.
     """
     inner = group.reduction_vars
-    if inner is None or group.has_scan:
-        return
     rows = group.outer_vars
+    if inner is None or group.has_scan or len(rows) < 2 or any(stored.kind == "scatter" for stored in group.stores):
+        return
     votes, beside = Counter[tuple[LoopVar, ...]](), 0
     accesses = [(source, read.index) for source, reads in group.reads.items() for read in reads]
     for source, index in (*accesses, *group.stores.items()):

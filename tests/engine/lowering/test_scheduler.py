@@ -523,6 +523,16 @@ def test_a_reduction_of_channels_last_with_symbolic_sizes_reads_adjacent_channel
     assert re.search(r"\+ \(row % \(s\d+\*s\d+\)\), mask", load), load
 
 
+def test_reductions_without_rows_and_beside_scatters_are_lowered() -> None:
+    """Neither has rows to order."""
+    assert lowered(lambda x: (x * 2).sum(), torch.randn(())).kernels
+
+    def count(x: Any, at: Any) -> Any:
+        return x.new_zeros(5, 6).index_add(0, at, x.sum(2) * 2), x.amax(2)
+
+    assert lowered(count, torch.randn(40, 6, 7), torch.arange(40) % 5).kernels
+
+
 def test_a_sum_after_many_operators_is_split_by_what_they_read() -> None:
     """The gradient of a gated convolution reads across rows, and its bias sums rows."""
 
