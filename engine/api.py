@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 import platform
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -193,9 +194,8 @@ def torch_backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any])
 
     AOT and lowering are this engine's. If Dynamo made sizes symbols, they are symbols here too.
     """
-    _generated = (
-        graph_module.code
-    )  # Dynamo generates it when it is read, else at the first call, which breaks the graph
+    # Dynamo generates the code when it is read, else at the first call, which breaks the graph.
+    _generated = graph_module.code
     is_dynamic = any(not torch.is_tensor(x) and hasattr(x, "node") for x in example_inputs)
     compiled: Callable[..., Any] = compile(graph_module, dynamic=True if is_dynamic else None)
     return compiled
@@ -516,18 +516,19 @@ def expect(
         yield session
 
 
-def mark_dynamic(t: torch.Tensor, dim: int, min: int | None = None, max: int | None = None) -> None:
-    """Make dimension ``dim`` of ``t`` a symbol at the next compile; bounds are inclusive.
+def mark_dynamic(t: torch.Tensor, dim: int | Sequence[int], min: int | None = None, max: int | None = None) -> None:
+    """Make a dimension of ``t``, or several, a symbol at the next compile.
 
-    If the traced code specializes the size nevertheless, the symbol's record has the line.
+    Bounds are inclusive. If the traced code specializes the size nevertheless, the symbol's record has the line.
 
     Raises:
         BadArgument: the tensor has no such dimension, the bounds are invalid, or the tensor's size is outside
             of them.
     """
-    position = normalize_dim(t, dim)
-    check_bounds(position, t.shape[position], min, max)
-    getattr_or_set(t, DYNAMIC_DIMS_ATTR, dict)[position] = (min, max)
+    positions = normalize_dims(t, dim)
+    for position in positions:
+        check_bounds(position, t.shape[position], min, max)
+    getattr_or_set(t, DYNAMIC_DIMS_ATTR, dict).update(dict.fromkeys(positions, (min, max)))
 
 
 def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None:
@@ -550,13 +551,13 @@ def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None
         )
 
 
-def mark_static(t: torch.Tensor, dim: int | None = None) -> None:
-    """Never make dimension ``dim`` of ``t`` a symbol (None: any dimension).
+def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
+    """Never make a dimension of ``t``, or several, a symbol (None: any dimension).
 
     Raises:
         BadArgument: the tensor has no such dimension.
     """
-    dims = range(t.ndim) if dim is None else [normalize_dim(t, dim)]
+    dims = range(t.ndim) if dim is None else normalize_dims(t, dim)
     getattr_or_set(t, STATIC_DIMS_ATTR, set).update(dims)
 
 
@@ -567,15 +568,20 @@ def getattr_or_set(t: torch.Tensor, name: str, default: Callable[[], Any]) -> An
     return getattr(t, name)
 
 
-def normalize_dim(t: torch.Tensor, dim: int) -> int:
-    """Return ``dim`` as a nonnegative dimension.
+def normalize_dims(t: torch.Tensor, dim: int | Sequence[int]) -> list[int]:
+    """Return a dimension, or each of several, as nonnegative numbers.
 
     Raises:
-        BadArgument: the tensor has no such dimension.
+        BadArgument: the tensor has no such dimension, or it is no integer.
     """
-    if not -t.ndim <= dim < t.ndim:
-        raise errors.BadArgument(f"A tensor of {t.ndim} dimensions has no dimension {dim}.")
-    return dim % t.ndim
+    try:
+        dims = [operator.index(number) for number in (dim if hasattr(dim, "__iter__") else (dim,))]
+    except TypeError:
+        raise errors.BadArgument(f"A dimension is an integer, or a list of integers, not {dim!r}.") from None
+    for number in dims:
+        if not -t.ndim <= number < t.ndim:
+            raise errors.BadArgument(f"A tensor of {t.ndim} dimensions has no dimension {number}.")
+    return [number % t.ndim for number in dims]
 
 
 def reset() -> None:

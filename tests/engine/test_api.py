@@ -217,6 +217,28 @@ def test_a_marked_dimension_needs_one_compile() -> None:
     assert len(session.compilations) == 1
 
 
+def test_several_dimensions_are_marked_in_one_call() -> None:
+    """A list marks each of its dimensions, as torch's function does."""
+    compiled = engine.compile(double, backend="eager")
+    with engine.record() as session:
+        for rows, columns in ((3, 7), (4, 6), (5, 8)):
+            x = torch.ones(rows, 2, columns)
+            engine.mark_dynamic(x, [0, -1])
+            engine.mark_static(x, (1,))
+            assert compiled(x).shape == (rows, 2, columns)
+    assert len(session.compilations) == 1
+
+
+@pytest.mark.parametrize("mark", [engine.mark_dynamic, engine.mark_static])
+@pytest.mark.parametrize("dim", ["rows", 0.5, [0, None]], ids=str)
+def test_marking_what_is_no_dimension(mark: Callable[..., None], dim: object) -> None:
+    """One sentence, and nothing is marked."""
+    x = torch.ones(2, 2)
+    with pytest.raises(engine.EngineError, match="A dimension is an integer, or a list of integers, not"):
+        mark(x, dim)
+    assert not x.__dict__
+
+
 @pytest.mark.parametrize("mark", [engine.mark_dynamic, engine.mark_static])
 def test_marking_a_dimension_that_is_not_there(mark: Callable[..., None]) -> None:
     """One sentence."""
