@@ -54,7 +54,10 @@ export class TuningPanel {
         this.across ? h("thead", {}, h("tr", {}, h("td", {}), valuesOf(tuning, this.across).map((v) => h("th", { scope: "col" }, String(v))))) : null,
         h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, String(row[0].values[this.down])), row.map((cell) => this.#cell(cell, tuning, best, selected)))))),
       h("p", { class: "pick" }, h("b", {}, settingsText(selected)), ": ", point ? facts(point) : "not tried yet.", same(tuning.chosen, selected) ? " Later compiles use it." : "",
-        isLive && point && !point.problem && !same(tuning.chosen, selected) ? button("Keep", "", () => this.request("keep", Object.fromEntries(Object.entries(selected).map(([n, v]) => [n, [v]])))) : null,
+        isLive && point && !point.problem && !same(tuning.chosen, selected) ? button("Keep", "", () => {
+          this.selected = selected;  // else the fastest, which may be another one once the default is timed again
+          this.request("keep", Object.fromEntries(Object.entries(selected).map(([n, v]) => [n, [v]])));
+        }) : null,
         isLive && tuning.chosen ? button("Forget", "", () => this.request("forget")) : null),
     );
   }
