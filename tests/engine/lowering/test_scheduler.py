@@ -527,10 +527,11 @@ def test_reductions_without_rows_and_beside_scatters_are_lowered() -> None:
     """Neither has rows to order."""
     assert lowered(lambda x: (x * 2).sum(), torch.randn(())).kernels
 
-    def count(x: Any, at: Any) -> Any:
-        return x.new_zeros(5, 6).index_add(0, at, x.sum(2) * 2), x.amax(2)
+    def gradients(grad: Any, weight: Any, y: Any, at: Any) -> Any:
+        return torch.ops.aten.embedding_dense_backward(grad, at, 5, -1, False), (grad * weight * y).sum(-1)
 
-    assert lowered(count, torch.randn(40, 6, 7), torch.arange(40) % 5).kernels
+    grad, at = torch.randn(40, 6), torch.arange(40) % 5
+    assert lowered(gradients, grad, torch.randn(6), torch.randn(40, 6), at).kernels
 
 
 def test_a_sum_after_many_operators_is_split_by_what_they_read() -> None:
