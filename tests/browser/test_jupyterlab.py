@@ -270,9 +270,10 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
     open_notebook(page, lab, "restarted.ipynb")
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
+    choose_view(page, "linked")  # it comes after the first paint
+    page.wait_for_selector('.lm section[data-pane="ptx"] .r', timeout=60_000)
     page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.restart()")
     wait_until_ready(page, 60)
-    choose_view(page, "linked")
     click_line(page, "source", 11)
     assert len(lit(page, "ptx")) == 42
     choose_view(page, "recompiles")
