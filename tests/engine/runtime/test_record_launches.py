@@ -30,22 +30,22 @@ def test_launches_are_grouped_by_shape_and_line(tmp_path: pathlib.Path) -> None:
     """Equal launches of one line are a group with times, which a file keeps."""
     f = engine.compile(scores)
     w = torch.randn(4096, requires_grad=True)
-    f(torch.randn(8, 4096), w).sum().backward()  # compiled before the session opens
+    f(torch.randn(128, 4096), w).sum().backward()  # compiled before the session opens
     with engine.record(launches=True) as session:
-        for rows in (8, 8, 8, 16):
+        for rows in (128, 128, 128, 256):
             made = f(torch.randn(rows, 4096), w)
         line = sys._getframe().f_lineno - 1
         made.sum().backward()
-        f(torch.randn(8, 4096), w)
+        f(torch.randn(128, 4096), w)
     forward = [g for g in session.launches if g.kernel == "c0"]
     assert [(g.compilation.partition("/")[2], g.arguments["x_ptr"], g.count) for g in forward] == [
-        ("0", "f32[8, 4096]", 3),
-        ("1", "f32[16, 4096]", 1),
-        ("1", "f32[8, 4096]", 1),
+        ("0", "f32[128, 4096]", 3),
+        ("1", "f32[256, 4096]", 1),
+        ("1", "f32[128, 4096]", 1),
     ]
     assert [g.caller.line - line if g.caller else None for g in forward] == [0, 0, 3]
     assert all(g.fastest and g.seconds and 0 < g.fastest <= g.seconds for g in forward)
-    assert forward[0].grid == (8,)
+    assert forward[0].grid == (128,)
     backward = [g for g in session.launches if g.kernel.startswith("b")]
     assert [g.caller.line - line if g.caller else None for g in backward] == [2] * len(backward) != []
     session.save(tmp_path / "s.json")
