@@ -226,7 +226,7 @@ def test_lowering_has_a_safe_point_in_each_loop(monkeypatch: pytest.MonkeyPatch)
             x = torch.nn.functional.gelu(x @ x)
         return x
 
-    places = ("passes.decompose", "graph_lowering", "scheduler", "schedule_to_program")
+    places = ("passes.decompose", "graph_lowering", "fusion.scheduler", "schedule_to_program")
     reached: list[str] = []
     for place in places:
         monkeypatch.setattr(f"engine.lowering.{place}.deliver_interrupts", lambda place=place: reached.append(place))
