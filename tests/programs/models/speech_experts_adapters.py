@@ -215,7 +215,10 @@ class Lora(nn.Module):
             for m in self.modules():
                 if isinstance(m, LoraLinear):
                     getattr(m, mode)()
-        return self.ff(F.relu(self.q(x))), sum(p.numel() for p in self.parameters() if p.requires_grad)
+        trained = 0
+        for p in self.parameters():
+            trained += p.numel() * p.requires_grad
+        return self.ff(F.relu(self.q(x))), trained
 
 
 @functools.lru_cache(maxsize=64)
