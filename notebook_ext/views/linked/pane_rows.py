@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,10 +42,11 @@ class PaneRow(NamedTuple):
 
 @dataclass
 class Pane:
-    """One stage.
+    """One stage, its rows as columns: listings have tens of thousands of rows.
 
-    ``first`` is the number of its first row. ``segments`` are (kernel, first row, end row), counted from
-    the pane's first row.
+    ``first`` is the number of its first row. ``origins`` has a number, a list, or -1 for none. ``heads`` and
+    ``segments`` (kernel, first row, end row) count from the pane's first row. What few rows have is found by
+    the row's number: ``callers``, ``library``, ``outcomes`` and ``marks``.
     """
 
     id: str
@@ -52,7 +54,15 @@ class Pane:
     parent: str
     language: str
     first: int
-    rows: list[PaneRow] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
+    origins: list[int | list[int]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    callers: dict[int, list[int]] = field(default_factory=dict)
+    library: dict[int, str] = field(default_factory=dict)
+    outcomes: dict[int, str] = field(default_factory=dict)
+    marks: dict[int, list[int]] = field(default_factory=dict)
     segments: list[tuple[str, int, int]] = field(default_factory=list)
     note: str = ""
     empty: str = ""
@@ -60,7 +70,39 @@ class Pane:
     @property
     def end(self) -> int:
         """Number after the last row."""
-        return self.first + len(self.rows)
+        return self.first + len(self.texts)
+
+    def add(self, rows: Iterable[PaneRow]) -> None:
+        """Add rows at the end."""
+        for number, row in enumerate(rows, self.end):
+            if row.is_head:
+                self.heads.append(number - self.first)
+            if row.callers:
+                self.callers[number] = [*row.callers]
+            if row.library:
+                self.library[number] = row.library
+            if row.outcome:
+                self.outcomes[number] = row.outcome
+            if row.mark:
+                self.marks[number] = [*row.mark]
+            self.texts.append(row.text)
+            self.numbers.append(row.number)
+            self.origins.append(row.origins[0] if len(row.origins) == 1 else [*row.origins] or -1)
+            self.labels.append(row.label)
+
+    def add_lines(self, lines: Sequence[tuple[int, str]]) -> None:
+        """Add lines of a listing with their numbers, without origins."""
+        self.texts += [text for _, text in lines]
+        self.numbers += [str(number) for number, _ in lines]
+        self.origins += [-1] * len(lines)
+        self.labels += [""] * len(lines)
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        for column in (self.texts, self.numbers, self.origins, self.labels, self.heads, self.segments):
+            column.clear()
+        for sparse in (self.callers, self.library, self.outcomes, self.marks):
+            sparse.clear()
 
 
 class LinkedPanes:
@@ -82,7 +124,7 @@ class LinkedPanes:
         """Row numbers by id of a node or loop op."""
         self.row_of_place: dict[source_lines.FileLine, int] = {}
         self.rows_of_line: dict[tuple[str, str], dict[int, int]] = {}
-        """Row numbers by line number, for each (pane, kernel)."""
+        """Row numbers by line number, for each (pane, kernel) that other panes come from."""
         self._add_source()
         self._add_bytecode()
         parent = self._add_graphs()
@@ -111,11 +153,11 @@ class LinkedPanes:
                 self.row_of_place[row.file, row.line] = pane.end
             if row.file and not row.line:
                 text = f"{text or (frame.name if frame else 'forward')}  {operations.get(row.file, '')}".rstrip()
-            pane.rows.append(PaneRow(sanitize(text), str(row.line or ""), is_head=not row.file))
+            pane.add([PaneRow(sanitize(text), str(row.line or ""), is_head=not row.file)])
         names = list(dict.fromkeys(source_lines.file_name(self.session, file) for file, line in used if line))
         more = f" and {pluralize(len(names) - 1, 'more file')}" if len(names) > 1 else ""
         pane.note = one_line(names[0], 60) + more if names else ""
-        if not pane.rows:
+        if not pane.texts:
             pane.empty = _BACKWARD_NOTE if self._is_backward() else "The source of this function was not recorded."
 
     def _operations_of_modules(self) -> dict[str, str]:
@@ -133,18 +175,19 @@ class LinkedPanes:
         trace = self.compilation.trace
         inlined = [c for c in trace.inlined if c.instructions] if trace else []
         if inlined:
-            pane.rows.append(PaneRow(source_lines.frame_name(self.session, self.compilation.frame), is_head=True))
-        pane.rows.extend(map(self._instruction_row, trace.instructions if trace else ()))
+            pane.add([PaneRow(source_lines.frame_name(self.session, self.compilation.frame), is_head=True)])
+        pane.add(map(self._instruction_row, trace.instructions if trace else ()))
         for call in inlined:
             where = f"{source_lines.file_name(self.session, call.file)}:{call.first_line}"
-            pane.rows.append(PaneRow(one_line(f"{call.name}, inlined, {where}", 120), is_head=True))
-            pane.rows.extend(map(self._instruction_row, call.instructions))
-        if not pane.rows:
+            pane.add([PaneRow(one_line(f"{call.name}, inlined, {where}", 120), is_head=True)])
+            pane.add(map(self._instruction_row, call.instructions))
+        if not pane.texts:
             pane.empty = _BACKWARD_NOTE if self._is_backward() else "No bytecode was recorded for this compilation."
 
     def _instruction_row(self, step: Instruction) -> PaneRow:
-        text = f"{one_line(step.opname, 40):<20} {one_line(step.argument, 60)}".rstrip()
-        return PaneRow(text, str(step.offset), self._source_row(step.span), mark=self._column_range(step.span))
+        origins = self._source_row(step.span)
+        mark = self._column_range(step.span) if origins else None
+        return PaneRow(_instruction_text(step.opname, step.argument), str(step.offset), origins, mark=mark)
 
     def _is_backward(self) -> bool:
         return any(b.id == self.compilation.frame for b in self.session.backwards)
@@ -159,7 +202,7 @@ class LinkedPanes:
             return None
         if span.end_line in (-1, span.line):
             return (row[0], span.column, span.end_column) if span.end_column > span.column else None
-        return row[0], span.column, len(self.panes[0].rows[row[0]].text)
+        return row[0], span.column, len(self.panes[0].texts[row[0]])
 
     # Graphs.
 
@@ -183,14 +226,14 @@ class LinkedPanes:
         fates = self._fallback_texts()
         for node in graph.nodes if graph else ():
             self.row_of_node[node.id] = pane.end
-            pane.rows.append(self._node_row(node, len(pane.rows) + 1, fates.get(node.id, "")))
+            pane.add([self._node_row(node, len(pane.texts) + 1, fates.get(node.id, ""))])
         if graph is not None and not graph.nodes:
-            pane.rows.extend(
+            pane.add(
                 PaneRow(sanitize(t), str(i), label="only the text of this graph was recorded")
                 for i, t in enumerate(graph.text.splitlines(), 1)
             )
         aot = self.compilation.aot
-        if not pane.rows:
+        if not pane.texts:
             pane.empty = self._why_no_graph(id)
         elif id == "aten" and aot is not None:
             pane.note = one_line(aot.note, 300).rstrip(".")
@@ -256,7 +299,7 @@ class LinkedPanes:
             lines = kernel_lines(kernel.text)
             self._add_kernel_rows(triton, kernel, (self._triton_row(kernel, number, text) for number, text in lines))
         for pane in (loop, triton):
-            pane.empty = "" if pane.rows else self._why_no_kernels()
+            pane.empty = "" if pane.texts else self._why_no_kernels()
         for stage, title, language in self._cpu_stages() if is_cpu else self._listing_stages():
             self._add_listing(stage, title, language)
 
@@ -274,12 +317,12 @@ class LinkedPanes:
                 for number, text in kernel_lines(sanitize(kernel.text))
             )
             self._add_kernel_rows(pane, kernel, rows)
-        pane.empty = "" if pane.rows else self._why_no_kernels()
+        pane.empty = "" if pane.texts else self._why_no_kernels()
         program = self._open_pane("program", "Program", "triton", "python")
         text = self.compilation.lowering.wrapper_text if self.compilation.lowering else ""
         lines = enumerate(sanitize(text).splitlines(), 1)
-        program.rows.extend(PaneRow(line, str(i), label=UNKNOWN_ORIGIN) for i, line in lines)
-        program.empty = "" if program.rows else "Inductor's trace has no wrapper program for this compilation."
+        program.add(PaneRow(line, str(i), label=UNKNOWN_ORIGIN) for i, line in lines)
+        program.empty = "" if program.texts else "Inductor's trace has no wrapper program for this compilation."
 
     def _triton_row(self, kernel: KernelRecord, number: int, text: str) -> PaneRow:
         ops = kernel.line_ops[number - 1] if number <= len(kernel.line_ops) else ()
@@ -297,15 +340,25 @@ class LinkedPanes:
         self, pane: Pane, kernel: KernelRecord, rows: Iterable[PaneRow], ids: Iterable[str] = ()
     ) -> None:
         """Add the rows of one kernel, numbered from 1; with several kernels, under a heading."""
-        start = len(pane.rows)
-        if len(self.kernels) > 1:
-            pane.rows.append(PaneRow(f"{kernel.id}  {sanitize(kernel.name)}", is_head=True))
+        start = self._open_segment(pane, kernel)
         head = pane.end
         self.row_of_node.update({id: head + i for i, id in enumerate(ids)})
-        pane.rows.extend(r if r.is_head or r.number else r._replace(number=str(i)) for i, r in enumerate(rows, 1))
-        pane.segments.append((kernel.id, start, len(pane.rows)))
-        shown = enumerate(pane.rows[start:], pane.first + start)
-        self.rows_of_line[pane.id, kernel.id] = {int(r.number): row for row, r in shown if not r.is_head}
+        pane.add(r if r.is_head or r.number else r._replace(number=str(i)) for i, r in enumerate(rows, 1))
+        self._close_segment(pane, kernel, start)
+
+    def _open_segment(self, pane: Pane, kernel: KernelRecord) -> int:
+        """Add a kernel's heading if there are several kernels; return where its segment starts."""
+        start = len(pane.texts)
+        if len(self.kernels) > 1:
+            pane.add([PaneRow(f"{kernel.id}  {sanitize(kernel.name)}", is_head=True)])
+        return start
+
+    def _close_segment(self, pane: Pane, kernel: KernelRecord, start: int) -> None:
+        end = len(pane.texts)
+        pane.segments.append((kernel.id, start, end))
+        if pane.id in ("triton", "ptx"):
+            rows = zip(pane.numbers[start:], range(pane.first + start, pane.end), strict=True)
+            self.rows_of_line[pane.id, kernel.id] = {int(number): row for number, row in rows if number}
 
     def _cpu_stages(self) -> list[tuple[str, str, str]]:
         cpu_names = (t.resources.cpu for k in self.kernels for t in k.targets if t.resources is not None)
@@ -334,12 +387,11 @@ class LinkedPanes:
             listing_count += 1
             for i, count in enumerate((listing.instructions, listing.linked, listing.labelled)):
                 coverage[i] += count
-            self._add_kernel_rows(pane, kernel, self._listing_rows(listing, kernel.id))
+            self._add_listing_rows(pane, kernel, listing)
         if not self.kernels:
             pane.empty = self._why_no_kernels()
         if not listing_count:
-            pane.rows.clear()
-            pane.segments.clear()
+            pane.clear()
         else:
             pane.empty = ""
             missing = len(self.kernels) - listing_count
@@ -347,24 +399,29 @@ class LinkedPanes:
                 coverage[0], coverage[1], coverage[2], "an LLVM IR" if stage in ("llopt", "asm") else "a Triton"
             ) + (f", {pluralize(missing, 'kernel')} pending" if missing else "")
 
-    def _listing_rows(self, listing: Listing, kernel: str) -> Iterable[PaneRow]:
-        """Yield the lines of a listing with their own numbers.
+    def _add_listing_rows(self, pane: Pane, kernel: KernelRecord, listing: Listing) -> None:
+        """Add the lines of a listing with their own numbers.
 
         Debug information is left out: the links were computed from it.
         """
+        start = self._open_segment(pane, kernel)
+        lines = readable_lines(listing)
+        first = len(pane.texts)
+        pane.add_lines(lines)
+        triton = self.rows_of_line.get(("triton", kernel.id), {})
+        ptx = self.rows_of_line.get(("ptx", kernel.id), {}) if listing.stage == "sass" else {}
         links = {link.line: link for link in listing.links}
-        triton = self.rows_of_line.get(("triton", kernel), {})
-        ptx = self.rows_of_line.get(("ptx", kernel), {}) if listing.stage == "sass" else {}
-        for number, text in readable_lines(listing):
+        for index, (number, _) in enumerate(lines, first):
             link = links.get(number)
             if link is None:
-                yield PaneRow(text, str(number))
                 continue
-            origin_rows = (ptx.get(link.ptx_line), triton.get(link.triton_line))
-            up = tuple(row for row in origin_rows if row is not None)
-            yield PaneRow(
-                text, str(number), up, (), sanitize(link.label), " › ".join(one_line(x) for x in link.library)
-            )
+            nearest, next_row = ptx.get(link.ptx_line, -1), triton.get(link.triton_line, -1)
+            pane.origins[index] = next_row if nearest < 0 else nearest if next_row < 0 else [nearest, next_row]
+            if link.label:
+                pane.labels[index] = sanitize(link.label)
+            if link.library:
+                pane.library[pane.first + index] = " › ".join(map(one_line, link.library))
+        self._close_segment(pane, kernel, start)
 
     def _why_no_kernels(self) -> str:
         lowering = self.compilation.lowering
@@ -396,6 +453,11 @@ class LinkedPanes:
         return (
             f"{title} is not compiled for {wanted} yet: while the notebook runs, it appears here when it is finished."
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _instruction_text(opname: str, argument: str) -> str:
+    return f"{one_line(opname, 40):<20} {one_line(argument, 60)}".rstrip()
 
 
 def node_text(node: NodeRecord) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from engine.records.counts import is_user_error
@@ -11,7 +10,7 @@ from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.format_text import one_line, sanitize
 from notebook_ext.views.linked.margin_marks import line_marks
-from notebook_ext.views.linked.pane_rows import LinkedPanes, Pane, PaneRow
+from notebook_ext.views.linked.pane_rows import LinkedPanes, Pane
 
 CPU = "cpu"
 """Target of kernels that ran on the CPU of the recording machine."""
@@ -46,8 +45,8 @@ def linked_with_long_texts(
     record = session.compilation(compilation)
     target = target or default_target(session, record)
     panes = LinkedPanes(session, for_target(record, target), target)
-    small = {p.id: _row_texts(p) for p in panes.panes if _is_small(p)}
-    long = {p.id: _row_texts(p) for p in panes.panes if p.id not in small}
+    small = {p.id: p.texts for p in panes.panes if sum(map(len, p.texts)) <= INLINE_TEXT_LIMIT}
+    long = {p.id: p.texts for p in panes.panes if p.id not in small}
     return _panes_data(session, panes, targets_of(record)) | {"texts": small}, long
 
 
@@ -58,7 +57,7 @@ def pane_text(session: Session, compilation: str, target: str, pane: str) -> lis
         KeyError: there is no such compilation.
     """
     panes = LinkedPanes(session, for_target(session.compilation(compilation), target), target)
-    return next((_row_texts(p) for p in panes.panes if p.id == pane), [])
+    return next((p.texts for p in panes.panes if p.id == pane), [])
 
 
 def targets_of(record: CompilationRecord) -> list[str]:
@@ -86,17 +85,9 @@ def default_target(session: Session, record: CompilationRecord) -> str:
     return wanted if wanted in targets or not targets else targets[0]
 
 
-def _row_texts(pane: Pane) -> list[str]:
-    return [row.text for row in pane.rows]
-
-
-def _is_small(pane: Pane) -> bool:
-    return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
-
-
 def _panes_data(session: Session, panes: LinkedPanes, targets: list[str]) -> dict[str, Any]:
-    rows = [row for pane in panes.panes for row in pane.rows]
     strings = {"": 0}
+    labels = [strings.setdefault(label, len(strings)) for pane in panes.panes for label in pane.labels]
     record = panes.compilation
     return {
         "compilation": record.id,
@@ -104,12 +95,12 @@ def _panes_data(session: Session, panes: LinkedPanes, targets: list[str]) -> dic
         "targets": [sanitize(t) for t in targets] or [sanitize(panes.target)],
         "kernels": [_kernel_data(k, panes.target) for k in panes.kernels],
         "panes": [_pane_data(p) for p in panes.panes],
-        "up": [_origin_rows(row) for row in rows],
-        "callers": {str(i): list(row.callers) for i, row in enumerate(rows) if row.callers},
-        "labels": [strings.setdefault(row.label, len(strings)) for row in rows],
-        "library": _sparse_column(rows, "library", strings),
-        "fates": _sparse_column(rows, "outcome", strings),
-        "marks": {str(i): list(row.mark) for i, row in enumerate(rows) if row.mark},
+        "up": [origin for pane in panes.panes for origin in pane.origins],
+        "callers": {str(row): callers for pane in panes.panes for row, callers in pane.callers.items()},
+        "labels": labels,
+        "library": _string_numbers([p.library for p in panes.panes], strings),
+        "fates": _string_numbers([p.outcomes for p in panes.panes], strings),
+        "marks": {str(row): mark for pane in panes.panes for row, mark in pane.marks.items()},
         "ordinals": {
             str(row): panes.ordinals.numbers[file_line]
             for file_line, row in panes.row_of_place.items()
@@ -121,32 +112,24 @@ def _panes_data(session: Session, panes: LinkedPanes, targets: list[str]) -> dic
     }
 
 
-def _origin_rows(row: PaneRow) -> int | list[int]:
-    if not row.origins:
-        return -1
-    return row.origins[0] if len(row.origins) == 1 else list(row.origins)
-
-
-def _sparse_column(rows: list[PaneRow], name: str, strings: dict[str, int]) -> dict[str, int]:
-    return {
-        str(i): strings.setdefault(text, len(strings)) for i, text in enumerate(map(attrgetter(name), rows)) if text
-    }
+def _string_numbers(columns: list[dict[int, str]], strings: dict[str, int]) -> dict[str, int]:
+    """Return by row the number of its string; new strings get the next numbers."""
+    return {str(row): strings.setdefault(text, len(strings)) for column in columns for row, text in column.items()}
 
 
 def _pane_data(pane: Pane) -> dict[str, Any]:
-    heads = [i for i, row in enumerate(pane.rows) if row.is_head]
-    numbers = [row.number for row in pane.rows]
-    counted = numbers == [str(i + 1) for i in range(len(numbers))]
+    count = len(pane.texts)
+    is_counted = pane.numbers == list(map(str, range(1, count + 1)))
     return {
         "id": pane.id,
         "title": pane.title,
         "parent": pane.parent,
         "language": pane.language,
         "first": pane.first,
-        "rows": len(pane.rows),
-        "lines": len(pane.rows) - len(heads),
-        "heads": heads,
-        "numbers": None if counted else numbers,
+        "rows": count,
+        "lines": count - len(pane.heads),
+        "heads": pane.heads,
+        "numbers": None if is_counted else pane.numbers,
         "segments": [list(s) for s in pane.segments],
         "note": pane.note,
         "empty": pane.empty,

@@ -273,3 +273,19 @@ def test_the_bytecode_of_inlined_functions_stands_below_the_functions_own() -> N
     line = next(i for i, t in enumerate(source) if "return x / 2" in t)
     rows = [i for i, t in enumerate(texts) if t.startswith("BINARY_OP") and "/" in t]
     assert [ups(part, bytecode["first"] + row) for row in rows] == [[line]]
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "lines"),
+    [
+        ("ttir", "#loc1 = loc(unknown)\nmodule {\n  %0 = tt.load %p : f32 loc(#loc2)\n}\n\n", {2: "module {", 3: "  %0 = tt.load %p : f32", 4: "}"}),
+        ("llir", 'source_filename = "k"\n  %1 = add i32 %0, 1, !dbg !5\n  ret void !dbg !6\n!5 = !{}\n', {2: "  %1 = add i32 %0, 1", 3: "  ret void"}),
+        ("ptx", "\t.loc 1 2 3\n$L__tmp0:\n\tadd.s32 \t%r1,  %r2, \t 1;  // note\n$L__BB0:\n\tret;\n\t.section\t.debug_loc\n\tb8 1\n", {3: "  add.s32 %r1,  %r2, 1;", 4: "$L__BB0:", 5: "  ret;"}),
+        ("amdgcn", "; note\n\ts_endpgm \t; note\n\t.cfi_endproc\n", {2: "  s_endpgm ; note"}),
+        ("sass", "  /*0010*/ IMAD R0, R0, 0x4, R15;\n\n.L_0:\n", {1: "0010  IMAD R0, R0, 0x4, R15;", 3: ".L_0:"}),
+        ("asm", "k:\n\tmov \trax,\t1\n\n", {1: "k:", 2: "  mov rax, 1", 3: "", 4: ""}),
+    ],
+)  # fmt: skip
+def test_a_listing_is_shown_without_debug_information(stage: str, text: str, lines: dict[int, str]) -> None:
+    """Lines retain their numbers; positions, debug sections and wide tabs are removed."""
+    assert dict(readable_lines(Listing(stage, text))) == lines
