@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import pathlib
 import traceback
 import warnings
@@ -34,10 +35,20 @@ def a_group(rank: int, folder: str) -> Iterator[None]:
 def in_two_processes(process: Callable[[int, str], None], folder: pathlib.Path) -> None:
     """Run ``process(rank, folder)`` in two processes; raise the traceback of a failure.
 
-    A failure of either process fails the test.
+    A failure of either process fails the test. Of a process that a signal ends, the failure shows what every thread ran.
     """
     try:
-        mp.spawn(process, args=(str(folder),), nprocs=2)
+        mp.spawn(_run, args=(process, str(folder)), nprocs=2)
     except ProcessException as error:
         failures = [path.read_text() for path in sorted(folder.glob("failure_*"))]
-        pytest.fail("\n".join(failures) or str(error))
+        crashes = [
+            f"{path.name}:\n{path.read_text()}" for path in sorted(folder.glob("crash_*")) if path.stat().st_size
+        ]
+        pytest.fail("\n".join([*(failures or [str(error)]), *crashes]))
+
+
+def _run(rank: int, process: Callable[[int, str], None], folder: str) -> None:
+    """Run the process; a fatal signal writes the tracebacks of all threads to a file."""
+    crash_file = pathlib.Path(folder, f"crash_{rank}").open("w")  # open until the process has ended
+    faulthandler.enable(crash_file, all_threads=True)
+    process(rank, folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -144,3 +146,16 @@ def test_two_processes_agree_with_eager(tmp_path: pathlib.Path) -> None:
     Collectives that are not captured give eager's results too.
     """
     in_two_processes(_process, tmp_path)
+
+
+def _aborts(rank: int, folder: str) -> None:
+    if rank:
+        os.abort()
+    time.sleep(30.0)
+
+
+@pytest.mark.thorough
+def test_a_process_that_a_signal_ends_names_its_line(tmp_path: pathlib.Path) -> None:
+    """The failure has the name of the signal and the traceback of the process."""
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)SIGABRT.*crash_1.*line \d+ in _aborts"):
+        in_two_processes(_aborts, tmp_path)
