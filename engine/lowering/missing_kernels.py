@@ -18,12 +18,22 @@ from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
 from engine.ir.node_metadata import node_id
 from engine.ir.node_values import called_overload, tensor_meta, tensors_in
 from engine.lowering.ops import has_lowering
+from engine.lowering.ops.indexing import aten, prims
 from engine.lowering.passes.decompose import all_decompositions
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import OpOverload
 
 _MAX_ELEMENTS = 1 << 20
-"""Largest product of a list of integers, which may be the size of a result."""
+"""Largest number of elements of an example.
+
+Also the largest product of a list of integers, which may be the size of a result.
+"""
+
+_ANY_DTYPE = frozenset((aten._to_copy, aten.clone, aten.copy, aten.masked_fill, aten.where, prims.convert_element_type))
+"""Operators that only move or convert elements.
+
+They have kernels for all dtypes, and a conversion of complex numbers warns once a process.
+"""
 
 _EXAMPLE_SIZES = (2, 4, 1)
 """Sizes of the dimensions of examples, tried until an operator accepts one."""
@@ -47,6 +57,7 @@ class _Operand(NamedTuple):
 
     def example(self, size: int) -> torch.Tensor:
         """Return a tensor of zeros, which are valid indices, with a size for all dimensions."""
+        size = size if size**self.dim <= _MAX_ELEMENTS else 1
         return torch.zeros((size,) * self.dim, dtype=self.dtype, device=self.device)
 
 
@@ -95,7 +106,13 @@ def _kernel_error(node: torch.fx.Node) -> str:
 def _may_be_lowered(called: OpOverload) -> bool:
     """Return True for an operator that computes and may become part of a kernel."""
     facts = facts_of(called)
-    if facts.is_view or facts.draws_random or called._schema.is_mutable or runs_for_effect(called):
+    if (
+        called.overloadpacket in _ANY_DTYPE
+        or facts.is_view
+        or facts.draws_random
+        or called._schema.is_mutable
+        or runs_for_effect(called)
+    ):
         return False
     return has_lowering(called) or called in all_decompositions()
 

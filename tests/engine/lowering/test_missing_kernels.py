@@ -61,3 +61,31 @@ def test_operators_with_a_kernel_are_left_to_lowering() -> None:
 
     inputs = (COUNTS, TRUTHS, COUNTS.half())
     assert nodes_without_kernel(trace_to_aten(call, inputs)) == {}
+
+
+def test_looking_for_kernels_prints_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    """The warning for complex numbers, once a process, is neither spent nor printed."""
+    x, warns_always = torch.randn(4, dtype=torch.complex64), torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        compiled = engine.compile(lambda x: x.to(torch.float32) + 1)(x)
+    finally:
+        torch.set_warn_always(warns_always)
+    assert torch.equal(compiled, x.real + 1)
+    assert "Casting complex" not in capfd.readouterr().err
+
+
+def test_operators_on_tensors_of_many_dimensions_are_tried_on_few_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example has the dimensions of the operand, and at most a million elements."""
+    sizes: list[int] = []
+    zeros = torch.zeros
+
+    def counted(shape: tuple[int, ...], **options: Any) -> torch.Tensor:
+        sizes.append(torch.Size(shape).numel())
+        return zeros(shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", counted)
+    graph = trace_to_aten(lambda x: x.amin(0), (zeros((1,) * 24, dtype=torch.int16),))
+    assert nodes_without_kernel(graph) == {}
+    assert sizes
+    assert max(sizes) <= 1 << 20
