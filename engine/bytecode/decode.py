@@ -98,12 +98,16 @@ _CLEANUP_OPCODES = frozenset(
 """Opcodes of CPython's cleanup handlers, which restore the stack and locals and reraise."""
 
 
+_STOP_ITERATION_ERROR = "INTRINSIC_STOPITERATION_ERROR"
+"""Argument of CALL_INTRINSIC_1 in the handler that each generator has since 3.12."""
+
+
 def reraise_index(decoded: DecodedCode, target: int) -> int:
     """Return the index of RERAISE in a handler that only cleans up; -1 if it does more."""
     for op in decoded.ops[target:]:
         if op.opname == "RERAISE":
             return op.index
-        if op.opname not in _CLEANUP_OPCODES:
+        if op.opname not in _CLEANUP_OPCODES and op.argrepr != _STOP_ITERATION_ERROR:
             break
     return -1
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterator
+from types import CodeType
 
-from engine.bytecode.decode import decode, exception_table
+from engine.bytecode.decode import decode, exception_table, reraise_index
 from engine.bytecode.liveness import live_before
 from engine.bytecode.opcodes import UNSUPPORTED, opcode_family, unsupported_reason
 from tests.engine.bytecode.check_on_interpreter import real_opcodes
@@ -41,6 +43,21 @@ def test_exception_table_agrees_with_dis() -> None:
     expected = [(e.start, e.end, e.target, e.depth, e.lasti) for e in dis._parse_exception_table(with_loop.__code__)]  # type: ignore[attr-defined]
     assert list(exception_table(with_loop.__code__)) == expected
     assert expected
+
+
+def test_only_the_users_handlers_do_more_than_clean_up() -> None:
+    """The handler that each generator has since 3.12 raises again; ``except`` does not."""
+
+    def doubled(items: list[int]) -> Iterator[int]:
+        for item in items:
+            yield 2 * item
+
+    def outermost(code: CodeType) -> list[int]:
+        decoded = decode(code)
+        return [reraise_index(decoded, handler.target) for handler in decoded.handlers if handler is not None]
+
+    assert min(outermost(doubled.__code__), default=0) >= 0
+    assert min(outermost(with_loop.__code__)) == -1
 
 
 def test_liveness_follows_the_loop() -> None:

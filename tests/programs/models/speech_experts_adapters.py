@@ -215,10 +215,7 @@ class Lora(nn.Module):
             for m in self.modules():
                 if isinstance(m, LoraLinear):
                     getattr(m, mode)()
-        trained = 0
-        for p in self.parameters():
-            trained += p.numel() * p.requires_grad
-        return self.ff(F.relu(self.q(x))), trained
+        return self.ff(F.relu(self.q(x))), sum(p.numel() for p in self.parameters() if p.requires_grad)
 
 
 @functools.lru_cache(maxsize=64)
