@@ -34,7 +34,8 @@ def run(rank):
 
 if len(ranks) == 1:
     os._exit(run(*ranks))
-import torch._dynamo
+import torch
+torch.compiler.reset()  # imports what the ranks share
 children = {}
 for rank in ranks:
     child = os.fork()
@@ -46,7 +47,7 @@ for _ in ranks:
     if status:
         sys.exit(f"rank {children[child]} failed")
 """
-"""Runs the ranks of its arguments; forked ranks share what torch imports.
+"""Runs the ranks of its arguments; forked ranks share torch and its compiler.
 
 The program's names outlive it, and a rank ends without destructors: that of gloo's process group may wait for ever.
 """

@@ -110,7 +110,8 @@ class CodeCache:
     def count_compile(self, values: tuple[Any, ...]) -> None:
         """Count a compile for a call with these arguments towards the recompile limit."""
         self.compiles_since_clear += 1
-        for module in self._called_modules(values):
+        module = self._called_module(values)
+        if module is not None:
             self._compiles_by_module[module] = self._compiles_by_module.get(module, 0) + 1
 
     def compiles_towards_limit(self, values: tuple[Any, ...]) -> int:
@@ -118,15 +119,17 @@ class CodeCache:
 
         Modules of one class share a cache: compiles for other modules that are alive are no recompiles of this one.
         """
-        called = self._called_modules(values)
-        others = sum(n for m, n in self._compiles_by_module.items() if called and m is not called[0])
+        module = self._called_module(values)
+        if module is None:
+            return self.compiles_since_clear
+        others = sum(count for other, count in self._compiles_by_module.items() if other is not module)
         return self.compiles_since_clear - others
 
     @staticmethod
-    def _called_modules(values: tuple[Any, ...]) -> tuple[torch.nn.Module, ...]:
-        """Return the module whose method is called, in a tuple that is empty for other functions."""
+    def _called_module(values: tuple[Any, ...]) -> torch.nn.Module | None:
+        """Return the module whose method is called; None for other functions."""
         subject = unwrap_compiled(values[0]) if values else None
-        return (subject,) if subject is not None and issubclass(type(subject), torch.nn.Module) else ()
+        return subject if issubclass(type(subject), torch.nn.Module) else None
 
     def fall_back_to_python(self, entry: CacheEntry, reason: str) -> None:
         """Run ``entry`` on every cache miss from now on; the record shows ``reason``."""
