@@ -29,7 +29,7 @@ from engine.records.scripts.graph_script import (
     symbol_values,
 )
 from engine.records.scripts.inductor_script import inductor_kernel_program
-from engine.records.session import CompilationRecord, Session
+from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.runtime.triton_interpreter import libdevice
 from engine.runtime.verify.kernels import kernel_trials
 from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelTrial, buffer_arguments
@@ -329,16 +329,15 @@ def run(name, arguments, extent):
 
 def _engine_script(session: Session, record: CompilationRecord, what: str) -> _Draft:
     """Return a script that compiles the recorded calls again by the same compiler."""
-    compilations = [c for c in session.compilations if c.frame == record.frame]
-    earlier = compilations[: compilations.index(record)] if what == "recompile" else []
-    scripts = [session.repro_script(c.id) for c in (*earlier, record)]
+    frame = _called_frame(session, record)
+    until = session.compilations[: session.compilations.index(record) + 1]
+    compilations = [c for c in until if c.frame == frame.id]
+    scripts = [session.repro_script(c.id) for c in (compilations if what == "recompile" else compilations[-1:])]
     calls = [script.strip().splitlines()[-1] for script in scripts]
     if any("= ..." in script for script in scripts):
         raise CannotWrite("an input is neither a tensor nor a constant")
-    if not all(c.startswith("engine.compile(") for c in calls):
-        raise CannotWrite(
-            "the frame is not a function at the top level of a file, but for example a method or a resume function"
-        )
+    if not calls or not all(c.startswith("engine.compile(") for c in calls):
+        raise CannotWrite("the frame is not a function at the top level of a file, but for example a method")
     head, _, _ = scripts[-1].rstrip().rpartition("\n\n")
     blocks = []
     for script in scripts:
@@ -351,6 +350,15 @@ def _engine_script(session: Session, record: CompilationRecord, what: str) -> _D
     body = textwrap.indent("\n".join(blocks), "    ")
     text = f"{head}\n\nwith engine.record() as session:\n{body}\n{check}\nprint({DONE!r})\n"
     return _Draft(f"{what} of {record.id}", text, symptom, {})
+
+
+def _called_frame(session: Session, record: CompilationRecord) -> FrameRecord:
+    """Return the frame whose calls lead to a compilation; a resume function has the one that broke."""
+    frames = {frame.id: frame for frame in session.frames}
+    frame = frames[record.frame]
+    while frame.role == "resume":
+        frame = frames[frame.parent]
+    return frame
 
 
 def _raises(record: CompilationRecord) -> bool:

@@ -29,6 +29,14 @@ def bias_gelu(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return y.sum(-1)
 
 
+def broken_twice(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print("first")
+    y = y * 2
+    print("second")
+    return y.sin()
+
+
 def talks(x: torch.Tensor) -> torch.Tensor:
     print("hi")
     return x + 1
@@ -199,6 +207,24 @@ def test_a_recompile_for_tensors_in_containers_has_a_script() -> None:
     found = made.reproducer(made.compilations[1].id, "recompile")
     assert "weights" in found.symptom
     assert "(batch, *weights)" in found.text
+
+
+@pytest.mark.thorough
+def test_events_after_a_graph_break_are_shown_by_calls_of_the_function() -> None:
+    """Nobody can call a resume function: calls of the function that broke lead to its events."""
+    engine.reset()
+    compiled = engine.compile(broken_twice)
+    with engine.record() as recorded_session:
+        for shape in ((3,), (3, 3)):
+            compiled(torch.randn(shape))
+    resumed = {f.id for f in recorded_session.frames if f.role == "resume"}
+    first = next(c.id for c in recorded_session.compilations if c.frame in resumed)
+    again = next(c.id for c in recorded_session.compilations if c.frame in resumed and not c.id.endswith("/0"))
+    assert "The graph breaks" in recorded_session.reproducer(first, "break").symptom
+    recompile = recorded_session.reproducer(again, "recompile")
+    assert recompile.symptom.startswith("It recompiles: ")
+    calls = [line for line in recompile.text.splitlines() if line.startswith("    results = ")]
+    assert len(calls) == 2
 
 
 @pytest.mark.thorough
