@@ -44,12 +44,13 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
         sessions = load_sessions(log, _progress_bar("reading"), read_sources=read_sources)
         name, session = next(iter(sessions.items()))
         other_sessions = dict(list(sessions.items())[1 : 1 + MAX_COMPARED])
+        compiler = "torch.compile" if session.compiler == "torch" else "compile-explorer"
         page.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(page) as stream:
             write_page(
                 session,
                 stream,
-                f"{log.name}, recorded by torch.compile",
+                f"{log.name}, recorded by {compiler}",
                 _progress_bar("writing"),
                 others=other_sessions,
                 name=name,
