@@ -353,7 +353,7 @@ def _engine_script(session: Session, record: CompilationRecord, what: str) -> _D
 
 
 def _called_frame(session: Session, record: CompilationRecord) -> FrameRecord:
-    """Return the frame whose calls lead to a compilation; a resume function has the one that broke."""
+    """Return the frame that a user calls: of a resume function, the one that broke."""
     frames = {frame.id: frame for frame in session.frames}
     frame = frames[record.frame]
     while frame.role == "resume":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.records.base import Record
@@ -89,3 +91,13 @@ class ArtifactRecord(Record):
 
     name: str
     text: str
+
+
+def call_numbers(calls: Iterable[CallRecord]) -> dict[int, int]:
+    """Return the number of each call among those of its frame, from 1, by its index."""
+    counts: Counter[str] = Counter()
+    numbers: dict[int, int] = {}
+    for call in calls:
+        counts[call.frame] += 1
+        numbers[call.index] = counts[call.frame]
+    return numbers

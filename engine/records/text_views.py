@@ -12,6 +12,7 @@ from engine.records.bytecode import Instruction, Span
 from engine.records.format_amounts import format_seconds
 from engine.records.graph import GraphRecord
 from engine.records.kernels import KernelResources, LaunchGroup
+from engine.records.runtime import call_numbers
 from engine.records.trace import InlinedCall
 
 if TYPE_CHECKING:
@@ -157,10 +158,11 @@ def _guards(session: Session, compilation: CompilationRecord) -> Lines:
     for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
         at = _format_span(session, guard.span)
         yield f"{number}. {guard.source} {guard.kind}: {guard.expected}{f'  ({at})' if at else ''}"
+    numbers = call_numbers(session.calls)
     for call in session.calls:
         for refusal in call.guard_failures:
             if refusal.entry == compilation.id:
-                yield f"guard failure in call {call.index + 1}: {refusal.sentence}"
+                yield f"guard failure in call {numbers[call.index]}: {refusal.sentence}"
 
 
 def _graph(session: Session, compilation: CompilationRecord) -> Lines:
@@ -286,10 +288,10 @@ def _launches(group: LaunchGroup) -> str:
 
 
 def _runtime(session: Session) -> Lines:
-    names = {f.id: f.name for f in session.frames}
+    names, numbers = {f.id: f.name for f in session.frames}, call_numbers(session.calls)
     for call in session.calls:
         inputs = ", ".join(f"{k} {v}" for k, v in (call.inputs or {}).items())
-        yield f"call {call.index + 1} of {names.get(call.frame, call.frame)}: {call.outcome} {call.entry}  {inputs}".rstrip()
+        yield f"call {numbers[call.index]} of {names.get(call.frame, call.frame)}: {call.outcome} {call.entry}  {inputs}".rstrip()
     for compilation in session.compilations:
         stages = ", ".join(f"{t.stage} {t.seconds:.3f} s" for t in compilation.timings)
         if stages:

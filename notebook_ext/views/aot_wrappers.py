@@ -7,6 +7,7 @@ from typing import Any
 from engine.records.aot import AotRecord, CallValuesRecord, PartitionRecord, ValueFacts, WrapperAction
 from engine.records.format_amounts import format_bytes
 from engine.records.graph import GraphRecord
+from engine.records.runtime import call_numbers
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import UNKNOWN_SIZE, one_line, pluralize, sanitize, tensor_type
@@ -236,10 +237,11 @@ def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _call_rows(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     """Return the calls that used this entry, the latest last, with their inputs."""
-    served = [c for c in session.calls if c.entry == record.id and c.inputs]
+    served, numbers = [c for c in session.calls if c.entry == record.id and c.inputs], call_numbers(session.calls)
     return [
         {
-            "text": f"call {c.index + 1}: " + one_line(", ".join(f"{k} {v}" for k, v in (c.inputs or {}).items()), 80),
+            "text": f"call {numbers[c.index]}: "
+            + one_line(", ".join(f"{k} {v}" for k, v in (c.inputs or {}).items()), 80),
             "inputs": {sanitize(k): one_line(v, 60) for k, v in (c.inputs or {}).items()},
         }
         for c in served[-MAX_CALLS:]

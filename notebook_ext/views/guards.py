@@ -10,7 +10,7 @@ from typing import Any
 from engine.records.bytecode import Span
 from engine.records.findings import useful_fixes
 from engine.records.guards import CallExplanation, Fix, GuardFailure, GuardRecord
-from engine.records.runtime import CallRecord
+from engine.records.runtime import CallRecord, call_numbers
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from notebook_ext.views import source_lines
@@ -44,12 +44,13 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
     record = session.compilation(compilation)
     guard_records = record.guards.guards if record.guards else ()
     line_data = _line_reader(session, record)
+    numbers = call_numbers(session.calls)
     return {
         "compilation": record.id,
         "guards": [_guard_data(session, line_data, g) for g in guard_records],
         "tree": _tree_rows(guard_records),
         "cases": [
-            _case_row(session, call, r, guard_records)
+            _case_row(session, call, r, guard_records, numbers[call.index])
             for call in session.calls
             for r in call.guard_failures
             if names_entry(r.entry, record)
@@ -265,8 +266,13 @@ def _guess_failed_guard(rejection: GuardFailure, guard_records: tuple[GuardRecor
 
 
 def _case_row(
-    session: Session, call: CallRecord, rejection: GuardFailure, guard_records: tuple[GuardRecord, ...]
+    session: Session,
+    call: CallRecord,
+    rejection: GuardFailure,
+    guard_records: tuple[GuardRecord, ...],
+    number: int = 0,
 ) -> dict[str, Any]:
+    """Return the verdicts of guards for a call, the ``number``-th of its frame."""
     numbers = {g.id: i for i, g in enumerate(guard_records)}
     guard = rejection.guard or _guess_failed_guard(rejection, guard_records)
     verdicts = [["not reached" if guard in numbers else "", ""] for _ in guard_records]
@@ -282,8 +288,8 @@ def _case_row(
     compiled = [c for c in session.compilations if c.id == call.entry and call.outcome == "compiled"]
     fixes = useful_fixes(rejection, compiled, lambda span: source_lines.line_name(session, span))
     return {
-        "call": call.index + 1,
-        "title": f"call {call.index + 1}" + (f", {line}" if line else ""),
+        "call": number,
+        "title": f"call {number}" + (f", {line}" if line else ""),
         "inputs": ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in (call.inputs or {}).items()),
         "failed": failed,
         "verdicts": verdicts,

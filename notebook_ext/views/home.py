@@ -28,7 +28,7 @@ from engine.records.counts import (
 from engine.records.findings import find_problems, useful_fixes
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.guards import Fix, GuardFailure
-from engine.records.runtime import CallRecord
+from engine.records.runtime import CallRecord, call_numbers
 from engine.records.scripts.repro_script import parameters_at
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
@@ -421,7 +421,7 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
         line=f"linked|{failure.entry}|line={failure.span.line}"
         if failure.span and not failure.library_span and "/" in failure.entry
         else "",
-        target=f"recompiles|{call.frame}|call={_call_number(session, call)}",
+        target=f"recompiles|{call.frame}|call={call_numbers(session.calls)[call.index]}",
         fixes=tuple((sanitize(f.text), sanitize(f.code)) for f in useful if not edit or "dynamic=True" not in f.code),
         edit=edit,
         edit_text=text,
@@ -451,11 +451,6 @@ def _other_changed_inputs(session: Session, failure: GuardFailure) -> str:
     root, named = own[: len(own) - same], failure.source[: len(failure.source) - same]
     name = source_name(named + other.removeprefix(root) if other.startswith(root) else other)
     return f" {name}{kind and f' {kind}'} changed, too."
-
-
-def _call_number(session: Session, call: CallRecord) -> int:
-    """Return the number of a call among the calls of its frame, from 1."""
-    return [c.index for c in session.calls if c.frame == call.frame].index(call.index) + 1
 
 
 def _other_problems(session: Session) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ import engine
 from engine.observe.parse_graph import parse_graph
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
+from engine.records.runtime import call_numbers
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.__main__ import main
 from notebook_ext.trace_report import write_trace_report
@@ -130,6 +131,15 @@ def test_contents_list_every_compilation(session: Session) -> None:
         part(session, f"file|{rows[0]['id']}|999")
 
 
+def test_the_title_names_the_compiler_that_was_recorded(log: Path, tmp_path: Path) -> None:
+    """A saved session is not called a recording of torch.compile."""
+    own, page = tmp_path / "own.json", tmp_path / "page.html"
+    Session(subject="engine").save(own)
+    for recording, compiler in ((own, "compile-explorer"), (log, "torch.compile")):
+        assert write_trace_report(recording, page) == 0
+        assert f"<title>{recording.name}, recorded by {compiler}</title>" in page.read_text(encoding="utf-8")
+
+
 def test_contents_of_our_own_and_of_hostile_sessions() -> None:
     """The contents show any session; hostile text stays text."""
     hostile = hostile_session()
@@ -200,7 +210,7 @@ def test_refusing_guard_of_a_trace_is_found(session: Session) -> None:
     """The guard view marks the failed guard that a trace names only in words."""
     call = next(c for c in session.calls if c.guard_failures)
     shown = guards(session, call.guard_failures[0].entry)
-    (case,) = [c for c in shown["cases"] if c["call"] == call.index + 1]
+    (case,) = [c for c in shown["cases"] if c["call"] == call_numbers(session.calls)[call.index]]
     assert shown["guards"][case["failed"]]["origin"] == call.guard_failures[0].source
     assert case["verdicts"][case["failed"]][0] == "fail"
 

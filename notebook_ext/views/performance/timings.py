@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.records.format_amounts import format_seconds
-from engine.records.runtime import Timing
+from engine.records.runtime import Timing, call_numbers
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import one_line
@@ -17,6 +17,7 @@ def timings(session: Session) -> dict[str, Any]:
     ``depth`` is the nesting depth of a bar, ``share`` its part of the compilation's time.
     """
     frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
+    numbers = call_numbers(session.calls)
     roots = {f.id for f in session.frames if not f.parent}
     rows = [_timing_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
     return {
@@ -29,7 +30,7 @@ def timings(session: Session) -> dict[str, Any]:
                 round(c.start, 6),
                 c.outcome,
                 f"{one_line(frames.get(c.frame, ''), 40)} {c.entry.rpartition('/')[2]}".strip(),
-                c.index + 1,
+                numbers[c.index],
             ]
             for c in session.calls
             if c.start

@@ -11,6 +11,7 @@ from engine.records.session_data import CompilationRecord
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import format_change
+from notebook_ext.views.guards import guards
 from notebook_ext.views.recompiles import recompiles
 
 
@@ -138,3 +139,23 @@ def test_an_item_of_a_value_without_a_name_is_said_in_words() -> None:
     carried = "a value carried over the graph break"
     assert name_accessors(f"item 0 of {carried}.shape[0]", carried) == f"size 0 of item 0 of {carried}"
     assert name_accessors(f"{carried} is None.", carried) == f"{carried} is None."
+
+
+def test_all_views_give_a_call_the_same_number() -> None:
+    """Calls of another frame do not shift it: a recompile opens the guards of its own call."""
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        engine.graph_break()
+        return y + 1
+
+    with engine.record() as session:
+        compiled = engine.compile(broken, backend="eager", dynamic=False)
+        for rows in (4, 4, 8):
+            compiled(torch.ones(rows))
+    for lane in recompiles(session)["lanes"]:
+        (refused,) = [c["first"] for c in lane["columns"] if c["outcome"] == "compiled" and c["first"] > 1]
+        assert refused == 3
+        assert [case["call"] for case in guards(session, f"{lane['frame']}/0")["cases"]] == [refused]
+        assert "guard failure in call 3" in str(session.guards)
+        assert f"call {refused} of {broken.__qualname__}: compiled {lane['frame']}/1" in str(session.runtime)
