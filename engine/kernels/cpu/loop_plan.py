@@ -22,6 +22,10 @@ SHORT_STRIDES = (2, 3, 4)
 CACHE_LINE = 64
 """Bytes that a load brings into the cache."""
 MAX_COPIES = 4
+LoopVarsOf = Mapping[int, frozenset[LoopVar]]
+"""The loop variables along which each op varies, by its number."""
+TileVars = Mapping[tuple[LoopVar, LoopVar], Sequence[LoopIROp]]
+"""Transposed loads by the loop of the lanes and the loop along which they are contiguous."""
 UNKNOWN_SIZE = 64
 """Stands for a symbolic size where loops are compared."""
 CHEAP_OPS = 24
@@ -82,12 +86,11 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     nest = kernel.nest
     assert nest is not None
     scans, is_serial = any(op.name == "scan" for op in live), any(_is_scattered(op) for op in live)
-    lane_var = None if unit.bits == 0 else _choose_lane_var(kernel, live, nest, scans=scans)
-    lanes = 1 if lane_var is None else unit.lanes(_common_itemsize(live))
-    lane_var = lane_var if lanes > 1 else None
-    tile_var = (
-        None if lane_var is None or scans or is_serial or nest.inner else _choose_tile_var(live, nest, lane_var, lanes)
-    )
+    lanes = 1 if unit.bits == 0 else unit.lanes(_common_itemsize(live))
+    tiled = _tile_vars(kernel, live, nest, lanes) if lanes > 1 and not (scans or is_serial or nest.inner) else {}
+    lane_var = None if lanes == 1 else _choose_lane_var(kernel, live, nest, tiled, scans=scans)
+    lanes = 1 if lane_var is None else lanes
+    tile_var = None if lane_var is None else _choose_tile_var(tiled, lane_var)
     short_row = None
     if lane_var in nest.inner and not scans and not is_serial and _reduces_short_rows(kernel, live, nest, lanes):
         lane_var, short_row = nest.outer[-1], lane_var
@@ -101,7 +104,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         shared, within = (tuple(parallel), (*around, tile_var, lane_var))
         if not _has_enough_iterations(parallel):
             shared, within = (tile_var,), (*parallel, *around, lane_var)
-        tiles = _tiles_of_a_line(kernel, live, lane_var, tile_var, lanes)
+        tiles = _tiles_of_a_line(kernel, tiled[lane_var, tile_var], tile_var, lanes)
         return LoopPlan(shared, within, (), lane_var, lanes, 1, tile_var=tile_var, tiles=tiles)
     copies = 1 if lane_var is None or short_row is not None else _choose_copy_count(live, lane_var, lanes)
     if lane_var is not None and kernel.vector_config is not None:
@@ -138,7 +141,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     )
 
 
-def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> Mapping[int, frozenset[LoopVar]]:
+def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> LoopVarsOf:
     """Return the loop variables along which each op varies."""
     loop_vars: dict[int, frozenset[LoopVar]] = {}
     inner = frozenset(nest.inner)
@@ -160,24 +163,37 @@ def lane_stride(index: IndexExpr, var: LoopVar) -> Size | None:
     return stride
 
 
-def is_transposed(op: LoopIROp, lane_var: LoopVar, tile_var: LoopVar) -> bool:
-    """Return True if a load is contiguous along the tile, but not along the lanes."""
-    if op.name != "load" or op.index is None or op.mask is not None or op.index.indirect_ops():
+def is_transposed(op: LoopIROp, lane_var: LoopVar, tile_var: LoopVar, variables: LoopVarsOf | None = None) -> bool:
+    """Return True if a load is contiguous along the tile, but not along the lanes.
+
+    With ``variables``, its condition may differ between the lanes, but not along the tile.
+    """
+    if op.name != "load" or op.index is None or op.index.indirect_ops():
+        return False
+    if op.mask is not None and (variables is None or tile_var in variables[op.mask.number]):
         return False
     along = lane_stride(op.index, lane_var)
     return along not in (None, 0, 1) and lane_stride(op.index, tile_var) == 1
 
 
-def _choose_tile_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar, lanes: int) -> LoopVar | None:
+def _tile_vars(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, lanes: int) -> TileVars:
+    """Return the transposed loads that tiles can read, by their two loops."""
+    variables, long = loop_vars_of(kernel.ops, nest), [v for v in nest.outer if _is_long(v, lanes)]
+    pairs = [(lane_var, tile_var) for lane_var in long for tile_var in long if lane_var != tile_var]
+    tiled = {pair: [op for op in live if is_transposed(op, *pair, variables)] for pair in pairs}
+    return {pair: ops for pair, ops in tiled.items() if ops}
+
+
+def _choose_tile_var(tiled: TileVars, lane_var: LoopVar) -> LoopVar | None:
     """Return the loop along which most transposed loads are contiguous; None without any."""
+    counts = {tile_var: len(ops) for (lane, tile_var), ops in tiled.items() if lane == lane_var}
+    return max(counts, key=lambda v: counts[v], default=None)
 
-    def is_long(var: LoopVar) -> bool:
-        size = static_size(var.size)
-        return size is None or size >= lanes
 
-    counts = {v: sum(is_transposed(op, lane_var, v) for op in live) for v in nest.outer if v != lane_var and is_long(v)}
-    best = max(counts, key=lambda v: counts[v], default=None)
-    return best if best is not None and counts[best] and lane_var in nest.outer and is_long(lane_var) else None
+def _is_long(var: LoopVar, lanes: int) -> bool:
+    """Return True if a loop has at least one whole vector, as far as is known."""
+    size = static_size(var.size)
+    return size is None or size >= lanes
 
 
 def _choose_unrolled_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar | None) -> LoopVar | None:
@@ -254,14 +270,12 @@ def _reduces_columns(kernel: LoopKernel, live: Sequence[LoopIROp], lane_var: Loo
     )
 
 
-def _tiles_of_a_line(
-    kernel: LoopKernel, live: Sequence[LoopIROp], lane_var: LoopVar, tile_var: LoopVar, lanes: int
-) -> int:
+def _tiles_of_a_line(kernel: LoopKernel, loads: Sequence[LoopIROp], tile_var: LoopVar, lanes: int) -> int:
     """Return how many tiles one line of the cache spans.
 
     It is 1 where more would leave rows beside the tiles.
     """
-    smallest = min(kernel.buffers[op.buffer].dtype.itemsize for op in live if is_transposed(op, lane_var, tile_var))
+    smallest = min(kernel.buffers[op.buffer].dtype.itemsize for op in loads)
     tiles, size = max(1, CACHE_LINE // (smallest * lanes)), static_size(tile_var.size)
     return tiles if size is not None and size % (tiles * lanes) < lanes else 1
 
@@ -272,7 +286,7 @@ def _is_scattered(op: LoopIROp) -> bool:
     )
 
 
-def _writes_distinct_elements(op: LoopIROp, var: LoopVar, variables: Mapping[int, frozenset[LoopVar]]) -> bool:
+def _writes_distinct_elements(op: LoopIROp, var: LoopVar, variables: LoopVarsOf) -> bool:
     """Return True unless an op may write one element in two iterations of a loop."""
     if not _is_scattered(op):
         return True
@@ -292,20 +306,26 @@ def _is_longer(var: LoopVar | None, others: Sequence[LoopVar]) -> bool:
     return size is not None and count is not None and size > 16 * count
 
 
-def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, *, scans: bool) -> LoopVar | None:
-    """Return the variable along which most memory is accessed contiguously."""
+def _choose_lane_var(
+    kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, tiled: TileVars, *, scans: bool
+) -> LoopVar | None:
+    """Return the variable along which most memory is accessed contiguously, or in tiles."""
     variables = loop_vars_of(kernel.ops, nest)
     candidates = [*nest.outer, *(() if scans else nest.inner)]
     candidates = [v for v in candidates if all(_writes_distinct_elements(op, v, variables) for op in live)]
-    ranked = [(_score(live, variables, v, nest), n, v) for n, v in enumerate(candidates)]
+    in_tiles = {v: [op for (lane, _), ops in tiled.items() if lane == v for op in ops] for v in candidates}
+    ranked = [(_score(live, variables, v, nest, in_tiles[v]), n, v) for n, v in enumerate(candidates)]
     best = max(ranked, key=lambda entry: entry[:2], default=None)
     return None if best is None or (best[0] <= 0 and scans) else best[2]
 
 
 def _score(
-    live: Sequence[LoopIROp], variables: Mapping[int, frozenset[LoopVar]], var: LoopVar, nest: LoopNest
+    live: Sequence[LoopIROp], variables: LoopVarsOf, var: LoopVar, nest: LoopNest, in_tiles: Sequence[LoopIROp]
 ) -> float:
-    """Return how well memory is accessed along a variable, by how often each access runs."""
+    """Return how well memory is accessed along a variable, by how often each access runs.
+
+    ``in_tiles``: loads that would be read in tiles, at the cost of shuffles.
+    """
     total = 0.0
     accesses = [op for op in live if op.buffer and op.index is not None]
     loops = [v for group in (nest.outer, nest.inner) for v in sorted(group, key=lambda v: v == var)]
@@ -319,7 +339,7 @@ def _score(
             total -= weight
         elif stride == 0:
             total += 0.25 * weight
-        else:
+        elif op not in in_tiles:
             total += weight / float(stride) if stride in (1, *SHORT_STRIDES) else -weight
     size = static_size(var.size)
     return total - (8 if size is not None and size < 8 else 0)

@@ -81,16 +81,24 @@ class Memory:
         scalar = _memory_type(dtype)
         return "i32" if MEMORY_BYTES[scalar] < 4 <= self._lane_bytes else scalar
 
-    def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, slot: str) -> None:
-        """Store a transposed tile in a stack slot; each vector read is contiguous in memory."""
+    def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, slot: str) -> None:
+        """Store a transposed tile in a stack slot; each vector read is contiguous in memory.
+
+        With a ``mask``, vectors of lanes that are not in it are zero.
+        """
         scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
         kind, step = wide(scalar, lanes), self._addresses.size_name(at.stride)
         tile_vector = wide(self.tile_type(dtype), lanes)
         bits = wide(f"i{8 * dtype.itemsize}", lanes)
         rows, address = [], self._pointer_at(pointer, scalar, at.base)
+        conditions = self._lane_conditions(mask)
+        zeros = self._zeros(kind) if mask else ""
         for lane in range(lanes):
+            row_address = address
+            if mask:
+                row_address = write.assign("place", f"select i1 {conditions[lane]}, ptr {address}, ptr {zeros}")
             row = write.assign(
-                "row", f"load {kind if tile_vector == kind else bits}, ptr {address}, align {dtype.itemsize}"
+                "row", f"load {kind if tile_vector == kind else bits}, ptr {row_address}, align {dtype.itemsize}"
             )
             rows.append(row if tile_vector == kind else write.assign("row", f"zext {bits} {row} to {tile_vector}"))
             if lane + 1 < lanes:
@@ -98,6 +106,21 @@ class Memory:
         for number, row in enumerate(self._transpose(rows, tile_vector)):
             address = self._pointer_at(slot, tile_vector, str(number))
             write.line(f"store {tile_vector} {row}, ptr {address}")
+
+    def _lane_conditions(self, mask: str) -> list[str]:
+        """Return the lanes of a mask as conditions; an empty list without one."""
+        if not mask:
+            return []
+        lanes, write = self._lanes, self._writer
+        word = write.assign("exist", f"bitcast <{lanes} x i1> {mask} to i{lanes}")
+        bits = [write.assign("bit", f"and i{lanes} {word}, {1 << lane}") for lane in range(lanes)]
+        return [write.assign("exists", f"icmp ne i{lanes} {bit}, 0") for bit in bits]
+
+    def _zeros(self, kind: str) -> str:
+        """Return the address of a vector of zeros."""
+        slot = self._writer.entry("zeros", f"alloca {kind}")
+        self._writer.line(f"store {kind} zeroinitializer, ptr {slot}")
+        return slot
 
     def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
         """Load one vector of a tile, narrowed from words."""

@@ -176,13 +176,17 @@ class OpPrinter:
         return self.arithmetic.from_memory(names, dtype, lanes, self.hint(op))
 
     def print_tile(self, op: LoopIROp) -> str:
-        """Print the load of a transposed tile at the current positions; return its stack slot."""
+        """Print the load of a transposed tile at the current positions; return its stack slot.
+
+        Lanes that do not exist, or whose condition is false, are zero.
+        """
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
         self.writer.ops = (op.number,)
         kind = wide(self.memory.tile_type(dtype), self.plan.lanes)
         slot = self.writer.entry("tile.slot", f"alloca [{self.plan.lanes} x {kind}]")
-        self.memory.load_tile(pointer, dtype, self.addresses.address(op.index, 0), slot)
+        mask = self.mask(op, 0, is_vector=True)
+        self.memory.load_tile(pointer, dtype, self.addresses.address(op.index, 0), mask, slot)
         self.writer.ops = ()
         return slot
 

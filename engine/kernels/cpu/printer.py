@@ -235,7 +235,7 @@ class NestPrinter:
         """Print the transposed loads of one tile, and the loop over its vectors."""
         p = self.printer
         p.variables[tile_var] = (first,)
-        loads = [op for op in self.live_ops if not p.lane_masks and is_transposed(op, var, tile_var)]
+        loads = [op for op in self.live_ops if is_transposed(op, var, tile_var, p.vars_of)]
         slots = {op.number: p.print_tile(op) for op in loads}
         with self._loop("row", "0", str(self.plan.lanes)) as row:
             p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)

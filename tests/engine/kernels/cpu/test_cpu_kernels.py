@@ -373,7 +373,7 @@ def test_a_complex_input_saved_for_backward_is_the_input() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize("shape", [(33, 70), (3, 16, 50)], ids=str)
 def test_transposes_read_tiles(shape: tuple[int, ...], dtype: torch.dtype, unit: VectorUnit) -> None:
-    """A transposed operand is read by tiles, and the rest of the rows and columns without."""
+    """A transposed operand is read by tiles, and the rest along its rows without."""
     torch.manual_seed(0)
     x = (torch.randn(shape) * 5).to(dtype)
     other = torch.ones(x.mT.shape, dtype=dtype)
@@ -383,6 +383,24 @@ def test_transposes_read_tiles(shape: tuple[int, ...], dtype: torch.dtype, unit:
         assert found[0].stride() == other.stride()
         lanes = unit.lanes(8 if dtype == torch.float64 else 1 if dtype == torch.int8 else 4)
         assert program.kernels[0].loads_tiles == (lanes > 1 and (is_dynamic or min(x.shape[-2:]) >= lanes))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("channels", [37, 64])
+def test_joined_slices_of_a_transposed_operand_read_tiles(channels: int, dtype: torch.dtype, unit: VectorUnit) -> None:
+    """Slices of a permuted operand are joined by tiles, zero where a slice does not reach."""
+
+    def decode(x: torch.Tensor) -> torch.Tensor:
+        x = x.permute(0, 2, 3, 1)
+        return torch.cat([x[..., :2] * 2 - 0.5, x[..., 2:4] * x[..., 2:4], x[..., 4:] + 1], -1)
+
+    x = torch.arange(2 * channels * 63, dtype=torch.float32).sin().reshape(2, channels, 9, 7).to(dtype)
+    x[0, 3, 1, 1], x[1, 9, 2, 2] = float("nan"), float("inf")
+    program, found = run_on_cpu(decode, (x,), unit)
+    assert_same(found, (decode(x),))
+    assert found[0].stride() == decode(x).stride()
+    assert [k.loads_tiles for k in program.kernels] == [unit.bits > 0]
 
 
 @pytest.mark.usefixtures("cpu_kernels")
