@@ -13,7 +13,7 @@ import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import provenance_of
-from engine.ir.node_values import example_tensor, map_tensors, tensors_in
+from engine.ir.node_values import copy_leaf, example_tensor, map_tensors, tensors_in
 from engine.records.bytecode import Span
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -173,7 +173,7 @@ class TappedGraph:
 
     def run(self, compile_graph: Compile, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Run the graph on copies; return its values, and their gradients in the backward's order."""
-        copies = map_tensors(_copy_leaf, inputs)
+        copies = map_tensors(copy_leaf, inputs)
         taps = [
             torch.zeros(tuple(map(int, t.shape)), dtype=t.dtype, device=t.device).requires_grad_()
             for t in self.tap_types
@@ -209,11 +209,6 @@ def _text_with_line(node: torch.fx.Node) -> str:
 
 def _joined(lists: tuple[list[Any], list[Any]]) -> list[Any]:
     return [*lists[0], *lists[1]]
-
-
-def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    copy = tensor.detach().clone(memory_format=torch.preserve_format)
-    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _writes_operand(node: torch.fx.Node) -> bool:

@@ -20,6 +20,7 @@ from engine.autograd.move_cpu_scalars import move_cpu_scalars
 from engine.autograd.node_marks import mark_outputs
 from engine.autograd.to_records import autograd_node_records, backward_record
 from engine.backends.registry import backend_name
+from engine.errors import named_error_line
 from engine.graph.to_records import graph_record
 from engine.ir.current_session import current_session
 from engine.options import Options
@@ -91,8 +92,8 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
     def fail(name: str, error: Exception) -> None:
         session = current_session()
         if session is not None:
-            text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {type(error).__name__}: {error}"
-            session.add_failure(StageFailure("autograd", text.splitlines()[0], "it runs eagerly, operator by operator"))
+            text = f"{name.replace('_', ' ')} of {backward.id} could not be compiled: {named_error_line(error)}"
+            session.add_failure(StageFailure("autograd", text, "it runs eagerly, operator by operator"))
 
     inlined, notes = inline_compiled_backwards(backward.graph)
     notes += move_cpu_scalars(inlined)

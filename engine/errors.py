@@ -194,3 +194,15 @@ class PassUndone(UserWarning):
 
 class WrongResult(UserWarning):
     """Compiled results differ from eager's (``engine.config.verify_correctness``)."""
+
+
+def error_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without its period; the class name if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def named_error_line(error: BaseException) -> str:
+    """Return ``class name: first line of the message``; the class name alone if there is no message."""
+    name, line = type(error).__name__, error_line(error)
+    return name if line == name else f"{name}: {line}"

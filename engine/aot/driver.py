@@ -52,6 +52,7 @@ from engine.aot.wrappers.lazy_backward import LazyBackward
 from engine.aot.wrappers.node_statistics import node_statistics
 from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAPPERS
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
+from engine.errors import named_error_line
 from engine.graph.passes import choose_conv_layout
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
@@ -227,8 +228,7 @@ def _functionalize_call(
     except FallbackRequired:
         raise
     except Exception as error:  # if tracing to ATen fails, the user's code must still run
-        text = str(error).strip()
-        reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
+        reason = f"it cannot be traced to ATen ({named_error_line(error)})"
         raise FallbackRequired(AotFallback.CANNOT_TRACE, reason) from error
     return TracedArtifact(artifact, wrapped, (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed), note)
 

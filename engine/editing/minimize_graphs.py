@@ -23,6 +23,7 @@ from engine.editing.measure_slowdown import (
 from engine.editing.try_edits import SEED
 from engine.errors import BadArgument, NotReproduced
 from engine.forked_run import ForkedResult, RunEnd, run_in_fork
+from engine.ir.node_values import copy_leaf, map_tensors
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.records.session import Session
 from engine.runtime.verify.first_call import difference_of_calls
@@ -93,7 +94,7 @@ class MinimizedGraph:
                 f"Running this graph would {'crash' if self.outcome.kind == 'crash' else 'hang'} this process: read its text instead."
             )
         with api.record() as session:
-            api.compile(self.module, backend=self.backend)(*map(_copy_leaf, self.inputs))
+            api.compile(self.module, backend=self.backend)(*map_tensors(copy_leaf, self.inputs))
         return session
 
     def __repr__(self) -> str:
@@ -166,7 +167,7 @@ def _traced_graphs(fn: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.Graph
         def run(*inputs: Any) -> Any:
             if not calls:
                 calls.append(1)
-                graphs.append((graph, tuple(map(_copy_leaf, inputs))))
+                graphs.append((graph, map_tensors(copy_leaf, inputs)))
             return graph(*inputs)
 
         return run
@@ -352,11 +353,11 @@ def _values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.f
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
             value = super().run_node(n)
-            values[n] = torch.fx.node.map_aggregate(value, _copy_leaf)
+            values[n] = torch.fx.node.map_aggregate(value, lambda v: map_tensors(copy_leaf, [v])[0])
             return value
 
     torch.manual_seed(SEED)
-    Recorder(module).run(*map(_copy_leaf, inputs))
+    Recorder(module).run(*map_tensors(copy_leaf, inputs))
     return values
 
 
@@ -382,15 +383,7 @@ def _extract_subgraph(
 
 def _copy_with_seed(inputs: Sequence[Any]) -> list[Any]:
     torch.manual_seed(SEED)
-    return list(map(_copy_leaf, inputs))
-
-
-def _copy_leaf(value: Any) -> Any:
-    """Return a leaf with a tensor's values and strides; other values unchanged."""
-    if not torch.is_tensor(value):
-        return value
-    copy = value.detach().clone(memory_format=torch.preserve_format)
-    return copy.requires_grad_(value.requires_grad)
+    return list(map_tensors(copy_leaf, inputs))
 
 
 def _uses_gpu(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -36,6 +36,21 @@ def map_tensors(change: Callable[[torch.Tensor], Any], values: Iterable[Any]) ->
     return tuple(change(v) if isinstance(v, torch.Tensor) else v for v in values)
 
 
+def copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a leaf in memory of its own with a tensor's values, strides and ``requires_grad``.
+
+    Strides may overlap: elements that share memory share it in the copy too.
+    """
+    source = tensor.detach()
+    if source.layout != torch.strided:
+        return source.clone().requires_grad_(tensor.requires_grad)
+    with torch.no_grad():
+        extent = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
+        memory = source.as_strided((extent if source.numel() else 0,), (1,)).clone()
+        copy = memory.as_strided(source.shape, source.stride())
+    return copy.detach().requires_grad_(tensor.requires_grad)
+
+
 def fake_tensors(values: Any) -> list[FakeTensor]:
     """Return the fake tensors among some values."""
     return [v for v in tensors_in(values) if isinstance(v, FakeTensor)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.errors import error_line
 from engine.ir.rerun_after_error import WRITTEN_MARK
 
 
@@ -79,7 +80,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
                 raise
             is_final = is_boxed or WRITTEN_MARK in error.__dict__
             on_fallback(
-                error, f"A kernel could not be launched: {_first_line(error)}.", "" if is_final else EVERY_CALL_NOTE
+                error, f"A kernel could not be launched: {error_line(error)}.", "" if is_final else EVERY_CALL_NOTE
             )
             if is_final:
                 raise
@@ -111,7 +112,7 @@ def describe_oom(error: BaseException, free: tuple[int, int] | None = None, rese
         try:
             free, reserved = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
         except (RuntimeError, AssertionError):  # no CUDA
-            return f"The GPU is out of memory: {_first_line(error)}."
+            return f"The GPU is out of memory: {error_line(error)}."
     free_bytes, total = free
     by_others = max(total - free_bytes - reserved, 0)
     sentence = f"The GPU is out of memory: this process uses {_gb(reserved)} of {_gb(total)}"
@@ -122,8 +123,3 @@ def describe_oom(error: BaseException, free: tuple[int, int] | None = None, rese
 
 def _gb(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

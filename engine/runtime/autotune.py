@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from engine.cache.disk_store import DiskStore, DiskStoreError
+from engine.errors import error_line
 from engine.ir.kernels.generated_kernel import Size
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram, buffer_refs
 from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
@@ -136,7 +137,7 @@ class Autotuner:
             with contextlib.nullcontext() if device is None else torch.cuda.device(device):
                 return program_executor(program, self.bind), ""
         except Exception as error:
-            return None, f"it cannot be built: {_first_line(error.__cause__ or error)}"
+            return None, f"it cannot be built: {error_line(error.__cause__ or error)}"
 
     def _why_wrong(self, program: LoweredProgram, work: Callable[[], Any], expected: dict[str, Any]) -> str:
         """Return why a candidate is rejected; empty if its results are close to the first one's."""
@@ -145,7 +146,7 @@ class Autotuner:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            return f"it fails: {_first_line(error)}"
+            return f"it fails: {error_line(error)}"
         if not expected:
             expected.update(results)
         is_close = all(_is_close(results[name], expected[name]) for name in results.keys() & expected.keys())
@@ -185,10 +186,6 @@ def make_autotuner(
     """Return an autotuner for the current GPU; ``store`` holds earlier choices."""
     name = torch.cuda.get_device_name()
     return Autotuner(name, cold_cache_timer(), store=store, on_progress=on_progress, stop=stop or threading.Event())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _bind_inputs(run: Run, inputs: list[Any]) -> Callable[[], Any]:

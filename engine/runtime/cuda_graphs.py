@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.errors import named_error_line
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.process_state import make_lock
 from engine.runtime.graph_pools import (
@@ -329,8 +330,7 @@ class CudaGraphReplay:
         try:
             instance = self._record(shape, arguments, addresses)
         except Exception as error:
-            first = str(error).strip().split("\n")[0]
-            self._disable(f"the CUDA graph cannot be recorded ({type(error).__name__}: {first})")
+            self._disable(f"the CUDA graph cannot be recorded ({named_error_line(error)})")
             return None
         shape.instances.append(instance)
         return instance(arguments)

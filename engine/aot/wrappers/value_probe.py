@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from engine.errors import named_error_line
 from engine.ir.current_session import current_session
 from engine.records.aot import CallValuesRecord, NodeValuesRecord, WrapperValuesRecord
 from engine.records.session import Session
@@ -153,9 +154,8 @@ class ValueProbe:
         try:
             return describe(list(inputs))
         except Exception as error:  # The values are extra: the call itself must not fail for them.
-            why = f"{type(error).__name__}: {error}".partition("\n")[0]
             session.add_note(
-                f"Compilation {self._compilation}: values of its nodes are not recorded, because its graph failed when it ran once more through ATen ({why})."
+                f"Compilation {self._compilation}: values of its nodes are not recorded, because its graph failed when it ran once more through ATen ({named_error_line(error)})."
             )
             return ()
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from engine.errors import named_error_line
 from engine.ir.introspection.operator_facts import facts_of
 from engine.torch_private.dispatch import DisableTorchDispatch
 from engine.torch_private.fake_tensors import FakeTensor
@@ -86,5 +87,5 @@ def _error_of_kinds(run: Callable[..., Any], kinds: tuple[_OperandKind, ...]) ->
         try:
             run(*(kind.example() for kind in kinds))
         except (RuntimeError, TypeError) as error:
-            return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            return named_error_line(error)
     return ""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.errors import PassUndone, WrongResult
+from engine.errors import PassUndone, WrongResult, error_line, named_error_line
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PassNotes, PassRecorder
 from engine.graph.user_passes.fake_run import GraphFacts, GraphOutcome, creates_symbols, has_same_layout, run_on_fakes
@@ -59,11 +59,11 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
                 module = _run_one(watch.module, item, stage, notes)
             except InvalidPassResult as error:
                 span = error.span if error.node is None else _line_at_fault(error.node)
-                _note_failure(notes, item, _first_line(error), span, error)
+                _note_failure(notes, item, error_line(error), span, error)
             except GraphVerificationError as error:
-                _note_failure(notes, item, _first_line(error), None, error)
+                _note_failure(notes, item, error_line(error), None, error)
             except Exception as error:
-                sentence = f"it raised {type(error).__name__}: {_first_line(error)}".rstrip(": ")
+                sentence = f"it raised {named_error_line(error)}"
                 _note_failure(notes, item, sentence, line_of_error(error), error)
             else:
                 watch.module = module
@@ -319,7 +319,3 @@ def _note_failure(notes: PassNotes, item: UserPass, sentence: str, span: Span | 
     notes.failure = f"The pass {item.name} was undone: {sentence} ({location})."
     notes.detail = "".join(traceback.format_exception(error))
     warnings.warn_explicit(notes.failure, PassUndone, notes.span.file, notes.span.line)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0].rstrip(".")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from engine.errors import error_line
 from engine.ir.kernels.launch_stub import LAUNCH_STUB, STUB_NAME
 from engine.ir.kernels.llvm_machine import (
     function_attributes,
@@ -113,7 +114,7 @@ def _compile(name: str, text: str) -> bytes:
         optimize(module, machine)
         object_file: bytes = machine.emit_object(module)
     except RuntimeError as error:
-        raise CannotCompile(f"LLVM rejects {name}: {str(error).strip().splitlines()[0]}") from error
+        raise CannotCompile(f"LLVM rejects {name}: {error_line(error)}") from error
     return object_file
 
 

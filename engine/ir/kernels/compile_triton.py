@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import error_line
 from engine.ir.generated_sources import store_source
 from engine.ir.static_sizes import static_size
 from engine.process_state import make_rlock
@@ -224,7 +225,7 @@ def compile_with_fallback_configs(
         except Exception as error:
             if not is_out_of_resources(error):
                 raise
-            shortage, lack = shortage or error, lack or _one_line(error)
+            shortage, lack = shortage or error, lack or error_line(error)
             continue
         spilled = spills(kernel) or 0
         fitted = FittedKernel(kernel, config, lack and f"It runs with {config} instead of {planned}: {lack}.")
@@ -246,8 +247,3 @@ def is_out_of_resources(error: BaseException) -> bool:
     if isinstance(error, OutOfTargetResources) or type(error).__name__ == "OutOfResources":
         return True
     return any(phrase in str(error) for phrase in ("uses too much shared data", "Insufficient register"))
-
-
-def _one_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__

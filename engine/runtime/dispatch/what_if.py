@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.errors import BadArgument
+from engine.errors import BadArgument, error_line
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.sources.base import FrameScope
 from engine.records.guards import CallExplanation
@@ -164,7 +164,7 @@ def _edited_spec(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> Tensor
         device = torch.device(edit["device"].strip()) if "device" in edit else spec.device
         return TensorSpec(shape, dtype, stride, device, grad, parameter=spec.is_parameter, inference=spec.is_inference)
     except (ValueError, RuntimeError) as error:
-        raise BadArgument(f"{path}: {str(error).splitlines()[0]}") from error
+        raise BadArgument(f"{path}: {error_line(error)}.") from error
 
 
 def _sizes(path: str, text: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch.fx
 
 from engine.ir.graph_callable import graph_callable_of
 from engine.ir.introspection.autograd_nodes import autograd_nodes
-from engine.ir.node_values import tensors_by_position, tensors_in
+from engine.ir.node_values import copy_leaf, tensors_by_position, tensors_in
 from engine.process_state import make_lock
 from engine.runtime.workers.fork import is_fork_backward_error
 from engine.torch_private.pytree import tree_leaves
@@ -169,9 +169,7 @@ def _copy_input(value: Any) -> Any:
         return value.clone_state()
     if not isinstance(value, torch.Tensor):
         return value
-    copied = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    copied.copy_(value.detach())
-    copied.requires_grad_(value.requires_grad)
+    copied = copy_leaf(value)
     if value.is_leaf:
         return copied
     with torch.enable_grad():

@@ -15,6 +15,7 @@ import sympy
 import torch
 import torch.fx
 
+from engine.errors import named_error_line
 from engine.ir.kernels.compile_llvm import CannotCompile
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
@@ -120,7 +121,7 @@ def _verification(program: LoweredProgram, graph: HasGraphModule | None, inputs:
         sizes = _SizeValues(program, inputs, values)
         broken = sizes.violated_assertion()
     except Exception as error:
-        raise ValueError(f"the ATen graph could not be run on the CPU: {_one_line(error)}") from error
+        raise ValueError(f"the ATen graph could not be run on the CPU: {named_error_line(error)}") from error
     if broken:
         raise ValueError(f"its graph assumes {broken}, which is false for these values")
     return _Verification(program, module, _placeholders(module, inputs), sizes, values)
@@ -158,11 +159,6 @@ def _on_cpu(value: Any) -> Any:
 
 def _device_on_cpu(value: Any) -> Any:
     return torch.device("cpu") if isinstance(value, torch.device) else value
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _values_needed(program: LoweredProgram) -> frozenset[str]:

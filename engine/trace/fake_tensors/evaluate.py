@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 
+from engine.errors import error_line
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
 from engine.graph.fake_tensors.fake_mode import without_absent_generator
@@ -75,7 +76,7 @@ def evaluate_on_fakes(
         raise Unsupported("no-fake-implementation", f"{name} does not run on fake tensors") from error
     except NotImplementedError as error:
         raise Unsupported(
-            "no-fake-implementation", f"{name} does not run on fake tensors: {_first_line(error)}"
+            "no-fake-implementation", f"{name} does not run on fake tensors: {error_line(error)}"
         ) from error
     except (
         RuntimeError,
@@ -90,11 +91,12 @@ def evaluate_on_fakes(
         Warning,  # a filter turns it into an error
     ) as error:
         if has_unbacked_symbols((args, kwargs)):
-            raise Unsupported("unbacked-size", f"{name} needs a concrete size: {_first_line(error)}") from error
+            raise Unsupported("unbacked-size", f"{name} needs a concrete size: {error_line(error)}") from error
         if _lacks_fake_implementation(target) or "data is not allocated" in str(error):  # C++ reads a fake's values
             raise Unsupported("no-fake-implementation", f"{name} has no fake implementation") from error
         text = str(error) if is_own else eager_error_text(op, target, operands, kwargs, error)
-        raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(text)}") from error
+        line = text.strip().partition("\n")[0]
+        raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {line}") from error
 
 
 def _lacks_fake_implementation(target: Any) -> bool:
@@ -130,8 +132,3 @@ def call_on_fakes(
         frame = tx.call_stack.frames[-1]
         namespace = cast("dict[str, Any]", frame.globals.values)
         return call_at_line(frame.code.co_filename, frame.line, namespace, run, args, kwargs)
-
-
-def _first_line(error: BaseException | str) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else ""
