@@ -197,12 +197,15 @@ class WrongResult(UserWarning):
 
 
 def error_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without its period; the class name if it has none."""
+    """Return the first line of an error's message; the class name if it has none.
+
+    The line's period is left out.
+    """
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def named_error_line(error: BaseException) -> str:
-    """Return ``class name: first line of the message``; the class name alone if there is no message."""
+    """Return an error's class name and, if there is a message, its first line."""
     name, line = type(error).__name__, error_line(error)
     return name if line == name else f"{name}: {line}"

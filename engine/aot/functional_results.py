@@ -52,11 +52,11 @@ class TracedValues:
             value = example_tensor(node) if node.op not in ("placeholder", "output") else None
             if value is not None:
                 creators.setdefault(storage_id(value), node)
-        shown = {id(f): storage_id(f) for n in output_args(graph) if (f := example_tensor(n)) is not None}
+        storages = {id(f): storage_id(f) for n in output_args(graph) if (f := example_tensor(n)) is not None}
         versioned = [n for n in graph.nodes if "version" in n.meta]
         return cls(
             creators,
-            Counter(shown.values()),
+            Counter(storages.values()),
             {id(n.meta.get("example_value")): n.meta["version"] for n in versioned},
             {id(n.meta["example_value"]): n.meta["version"] for n in versioned if not n.all_input_nodes},
         )

@@ -520,14 +520,14 @@ class FunctionalTracer:
         """Return the calling convention found by the run."""
         assert self._outputs is not None
         devices = tuple(d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
-        shown = inputs_with_layout_mutated_in_grad_mode(self._graph, is_on=self._in_grad_mode)
+        relaid_inputs = inputs_with_layout_mutated_in_grad_mode(self._graph, is_on=self._in_grad_mode)
         since = (
             inputs_read_after_last_write(self._graph, is_on=self._in_grad_mode) & self.mutations_hidden_from_autograd
             if self.mutations_hidden_from_autograd
             else frozenset()
         )
         return AotMetadata(
-            tuple(self._input(n, i, shown, since) for n, i in enumerate(self._inputs)),
+            tuple(self._input(n, i, relaid_inputs, since) for n, i in enumerate(self._inputs)),
             tuple(self._outputs.outputs),
             len(self._outputs.results.values) + len(self._mutated_results),
             autocast_devices=devices,
@@ -539,7 +539,7 @@ class FunctionalTracer:
             calls_autograd=calls_autograd(self._graph),
         )
 
-    def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputAliasInfo:
+    def _input(self, n: int, i: GraphInput, relaid_inputs: Collection[int], since: Collection[int]) -> InputAliasInfo:
         if not i.is_tensor:
             return InputAliasInfo(i.name, is_tensor=False)
         layout = mutated_layout(i) if is_layout_mutated(i.fake, i.example_value) else None
@@ -554,7 +554,7 @@ class FunctionalTracer:
             has_version_counter=counts,
             new_layout=layout,
             mutation_hidden_from_autograd=n in self.mutations_hidden_from_autograd,
-            metadata_mutation_seen_by_autograd=n in shown,
+            metadata_mutation_seen_by_autograd=n in relaid_inputs,
             regenerates_grad_fn=n in since,
         )
 

@@ -160,16 +160,16 @@ class OutputAliasAnalyzer:
         self,
         name: str,
         fake: torch.Tensor,
-        given: torch.Tensor,
+        tensor: torch.Tensor,
         make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
     ) -> OutputAliasInfo:
-        """Analyze a tensor that shares the memory of ``given`` but is not a view of it.
+        """Analyze a tensor that shares the memory of ``tensor`` but is not a view of it.
 
         It is a detached base, or a view of one. Each detached base is created once.
         """
         root = fake if fake._base is None else fake._base
         if id(root) not in self._roots_by_id:
-            self.roots.append(self._new_root(name, root, given, make))
+            self.roots.append(self._new_root(name, root, tensor, make))
             self._root_fakes.append(root)
             self._roots_by_id[id(root)] = len(self.roots) - 1
         index = self._roots_by_id[id(root)]
@@ -181,10 +181,10 @@ class OutputAliasAnalyzer:
         self,
         name: str,
         root: torch.Tensor,
-        given: torch.Tensor,
+        tensor: torch.Tensor,
         make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
     ) -> OutputAliasInfo:
-        view = self._describe_view(name, given, root)
+        view = self._describe_view(name, tensor, root)
         if view.detach_kind != "data":
             return make(root, view)
         for n, other_root in enumerate(self._root_fakes):

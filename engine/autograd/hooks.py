@@ -93,10 +93,10 @@ def python_backward(
         if positions:
             check_saved_versions(versions, positions, [t for t in saved if t is not None])
 
-    shown = _context_class(type(context).__name__)(context, saved, check)
-    with running_function(shown):
-        gradients = BackwardCFunction.apply(shown, *grads)  # type: ignore[arg-type]
-    shown._engine_release_saved()
+    own_context = _context_class(type(context).__name__)(context, saved, check)
+    with running_function(own_context):
+        gradients = BackwardCFunction.apply(own_context, *grads)  # type: ignore[arg-type]
+    own_context._engine_release_saved()
     results = gradients if isinstance(gradients, tuple) else (gradients,)
     if len(results) == len(present) and all(
         r is None or (is_defined and isinstance(r, torch.Tensor))

@@ -76,9 +76,9 @@ class _FunctionWalk:
         self.keep_alive: list[Any] = []
 
     def describe(self, value: Any, name: str) -> Data:
-        if known := stable_name(value):
-            _reject_process_state(value, known)
-            return {"named": known}
+        if stable := stable_name(value):
+            _reject_process_state(value, stable)
+            return {"named": stable}
         return self._describe(value, name)
 
     @functools.singledispatchmethod

@@ -106,8 +106,8 @@ class SymbolTable:
         before = {s.name: s for v in traced for n in symbolic_numbers_in(v) for s in n.node.expr.free_symbols}
         for name, is_fraction, is_size, bounds, stands_for, _ in data:
             with env.ignore_fresh_unbacked_symbols():
-                made = env.create_unbacked_symfloat() if is_fraction else env.create_unbacked_symint()
-            symbol: Any = made.node.expr
+                number = env.create_unbacked_symfloat() if is_fraction else env.create_unbacked_symint()
+            symbol: Any = number.node.expr
             self._known[name] = symbol
             if not is_fraction:
                 low, high = bounds

@@ -80,9 +80,9 @@ def triton_problem(kernel: GeneratedKernel, text: str) -> tuple[str, int] | None
         return f"syntax error: {getattr(error, 'msg', error)}", getattr(error, "lineno", None) or 1
     names = [a.name for a in kernel.args]
     definition: Any = next((n for n in tree.body if getattr(n, "name", "") == kernel.name and hasattr(n, "args")), None)
-    wanted = f"def {kernel.name}({', '.join(names)})"
+    signature = f"def {kernel.name}({', '.join(names)})"
     if definition is None:
-        return f"it must define the kernel that is launched: {wanted}", 1
+        return f"it must define the kernel that is launched: {signature}", 1
     if [a.arg for a in definition.args.args] != names:
-        return f"the kernel is launched with these parameters, so keep them: {wanted}", definition.lineno
+        return f"the kernel is launched with these parameters, so keep them: {signature}", definition.lineno
     return None

@@ -87,8 +87,8 @@ def _with_unedited_results(trial: KernelTrial, run_unedited: Callable[[], Kernel
     if not unknown:
         return trial, ATEN
     written = run_unedited().written
-    known = {id(a): replace(a, expected=written[a.buffer]) for a in unknown}
-    arguments = tuple(known.get(id(a), a) for a in trial.arguments)
+    with_results = {id(a): replace(a, expected=written[a.buffer]) for a in unknown}
+    arguments = tuple(with_results.get(id(a), a) for a in trial.arguments)
     return replace(trial, arguments=arguments), UNEDITED if len(unknown) == len(outputs) else ATEN
 
 
@@ -206,7 +206,7 @@ def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None
     try:
         module = llvm.parse_assembly(text)
         module.verify()
-        wanted = llvm.parse_assembly(original).get_function(name)
+        launched = llvm.parse_assembly(original).get_function(name)
         function = module.get_function(name)
     except NameError:
         return f"it must define @{name}, which is launched", 1
@@ -218,9 +218,9 @@ def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None
         said = rest.partition("\n")[0].strip()
         at_fault = (n for n, line in enumerate(text.split("\n"), 1) if said and line.strip().startswith(said))
         return first.rstrip("!."), next(at_fault, 1)
-    if str(function.global_value_type) != str(wanted.global_value_type) or function.is_declaration:
+    if str(function.global_value_type) != str(launched.global_value_type) or function.is_declaration:
         line = next((n for n, x in enumerate(text.split("\n"), 1) if f"@{name}(" in x), 1)
-        return f"@{name} must have the type {wanted.global_value_type}, with which it is launched", line
+        return f"@{name} must have the type {launched.global_value_type}, with which it is launched", line
     return None
 
 

@@ -77,8 +77,8 @@ class Tuning:
         """
         point = self.best
         if values is not None:
-            wanted = all_values(self.loops, self.target, values)
-            point = next((p for p in self.points if p.values == wanted), None)
+            complete = all_values(self.loops, self.target, values)
+            point = next((p for p in self.points if p.values == complete), None)
         if point is None or point.problem:
             raise BadArgument(
                 "These settings were not measured, or failed: choose settings that were tried and worked."

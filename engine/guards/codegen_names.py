@@ -26,23 +26,23 @@ class CheckNames:
         for parameter in parameters:
             self.parameters[parameter] = self.fresh(parameter if parameter.isidentifier() else "argument")
 
-    def fresh(self, wanted: str) -> str:
-        """Return ``wanted``, with a numeric suffix if the name is taken."""
-        name = wanted
+    def fresh(self, preferred: str) -> str:
+        """Return ``preferred``, with a numeric suffix if the name is taken."""
+        name = preferred
         while name in self._taken:
-            self._next[wanted] += 1
-            name = f"{wanted}_{self._next[wanted]}"
+            self._next[preferred] += 1
+            name = f"{preferred}_{self._next[preferred]}"
         self._taken.add(name)
         return name
 
-    def const(self, held: object, wanted: str) -> str:
+    def const(self, held: object, preferred: str) -> str:
         """Return the name of an object in the namespace (a ``ConstName``); one name per object.
 
-        ``wanted`` may come from user code and be no identifier: then the name says nothing.
+        ``preferred`` may come from user code and be no identifier: then the name says nothing.
         """
         name = self._by_id.get(id(held))
         if name is None:
-            name = self._by_id[id(held)] = self.fresh(wanted if wanted.isidentifier() else "held")
+            name = self._by_id[id(held)] = self.fresh(preferred if preferred.isidentifier() else "held")
             self.namespace[name] = held
         return name
 

@@ -37,7 +37,7 @@ def map_tensors(change: Callable[[torch.Tensor], Any], values: Iterable[Any]) ->
 
 
 def copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a leaf in memory of its own with a tensor's values, strides and ``requires_grad``.
+    """Return a leaf with a tensor's values, strides and ``requires_grad`` in new memory.
 
     Strides may overlap: elements that share memory share it in the copy too.
     """

@@ -100,7 +100,7 @@ def launch_operator(run: Callable[..., Any], launch: KernelLaunch) -> Any:
     key = (id(launch.kernel), launch.parameters, constants, launch.grid)
     if key not in _OPERATORS:
         name = launch.name
-        used = sum(known.name == name for known in _LAUNCHES.values())
+        used = sum(other.name == name for other in _LAUNCHES.values())
         operator = f"{name}_{used + 1}" if used else name
         while hasattr(getattr(torch.ops, LAUNCH_NAMESPACE), operator):  # a kernel whose name ends in a number
             operator += "_"
@@ -108,8 +108,8 @@ def launch_operator(run: Callable[..., Any], launch: KernelLaunch) -> Any:
         _LIBRARY.define(f"{operator}({schema}) -> ()", tags=(torch.Tag.needs_exact_strides,))
         _LIBRARY.impl(operator, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{LAUNCH_NAMESPACE}::{operator}", lambda *args: None, lib=_LIBRARY)
-        _OPERATORS[key] = made = getattr(getattr(torch.ops, LAUNCH_NAMESPACE), operator).default
-        _LAUNCHES[made] = launch
+        _OPERATORS[key] = overload = getattr(getattr(torch.ops, LAUNCH_NAMESPACE), operator).default
+        _LAUNCHES[overload] = launch
     return _OPERATORS[key]
 
 

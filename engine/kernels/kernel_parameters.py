@@ -90,10 +90,10 @@ class KernelParameters:
             self.numbers[key] = self.unique_name("number")
         return self.numbers[key]
 
-    def unique_name(self, wanted: str) -> str:
+    def unique_name(self, preferred: str) -> str:
         """Return a name that is not used in the kernel yet."""
-        name, count = wanted, 1
+        name, count = preferred, 1
         while name in self.used_names or keyword.iskeyword(name):
-            name, count = f"{wanted}_{count}", count + 1
+            name, count = f"{preferred}_{count}", count + 1
         self.used_names.add(name)
         return name

@@ -49,11 +49,11 @@ class KernelDeduplicator:
         """Return an attention kernel as it is launched here; equal kernels share one text."""
         printed = self._printed.get(kernel)
         if printed is None:
-            made = self._emit(
+            generated = self._emit(
                 AttentionLaunch(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self.target
             )
-            self._printed[kernel] = (made, ())
-            return made
+            self._printed[kernel] = (generated, ())
+            return generated
         source, _ = printed
         args = tuple(
             replace(a, buffer=buffers[a.name.removesuffix("_ptr")]) if a.kind == "pointer" else a for a in source.args

@@ -86,7 +86,7 @@ def plan_program(
 ) -> Plan:
     """Plan a program, with the arguments and errors of ``plan``."""
     sizes = validate_mesh(world, mesh)
-    wanted = validate_ranks(world, ranks)
+    planned = validate_ranks(world, ranks)
     constants = hardware_from(hardware)
     ShardedLayers(program.shard)
     if steps < 1:
@@ -100,16 +100,16 @@ def plan_program(
         return _plan_rank(program, rank, world, sizes, steps, device, constants)
 
     with ThreadPoolExecutor(FORKS_AT_ONCE) as pool:
-        planned_ranks = list(pool.map(lambda rank: _run_rank_in_fork(plan_rank, rank), wanted))
+        planned_ranks = list(pool.map(lambda rank: _run_rank_in_fork(plan_rank, rank), planned))
     classes = group_equal_ranks(planned_ranks)
-    notes = [] if len(wanted) == world else [_note_on_unplanned_ranks(wanted, len(classes))]
+    notes = [] if len(planned) == world else [_note_on_unplanned_ranks(planned, len(classes))]
     return Plan(program.name, world, sizes, device, dataclasses.asdict(constants), classes, tuple(notes))
 
 
-def _note_on_unplanned_ranks(wanted: Sequence[int], classes: int) -> str:
-    if len(wanted) == 1:
-        return f"Only rank {wanted[0]} was planned. List more with ranks=[...]."
-    which = " and ".join(map(str, wanted)) if len(wanted) < 3 else ", ".join(map(str, wanted))
+def _note_on_unplanned_ranks(planned: Sequence[int], classes: int) -> str:
+    if len(planned) == 1:
+        return f"Only rank {planned[0]} was planned. List more with ranks=[...]."
+    which = " and ".join(map(str, planned)) if len(planned) < 3 else ", ".join(map(str, planned))
     alike = "are equal" if classes == 1 else "were planned"
     return f"Ranks {which} {alike}; others were not planned. List more with ranks=[...]."
 
@@ -299,7 +299,7 @@ def validate_ranks(world: int, ranks: Sequence[int] | None) -> list[int]:
     Raises:
         BadArgument: a rank is not in the world.
     """
-    wanted = [0, world - 1] if ranks is None else list(dict.fromkeys(ranks))
-    if not wanted or any(not is_integer(r) or not 0 <= r < world for r in wanted):
-        raise BadArgument(f"Ranks to plan are numbers from 0 to {world - 1}, not {wanted!r}.")
-    return wanted
+    planned = [0, world - 1] if ranks is None else list(dict.fromkeys(ranks))
+    if not planned or any(not is_integer(r) or not 0 <= r < world for r in planned):
+        raise BadArgument(f"Ranks to plan are numbers from 0 to {world - 1}, not {planned!r}.")
+    return planned

@@ -94,8 +94,8 @@ def aten_calls_of(compilation: CompilationRecord) -> list[ExternCall]:
 
 def nodes_by_id(compilation: CompilationRecord, ids: Iterable[str]) -> dict[str, NodeRecord]:
     """Return the nodes with these ids; graphs that hold none of them need not be parsed."""
-    wanted = set(ids) - {""}
-    return {n.id: n for g in compilation.graphs for n in g.find_nodes(wanted)} if wanted else {}
+    distinct = set(ids) - {""}
+    return {n.id: n for g in compilation.graphs for n in g.find_nodes(distinct)} if distinct else {}
 
 
 def graph_count(group: RootGroup) -> int:

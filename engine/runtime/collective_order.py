@@ -278,8 +278,8 @@ def _difference(
     rank: int, other_rank: int, number: int, ours: Mapping[int, Sequence[str]], theirs: Mapping[int, Sequence[str]]
 ) -> str:
     """Return the sentence about the first collective in which two ranks differ."""
-    shown = range(max(0, number - SHOWN + 1), number + 1)
-    sequences = [" -> ".join(side[n][0] for n in shown if n in side) for side in (ours, theirs)]
+    numbers = range(max(0, number - SHOWN + 1), number + 1)
+    sequences = [" -> ".join(side[n][0] for n in numbers if n in side) for side in (ours, theirs)]
     return (
         f"Ranks {rank} and {other_rank} run different collectives, so they wait for each other until the group's time limit:"
         f" rank {rank} runs {ours[number][0]} at {ours[number][1]}, rank {other_rank} runs {theirs[number][0]} at"

@@ -243,7 +243,7 @@ class ProgramWriter:
         arguments = ", ".join(self._argument(a) for a in step.kernel.args)
         sizes = [self._size(size) for size in grid]
         call = self._with_launch_report(number, step, f"launch{number}({', '.join(sizes)}, stream, {arguments})")
-        symbolic = [text for text, known in zip(sizes, static, strict=True) if known is None]
+        symbolic = [text for text, number_of_size in zip(sizes, static, strict=True) if number_of_size is None]
         # The driver rejects an empty grid.
         yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
 

@@ -193,9 +193,9 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
         if gradient is None:
             continue
         storages += map(storage_id, innermost_tensors(i.fake))
-    shown = [f for o in outputs if (f := example_tensor(o)) is not None and all(f is not i.fake for i in call.inputs)]
+    results = [f for o in outputs if (f := example_tensor(o)) is not None and all(f is not i.fake for i in call.inputs)]
     if len(set(storages)) < len(storages) or any(
-        storage_id(p) in storages for f in shown for p in innermost_tensors(f)
+        storage_id(p) in storages for f in results for p in innermost_tensors(f)
     ):
         raise FallbackRequired(
             AotFallback.SUBCLASS_ALIAS_NEEDS_GRAD,

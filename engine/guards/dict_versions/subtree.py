@@ -229,15 +229,15 @@ def _tensor_reader(plan: SubtreeDependencies, source: Source, tensor: Any) -> Ca
     return lambda: read(find())
 
 
-def _entries_unchanged(space: Any, wanted: dict[Any, Any], weak_objects: dict[int, Any]) -> Callable[[], bool]:
+def _entries_unchanged(space: Any, entries: dict[Any, Any], weak_objects: dict[int, Any]) -> Callable[[], bool]:
     """Return a check that these dict entries are the recorded objects or still absent.
 
     ``weak_objects``, by id, are not held; the caller compares their classes, so they are alive.
     """
-    absent = [k for k, v in wanted.items() if v is MISSING]
-    weak = [(k, weakref.ref(v)) for k, v in wanted.items() if id(v) in weak_objects]
-    present = [k for k, v in wanted.items() if v is not MISSING and id(v) not in weak_objects]
-    expected = [wanted[k] for k in present]
+    absent = [k for k, v in entries.items() if v is MISSING]
+    weak = [(k, weakref.ref(v)) for k, v in entries.items() if id(v) in weak_objects]
+    present = [k for k, v in entries.items() if v is not MISSING and id(v) not in weak_objects]
+    expected = [entries[k] for k in present]
     # One key more than needed, so that the getter always returns a tuple.
     get = itemgetter(*present, present[0]) if present else None
 

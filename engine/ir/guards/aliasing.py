@@ -184,14 +184,14 @@ class MutatedStorageCheck:
         references, addresses, spans = self._passed
         with DisableTorchFunction():
             try:
-                found = list(map(torch.Tensor.data_ptr, tensors))
+                pointers = list(map(torch.Tensor.data_ptr, tensors))
             except RuntimeError:  # fake tensors have no address
                 return mutated_storages_are_disjoint(self._num_mutated, *tensors)
             same = list(map(operator.is_, map(operator.call, references), tensors))
-            if found == addresses and all(same):
+            if pointers == addresses and all(same):
                 return True
-            has_addresses = all(found)  # an empty tensor has none
-            changed = [n for n, is_same in enumerate(same) if not is_same or found[n] != addresses[n]]
+            has_addresses = all(pointers)  # an empty tensor has none
+            changed = [n for n, is_same in enumerate(same) if not is_same or pointers[n] != addresses[n]]
             if spans and has_addresses and len(changed) <= MAX_CHANGED:
                 spans, references = spans.copy(), references.copy()
                 for n in changed:
@@ -202,7 +202,7 @@ class MutatedStorageCheck:
                 spans = [_storage_range(t)[:2] for t in tensors] if is_disjoint and has_addresses else []
                 references = list(map(weakref.ref, tensors))
             if is_disjoint and spans:
-                self._passed = references, found, spans
+                self._passed = references, pointers, spans
             return is_disjoint
 
 

@@ -51,9 +51,9 @@ class LibraryFunctionsMatch(Guard):
     @classmethod
     def of(cls, functions: tuple[LibraryFunction, ...], cause: Cause) -> LibraryFunctionsMatch:
         """Return a guard that these functions were not replaced."""
-        shown = [f.text for f in functions[:_SHOWN]]
+        names = [f.text for f in functions[:_SHOWN]]
         more = [f"{len(functions) - _SHOWN} more"] if len(functions) > _SHOWN else []
-        return cls(ConstantSource(builtins, ", ".join([*shown, *more])), functions, cause=cause)
+        return cls(ConstantSource(builtins, ", ".join([*names, *more])), functions, cause=cause)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LibraryFunctionsMatch) and self._identity() == other._identity()

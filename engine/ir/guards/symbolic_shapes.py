@@ -132,5 +132,5 @@ def _compile_relation(relation: sympy.Basic, symbols: tuple[sympy.Symbol, ...]) 
         return name
 
     text = relation_code(relation, dict(zip(symbols, names, strict=True)), const)
-    made: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", space)
-    return made
+    check: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {text}", space)
+    return check

@@ -29,8 +29,8 @@ def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:
     """Return the direct inner tensors of a wrapper subclass by name; empty for a plain tensor."""
     if not is_wrapper_subclass(tensor):
         return []
-    found = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
-    return [(name, part) for name, part in found if isinstance(part, torch.Tensor)]
+    attributes = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+    return [(name, part) for name, part in attributes if isinstance(part, torch.Tensor)]
 
 
 def is_plain_wrapper_subclass(real: Any) -> bool:

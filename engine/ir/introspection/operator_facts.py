@@ -252,11 +252,11 @@ def _facts_of_name(name: str) -> OperatorFacts:
 def _merge(overloads: Iterable[OpOverload]) -> OperatorFacts:
     """Return what is true for any overload; a call chooses one of them."""
     every = [facts_of_overload(o) for o in overloads if dispatch_has_kernel(o.name())]
-    found = [f for f in every if not f.has_out] or every
-    if not found:
+    considered = [f for f in every if not f.has_out] or every
+    if not considered:
         return _NOTHING
-    merged: dict[str, Any] = {flag: True for f in found for flag in _FLAGS if getattr(f, flag)}
-    return replace(found[0], **merged | {"has_out": len(found) < len(every) or found[0].has_out})
+    merged: dict[str, Any] = {flag: True for f in considered for flag in _FLAGS if getattr(f, flag)}
+    return replace(considered[0], **merged | {"has_out": len(considered) < len(every) or considered[0].has_out})
 
 
 _FUNCTION_TYPES = (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType)

@@ -161,9 +161,9 @@ def sdpa_backends() -> tuple[Any, ...]:
     return (*(getattr(global_state, f"get_{name}_sdp_enabled")() for name in SDPA_BACKENDS), tuple(order))
 
 
-def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
-    """Enable the attention backends in ``wanted`` and restore their priority order."""
-    *enabled, order = wanted
+def restore_sdpa_backends(saved: tuple[Any, ...]) -> None:
+    """Enable the attention backends in ``saved`` and restore their priority order."""
+    *enabled, order = saved
     for name, on in zip(SDPA_BACKENDS, enabled, strict=True):
         getattr(global_state, f"set_sdp_use_{name}")(on)
     if order:

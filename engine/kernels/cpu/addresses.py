@@ -133,8 +133,8 @@ class Addresses:
 
     def size_name(self, size: Size) -> str:
         """Return a size as a constant or the name of a parameter."""
-        known = static_size(size)
-        return self._context.size_of(size) if known is None else str(known)
+        number = static_size(size)
+        return self._context.size_of(size) if number is None else str(number)
 
 
 def _division(atom: Atom) -> Division:

@@ -136,8 +136,8 @@ _LABELS = (
 
 
 def _label(code: str, *, is_moved: bool) -> str:
-    found = next((label for pattern, label in _LABELS if re.match(pattern, code)), "")
-    return found or (MOVED_LABEL if is_moved else NO_LOCATION_LABEL)
+    own_label = next((label for pattern, label in _LABELS if re.match(pattern, code)), "")
+    return own_label or (MOVED_LABEL if is_moved else NO_LOCATION_LABEL)
 
 
 # ---- resources ----------------------------------------------------------------------------------------------------

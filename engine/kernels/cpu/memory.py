@@ -239,12 +239,12 @@ class Memory:
     def _lane_pointers(self, pointer: str, scalar: str, at: Address) -> str:
         kind, offsets = wide("i64", self._lanes), at.lanes
         if not offsets:
-            known = static_size(at.stride)
-            if known is None:
+            stride = static_size(at.stride)
+            if stride is None:
                 step = self._addresses.broadcast("i64", self._addresses.size_name(at.stride))
                 offsets = self._writer.assign("offsets", f"mul {kind} {iota(self._lanes)}, {step}")
             else:
-                offsets = iota(self._lanes, step=known)
+                offsets = iota(self._lanes, step=stride)
             pointer = self._pointer_at(pointer, scalar, at.base)
         return self._writer.assign("places", f"getelementptr {scalar}, ptr {pointer}, {kind} {offsets}")
 

@@ -147,11 +147,11 @@ class OpPrinter:
         if op.name in ("truncdiv", "rem") and not (op.args[1].name == "constant" and op.args[1].value):
             self._print_zero_check(op, copy, lanes)
         names = [self.lane_name(a, copy, lanes, None if a.dtype == torch.bool else dtype) for a in op.args]
-        made = self.arithmetic.compute(Operands(op, names, lanes, self.hint(op), dtype))
+        result_name = self.arithmetic.compute(Operands(op, names, lanes, self.hint(op), dtype))
         result = dtype if dtype is not None and op.name not in ("eq", "ne", "lt", "le", "gt", "ge") else None
         if result is not None and op.dtype not in (result, torch.bool):
-            made = self.arithmetic.convert(made, result, op.dtype, lanes, self.hint(op))
-        return made
+            result_name = self.arithmetic.convert(result_name, result, op.dtype, lanes, self.hint(op))
+        return result_name
 
     def _common_dtype(self, op: LoopIROp) -> torch.dtype | None:
         """Return the widest integer dtype of operands that differ; None if they agree."""

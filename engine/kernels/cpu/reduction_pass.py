@@ -151,12 +151,12 @@ class ReductionPass:
 
     def _convert(self, op: LoopIROp, name: str, lanes: int, *, is_result: bool) -> str:
         """Convert a value to the dtype of the accumulators, or back to that of the result."""
-        own, wanted = compute_dtype(op.dtype), self.accumulator_dtype(op)
-        if own == wanted:
+        own, goal = compute_dtype(op.dtype), self.accumulator_dtype(op)
+        if own == goal:
             return name
         if is_result:
-            own, wanted = wanted, own
-        return self.printer.arithmetic.convert(name, own, wanted, lanes, self.printer.hint(op))
+            own, goal = goal, own
+        return self.printer.arithmetic.convert(name, own, goal, lanes, self.printer.hint(op))
 
     def print_scan(self, op: LoopIROp) -> None:
         """Print one step of a scan; its carry is the value."""

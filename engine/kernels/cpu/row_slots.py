@@ -74,10 +74,10 @@ class RowSlots:
         """Return the elements of a row with those of whole vectors; None if symbolic."""
         plan = self._printer.plan
         if plan.lane_var not in plan.inner:
-            known = static_size(product(v.size for v in plan.inner))
-            return None if known is None else known * plan.lanes * plan.copies
-        known, long = static_size(product(v.size for v in plan.inner[:-1])), static_size(plan.inner[-1].size)
-        return None if known is None or long is None else known * -(-long // plan.lanes) * plan.lanes
+            elements = static_size(product(v.size for v in plan.inner))
+            return None if elements is None else elements * plan.lanes * plan.copies
+        elements, long = static_size(product(v.size for v in plan.inner[:-1])), static_size(plan.inner[-1].size)
+        return None if elements is None or long is None else elements * -(-long // plan.lanes) * plan.lanes
 
     def load(self, reduction_pass: ReductionPass, op: LoopIROp) -> bool:
         """Print the load of a stored value; return False if the pass computes it."""

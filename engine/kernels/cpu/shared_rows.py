@@ -44,12 +44,12 @@ class SharedRows:
             a.number for op in live if p.vars_of[op.number] != along for a in op_inputs(op, ops) if op.name != "check"
         }
         written = {op.buffer for op in live if op.name in WRITE_OPS}
-        found = [
+        shared = [
             op
             for op in live
             if p.vars_of[op.number] == along and op.number in used_in_rows and self._is_worth_sharing(op, written)
         ]
-        return found if sum(self._row_bytes(op) for op in found) <= MAX_BYTES else []
+        return shared if sum(self._row_bytes(op) for op in shared) <= MAX_BYTES else []
 
     def _is_worth_sharing(self, op: LoopIROp, written: set[str]) -> bool:
         p, ops = self._printer, self._printer.kernel.ops
@@ -73,8 +73,8 @@ class SharedRows:
     def needed(self, ops: Sequence[LoopIROp]) -> list[LoopIROp]:
         """Return those of the ops that the rows need, given the shared values."""
         roots = [op for op in ops if op.name in ("reduce", "scan", "check", *WRITE_OPS)]
-        wanted = transitive_inputs(roots, self._printer.kernel.ops, stop_at=self.numbers)
-        return [op for op in ops if op.number in wanted]
+        needed = transitive_inputs(roots, self._printer.kernel.ops, stop_at=self.numbers)
+        return [op for op in ops if op.number in needed]
 
     def print_values(self, lane_loops: Callable[[LoopVar, str, str | None], Iterator[None]]) -> None:
         """Print the loops that compute the values; ``lane_loops`` prints loops around a body."""

@@ -101,8 +101,8 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
             max(1, min(SHORT_ROWS_ELEMENTS // block, power_of_two(x // MIN_BUSY_PROGRAMS), 64)) if block < 1024 else 1
         )
         if has_scan and _reads_columns(kernel):
-            wanted = min(max(MIN_SCAN_COLUMNS, power_of_two(x // MIN_BUSY_PROGRAMS)), MAX_SCAN_COLUMNS)
-            rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), wanted))
+            columns_goal = min(max(MIN_SCAN_COLUMNS, power_of_two(x // MIN_BUSY_PROGRAMS)), MAX_SCAN_COLUMNS)
+            rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), columns_goal))
         return BlockConfig(rows, block, False, _num_warps(rows * block))
     return BlockConfig(1, SCAN_BLOCK, True, 8) if has_scan else BlockConfig(1, LOOP_BLOCK, True, 16)
 

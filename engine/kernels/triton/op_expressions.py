@@ -187,9 +187,9 @@ class OpExpressions:
         for number in op.index.indirect_ops():
             space |= self.kernel.ops[number].loops
         is_scattered = op.name == "atomic_add" or (op.name == "store" and op.mask is not None)
-        wanted = op.loops if op.name == "load" or is_scattered else space
-        varies = wanted & {R} if self.blocks.block.is_one_row_per_program else wanted  # The row index is a scalar.
-        return f"{text} + tl.zeros({self.blocks.shape_text(wanted)}, tl.int32)" if varies - space else text
+        loops = op.loops if op.name == "load" or is_scattered else space
+        varies = loops & {R} if self.blocks.block.is_one_row_per_program else loops  # The row index is a scalar.
+        return f"{text} + tl.zeros({self.blocks.shape_text(loops)}, tl.int32)" if varies - space else text
 
     def mask_text(self, op: LoopIROp, space: frozenset[str]) -> str:
         """Return the mask argument of a load or store along these loops; empty if it needs none."""
@@ -218,10 +218,10 @@ def _cast_text(op: LoopIROp, args: list[Expression]) -> str | None:
     if op.name == "round" and op.value in TRITON_DTYPES:
         return f"{args[0].parenthesized}.to({TRITON_DTYPES[op.value]}).to(tl.float32)"
     if op.name == "bitcast":
-        own, wanted = op.value
+        own, bits_dtype = op.value
         narrow = (
             args[0].parenthesized if own == op.args[0].dtype else f"{args[0].parenthesized}.to({TRITON_DTYPES[own]})"
         )
-        wide = "" if wanted == op.dtype else f".to({TRITON_DTYPES[op.dtype]})"
-        return f"{narrow}.to({TRITON_DTYPES[wanted]}, bitcast=True){wide}"
+        wide = "" if bits_dtype == op.dtype else f".to({TRITON_DTYPES[op.dtype]})"
+        return f"{narrow}.to({TRITON_DTYPES[bits_dtype]}, bitcast=True){wide}"
     return None

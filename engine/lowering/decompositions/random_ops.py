@@ -117,8 +117,8 @@ class RandomDecomposer:
                     numbers if order == sorted(order) else numbers.permute([order.index(d) for d in range(len(order))])
                 )
 
-            given = dict(zip(sources, inputs, strict=True))
-            args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+            values = dict(zip(sources, inputs, strict=True))
+            args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
             return rule(draw, like, *args, **kwargs)
 
         if mode is None:

@@ -359,20 +359,20 @@ class Scheduler:
         if group.reduction_vars is None or tensor_def.kind != "pointwise" or outer is None or own is None:
             return None
         stack, seen, reloaded = [tensor_def], {tensor_def}, 0
-        found: TensorDef | None = None
+        reduction: TensorDef | None = None
         while stack:
             for source in build_unfused(stack.pop()).read_tensors.values():
                 if source in seen:
                     continue
                 seen.add(source)
                 if source.kind == "reduction" and source.is_computed and (static_product(source.shape) or 0) > outer:
-                    found = found or source
+                    reduction = reduction or source
                 elif source.kind == "pointwise" and source not in self.realized and is_cheap_to_recompute(source):
                     stack.append(source)
                 elif source not in group.reads:
                     reloaded += (stored_bytes(source) or 0) * (STORE_AND_LOAD if source.kind == "pointwise" else 1)
         traffic = own * (1 if tensor_def in self.realized else STORE_AND_LOAD)
-        return found if reloaded > traffic else None
+        return reduction if reloaded > traffic else None
 
     def _must_be_stored_before(self, source: TensorDef, group: FusionGroup) -> bool:
         """Return True if ``group`` depends on an ATen call that reads ``source``."""

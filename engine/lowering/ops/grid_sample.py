@@ -240,12 +240,12 @@ def grid_sampler_backward(
     mode: int,
     padding: int,
     align: bool,
-    wanted: Sequence[bool],
+    output_mask: Sequence[bool],
 ) -> tuple[LoweredTensor | None, LoweredTensor]:
     """Scatter-add the input's gradient to the neighbors; sum the grid's over the channels."""
     sampler = _make_sampler(a, grid, mode, padding, align)
     math_dtype = sampler.compute_dtype
-    picture = _grad_input(low, grad, a, sampler) if wanted[0] else None
+    picture = _grad_input(low, grad, a, sampler) if output_mask[0] else None
     value = fake_result(low)[1]
     if mode == NEAREST:
         return picture, low.full(grid.shape, value.dtype, 0.0)

@@ -442,8 +442,8 @@ def _variance(
 
     variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
     mean_shape = _reduced_shape(a, dims, keepdim)
-    shown = average if keepdim else average.view(mean_shape, lambda i: _insert_reduced_dims(i, kept, len(a.shape)))
-    rounded = shown if shown.dtype == result else low.pointwise(mean_shape, result, shown.load)
+    mean = average if keepdim else average.view(mean_shape, lambda i: _insert_reduced_dims(i, kept, len(a.shape)))
+    rounded = mean if mean.dtype == result else low.pointwise(mean_shape, result, mean.load)
     return variance, rounded
 
 
@@ -693,11 +693,11 @@ def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
             v = a.load(b, i)
             return b.cast(v if v.dtype == torch.bool else v.differs(0), torch.int32)
 
-        found = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{low.node_name}_int")
+        reduced = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{low.node_name}_int")
         return low.pointwise(
-            found.shape,
+            reduced.shape,
             result,
-            lambda b, i: b.cast(found.load(b, i).differs(0), result),
+            lambda b, i: b.cast(reduced.load(b, i).differs(0), result),
         )
 
     return lowered

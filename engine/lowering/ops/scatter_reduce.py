@@ -272,15 +272,17 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     name = low.node_name
     flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.load(b, i), torch.int32), name=f"{name}_flags")
     running = low.scan("sum", (count,), 0, torch.int32, flags.load) if count > 1 else flags
-    given, kept = product(source.shape), broadcast_to(a, shape)
-    pool = reshape(source, (given,))
+    source_size, kept = product(source.shape), broadcast_to(a, shape)
+    pool = reshape(source, (source_size,))
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         flat = flatten(i, contiguous_strides(shape))
         is_set = row.load(b, (flat,))
         position = running.load(b, (flat,)) - 1
         chosen = b.masked(
-            is_set, lambda: pool.load(b, (b.indirect_index(position, given, wraps=False),)), b.constant(0, a.dtype)
+            is_set,
+            lambda: pool.load(b, (b.indirect_index(position, source_size, wraps=False),)),
+            b.constant(0, a.dtype),
         )
         return b.where(is_set, chosen, kept.load(b, i))
 

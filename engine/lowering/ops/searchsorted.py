@@ -53,7 +53,7 @@ def binary_search(
     is_single = len(rows.shape) == 1
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        wanted = b.cast(values.load(b, i), math_dtype) if tensors else b.constant(values, math_dtype)
+        value = b.cast(values.load(b, i), math_dtype) if tensors else b.constant(values, math_dtype)
         lead = () if is_single else i[:-1]
 
         def row_at(place: LoopIROp) -> LoopIROp:
@@ -66,9 +66,9 @@ def binary_search(
         for _ in range(count.bit_length()):
             middle = b.call("truncdiv", start + end, 2)
             is_open = start < end
-            found = b.masked(is_open, lambda at=middle: row_at(at), wanted)  # type: ignore[misc]
+            middle_value = b.masked(is_open, lambda at=middle: row_at(at), value)  # type: ignore[misc]
             # Not the opposite comparison: NaN belongs behind all numbers.
-            is_far = b.call("gt" if right else "ge", found, wanted, dtype=torch.bool)
+            is_far = b.call("gt" if right else "ge", middle_value, value, dtype=torch.bool)
             onward = is_open & b.call("not", is_far)
             start, end = (
                 b.where(onward, middle + 1, start),

@@ -158,8 +158,8 @@ def slice_(
     dim = canonical_dim(dim, len(a.shape))
     size = a.shape[dim]
     begin = _from_front(low, 2, start, size, dim)
-    known = static_sizes((begin, size))
-    begin = begin if known is None else min(known)
+    static = static_sizes((begin, size))
+    begin = begin if static is None else min(static)
     stride = as_size(step)
     return a.view(
         symbolic_shape(fake_result(low)), lambda index: (*index[:dim], index[dim] * stride + begin, *index[dim + 1 :])
@@ -320,22 +320,22 @@ def constant_pad_nd(low: LoweringContext, a: LoweredTensor, pad: Sequence[Any], 
 
 def _may_pad(count: Size) -> bool:
     """Return True if a padding may add elements; a negative padding removes some."""
-    known = static_size(count)
-    return known is None or known > 0
+    static = static_size(count)
+    return static is None or static > 0
 
 
-def _from_front(low: LoweringContext, argument: int, given: Any, size: Size, dim: int) -> Size:
+def _from_front(low: LoweringContext, argument: int, index: Any, size: Size, dim: int) -> Size:
     """Return an index into ``dim`` counted from the front.
 
-    ``given`` is an argument of the current node, whose first argument is indexed.
+    ``index`` is an argument of the current node, whose first argument is indexed.
 
     Raises:
         NotLowered: its sign is unknown.
     """
-    position = as_size(0 if given is None else given)
-    if (known := static_size(position)) is not None:
-        counted = as_size(known + size) if known < 0 else known
-        return counted if (known := static_size(counted)) is None else max(known, 0)
+    position = as_size(0 if index is None else index)
+    if (static := static_size(position)) is not None:
+        counted = as_size(static + size) if static < 0 else static
+        return counted if (static := static_size(counted)) is None else max(static, 0)
     if is_nonnegative(position):
         return position
     if low.current_node is not None:

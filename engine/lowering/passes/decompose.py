@@ -217,9 +217,9 @@ def _is_computable(target: Any) -> bool:
 def _matches_metadata(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
     """Return True if the decomposition has the node's dtypes and static sizes."""
     output = next(n for n in traced.graph.nodes if n.op == "output").args[0]
-    results, wanted = results_of(output), results_of(node.meta.get("val"))
-    return len(results) == len(wanted) and all(
-        _has_metadata(tensor_meta(results[n]), expected) for n, expected in tensors_by_position(wanted).items()
+    results, traced_results = results_of(output), results_of(node.meta.get("val"))
+    return len(results) == len(traced_results) and all(
+        _has_metadata(tensor_meta(results[n]), expected) for n, expected in tensors_by_position(traced_results).items()
     )
 
 

@@ -75,8 +75,8 @@ class _AttentionFuser:
 
     def try_fuse(self, softmax: torch.fx.Node) -> None:
         """Fuse the attention around a softmax if one call computes the same result."""
-        given = softmax.args[0]
-        scores = match_scores(as_node(given))
+        source = softmax.args[0]
+        scores = match_scores(as_node(source))
         weighted = path_to_value_matmul(softmax)
         if scores is None or not weighted:
             return
@@ -194,8 +194,8 @@ class _AttentionFuser:
             if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
                 continue
             (copy,) = turned.users
-            shown = tensor_meta(copy)
-            is_row_major = shown is not None and shown.is_contiguous()
+            meta = tensor_meta(copy)
+            is_row_major = meta is not None and meta.is_contiguous()
             if copy.target is aten.clone.default and is_row_major and _swaps_heads(turned):
                 copy.replace_all_uses_with(turned)
                 turned.meta["val"] = copy.meta["val"]

@@ -127,8 +127,8 @@ class _MatmulPadder:
                     base, aten.constant_pad_nd.default, (base, pads, 0.0), name=f"{base.name}_padded"
                 )
                 self._padded_operands[key] = padded
-        made = self._padded_operands[key]
-        return self._call_op(user, aten.permute.default, (made, [1, 0])) if is_transposed else made
+        operand = self._padded_operands[key]
+        return self._call_op(user, aten.permute.default, (operand, [1, 0])) if is_transposed else operand
 
     def _insert_after_placeholders(self) -> Any:
         return self.graph.inserting_before(next(n for n in self.graph.nodes if n.op != "placeholder"))

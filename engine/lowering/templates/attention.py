@@ -261,8 +261,8 @@ def template_candidates(call: AttentionCall) -> tuple[AttentionTemplate, ...]:
         int(key.shape[2]),
         int(max(query.shape[3], call.operands["value"].shape[3])),
     )
-    known = BACKWARD_BLOCKS if call.is_backward else FORWARD_BLOCKS
-    blocks = dict.fromkeys(fit_blocks(b, rows, cols, width, query.dtype.itemsize) for b in known)
+    listed = BACKWARD_BLOCKS if call.is_backward else FORWARD_BLOCKS
+    blocks = dict.fromkeys(fit_blocks(b, rows, cols, width, query.dtype.itemsize) for b in listed)
     return tuple(AttentionTemplate(call, b, _delta_def(call)) for b in blocks)
 
 

@@ -86,8 +86,8 @@ def _fit_to_sizes(tiling: MatmulConfig, rows: int, cols: int, inner: int, width:
     return MatmulConfig(high, wide, deep, warps, stages, tiling.group_m)
 
 
-def _fit_side(wanted: int, size: int) -> int:
-    return max(16, min(wanted, next_power_of_two(size)))
+def _fit_side(preferred: int, size: int) -> int:
+    return max(16, min(preferred, next_power_of_two(size)))
 
 
 def next_power_of_two(size: int) -> int:

@@ -210,14 +210,14 @@ class _ArgumentStatements(ast.NodeVisitor):
 
     def _needed_statements(self) -> Iterator[str]:
         """Yield the statements that the arguments need, in the program's order."""
-        wanted = {n for value in self._arguments for n in _names(value)}
+        missing = {n for value in self._arguments for n in _names(value)}
         kept: list[str] = []
         for name, (text, reads) in reversed(self._made.items()):
-            if name in wanted and text:
-                wanted = (wanted - {name}) | (reads & self._made.keys())
+            if name in missing and text:
+                missing = (missing - {name}) | (reads & self._made.keys())
                 kept.append(f"{name} = {text}")
-        if wanted:
-            raise CannotWrite(f"{min(wanted)} is the result of an operator whose type was not recorded")
+        if missing:
+            raise CannotWrite(f"{min(missing)} is the result of an operator whose type was not recorded")
         yield from reversed(kept)
 
 

@@ -260,7 +260,7 @@ class DispatcherState:
         """Record a hit, with its arguments if the call before it had another entry."""
         recorded = self.cache.recorded_hit
         named = self.named_arguments(values) if self.item_names else None
-        shown = values if named is None else (*named.values(),)
+        call_values = values if named is None else (*named.values(),)
         if (
             recorded is not None
             and (named is None or recorded.names == (*named,))
@@ -269,13 +269,13 @@ class DispatcherState:
             and recorded.dispatcher() is self
         ):
             if not session.drop_hit():  # before anything is described
-                session.add_hit(RecordedHit(recorded, shown, facts))
+                session.add_hit(RecordedHit(recorded, call_values, facts))
             return
         record_frame(session, self.cache)
         arguments = self.arguments(values)
         names = (*(arguments if named is None else named),)
         recorded = HitDescription(weakref.ref(session), weakref.ref(self), self.cache.frame.id, entry.id, names)
-        index = -1 if session.drop_hit() else session.add_hit(RecordedHit(recorded, shown, facts))
+        index = -1 if session.drop_hit() else session.add_hit(RecordedHit(recorded, call_values, facts))
         record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=False)
         self.cache.recorded_hit = recorded
 

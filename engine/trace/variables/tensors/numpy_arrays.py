@@ -387,8 +387,8 @@ class _TorchNumpyCall(metaclass=SlottedType):
     _as_doubles: bool
     """Convert integers to doubles first, as numpy does if the result is not integral."""
 
-    def __call__(self, *given: Any) -> Any:
-        leaves = (self._as_array(v) if tensor else v for v, tensor in zip(given, self._is_tensor, strict=True))
+    def __call__(self, *values: Any) -> Any:
+        leaves = (self._as_array(v) if tensor else v for v, tensor in zip(values, self._is_tensor, strict=True))
         args, kwargs = unflatten_python(self._tree, leaves, _as_torch_constant)
         return _arrays_to_tensors(self._function(*args, **kwargs))
 

@@ -61,7 +61,7 @@ def test_right_graphs_pass(backend: str) -> None:
 
 
 def test_inputs_whose_elements_share_memory_verify() -> None:
-    """An expanded input is copied with its strides; the wrong result is told, and the call runs."""
+    """An expanded input is copied with its strides, so a wrong result is reported."""
     compiled = engine.compile(lambda x: x * 2, backend=off_by_one)
     x = torch.arange(3.0)[:, None].expand(3, 4)
     with pytest.warns(WrongResult, match="result 0 differs from eager by up to 1"):
