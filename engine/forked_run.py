@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_fo
 
 MAX_SECONDS = 30.0
 """Seconds that the work may take."""
+MAX_DELAY = 20.0
+"""Factor by which a busy machine may delay the end of a time limit."""
 STOP_SECONDS = 0.1
 """Seconds between checks whether the work should stop."""
 MAX_TEXT = 2000
@@ -63,13 +66,15 @@ class RunEnd(enum.StrEnum):
 class ForkedResult:
     """JSON value that the work returned, or the problem that prevented it.
 
-    ``error`` is the type of the exception that the work raised.
+    ``error`` is the type of the exception that the work raised; ``waited``: seconds for which other processes had
+    the processors.
     """
 
     value: Any = None
     problem: str = ""
     ending: RunEnd = RunEnd.RETURNED
     error: str = ""
+    waited: float = 0.0
 
 
 def run_in_fork(
@@ -82,7 +87,8 @@ def run_in_fork(
 ) -> ForkedResult:
     """Run ``work`` in a forked process and return its JSON value.
 
-    ``seconds``: time limit. ``blocks_effects``: end with a problem where it writes files or starts processes.
+    ``seconds``: time limit, without the time in which the process waits for a processor that others use.
+    ``blocks_effects``: end with a problem where it writes files or starts processes.
     ``uses_gpu``: False if it is known to run on the CPU alone, so that a GPU in use in this process does not matter.
     ``stop``: ends the work when it is set in another thread.
     """
@@ -113,7 +119,8 @@ class _Child:
         if self.problem:
             return ForkedResult(None, self.problem, RunEnd.NOT_FORKED)
         try:
-            return _read_answer(self.pipe, MAX_SECONDS if seconds is None else seconds, stop)
+            answer = _read_answer(self.pipe, self.process, MAX_SECONDS if seconds is None else seconds, stop)
+            return replace(answer, waited=_seconds_without_processor(self.process))
         finally:
             os.close(self.pipe)
             with contextlib.suppress(ChildProcessError, ProcessLookupError):
@@ -143,14 +150,17 @@ def graphs_use_gpu(session: Session) -> bool:
     return any(n.device not in ("", "cpu") for n in nodes)
 
 
-def _read_answer(read: int, seconds: float, stop: threading.Event | None) -> ForkedResult:
+def _read_answer(read: int, process: int, seconds: float, stop: threading.Event | None) -> ForkedResult:
     data = b""
-    end = time.monotonic() + seconds
+    start = time.monotonic()
+    end = start + seconds
     while True:
         seconds_left = max(0.0, end - time.monotonic())
         ready, _, _ = select.select([read], [], [], seconds_left if stop is None else min(seconds_left, STOP_SECONDS))
         if not ready and stop is not None and stop.is_set():
             return ForkedResult(None, "the re-run was stopped", RunEnd.STOPPED)
+        if not ready:
+            end = max(end, start + min(seconds + _seconds_without_processor(process), MAX_DELAY * seconds))
         if not ready and time.monotonic() < end:
             continue
         if not ready:
@@ -163,6 +173,13 @@ def _read_answer(read: int, seconds: float, stop: threading.Event | None) -> For
         return ForkedResult(None, "the process of the re-run ended without a result", RunEnd.CRASHED)
     value, problem, ending, error = json.loads(data)
     return ForkedResult(value, problem, RunEnd(ending), error)
+
+
+def _seconds_without_processor(process: int) -> float:
+    """Return how long a process waited for a processor; 0 if unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 # The forked process.

@@ -128,7 +128,7 @@ def minimize(
         *args: its arguments.
         fails: "wrong value", "exception", "crash", "hang" or "slower". Default: the first failure found, times aside.
         backend: as for ``compile``: a name, or a callable such as one of torch's.
-        seconds: limit of the search.
+        seconds: limit of the search, without the time for which other processes have the processors.
         on_progress: called with a sentence after each trial.
         stop: set it in another thread to end the search.
         **kwargs: its keyword arguments.
@@ -246,8 +246,9 @@ class _Search:
             raise _Stopped
         if result.ending in (RunEnd.NOT_FORKED, RunEnd.BLOCKED):
             raise BadArgument(f"The call cannot be tried in another process: {result.problem}.")
+        self._end += result.waited
         if result.ending is not RunEnd.TIMED_OUT:
-            self._longest = max(self._longest, time.monotonic() - start)
+            self._longest = max(self._longest, time.monotonic() - start - result.waited)
         if self._on_progress is not None:
             self._on_progress(f"trial {self._trials}{self._left}")
         return result
