@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from engine.errors import BadArgument
+from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.observe.parse_messages import PathResolver, parse_guards, parse_recompile_reasons
 from engine.records.guards import CallExplanation, GuardFailure, GuardRecord, GuardResult, GuardsRecord, Verdict
@@ -335,7 +336,8 @@ def describe_value(value: Any) -> str:
     """Describe a value briefly, without running user code."""
     if isinstance(value, torch.Tensor):
         grad = ", requires grad" if value.requires_grad else ""
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}{grad}"
+        stride = f", stride {list(value.stride())}" if value.layout is torch.strided else ""
+        return f"{short_dtype(value.dtype)}{list(value.shape)} on {value.device}{stride}{grad}"
     if value is None or type(value) in (bool, int, float, str, bytes):
         return repr(value)[:80]
     if type(value) in (list, tuple, dict, set):

@@ -38,8 +38,11 @@ class _Call:
     values: dict[str, object] = field(default_factory=dict)
 
 
-def parse_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
-    """Return the input and output facts in the printed metadata; None if it cannot be parsed."""
+def parse_aot_metadata(text: str) -> AotRecord | None:
+    """Return the input and output facts in the printed metadata; None if it cannot be parsed.
+
+    A graph that was traced with tangents is for training.
+    """
     root = _parse(text)
     if root is None:
         return None
@@ -48,7 +51,7 @@ def parse_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
         return None
     values = [ValueFacts(f"input {i}", "input", _input_facts(c)) for i, c in enumerate(inputs)]
     values += [ValueFacts(f"output {i}", "output", _output_facts(c)) for i, c in enumerate(outputs)]
-    return AotRecord(mode, tuple(values))
+    return AotRecord("training" if as_list(root.values.get("traced_tangents")) else "inference", tuple(values))
 
 
 def _input_facts(call: _Call) -> tuple[str, ...]:

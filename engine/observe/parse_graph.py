@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from engine.records.bytecode import Span
@@ -119,9 +120,8 @@ def _nodes(text: str, node_id: Callable[[str], str], node_by_name: dict[str, Nod
         elif statement := _statement(line):
             name, code = statement.name, statement.code
             if code in node_by_name and code == name.replace("l_", "L_", 1):
-                node_by_name[name] = node_by_name.pop(
-                    code
-                )  # dynamo names each input twice; the second name is the one used
+                # Dynamo names each input twice; the second name is the one used.
+                node_by_name[name] = replace(node_by_name.pop(code), name=name, target=name, text=name)
                 continue
             if "fx_pytree." in code:  # unpacks the arguments: no node
                 continue

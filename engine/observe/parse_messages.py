@@ -52,11 +52,21 @@ _MARKING_WORDS = {
     "strict_unbacked": "strictly unbacked",
     "static": "static",
 }
+_SCALAR_TYPES = {
+    "Float": "f32", "Double": "f64", "Half": "f16", "BFloat16": "bf16", "Long": "i64", "Int": "i32", "Short": "i16", "Char": "i8",
+    "Byte": "u8", "Bool": "b8", "ComplexFloat": "c64", "ComplexDouble": "c128",
+}  # fmt: skip
+"""Short names of dtypes, by the names that torch's C++ code prints."""
 _CALLED_CHECKS = {
     "___check_global_state()": "torch's global state as at the compilation: grad mode, autocast, threads, default dtype",
     "___check_torch_function_mode_stack()": "the same torch function modes as at the compilation",
 }
 """Expectations of checks whose printed call says nothing about them."""
+_STATE_CHECKS = {
+    "torch._functorch.aot_autograd.utils.top_saved_tensors_hooks ids == None": "no hooks on saved tensors",
+    "utils_device.CURRENT_DEVICE == None": "no default device",
+}
+"""Expectations of checks that name a variable inside torch."""
 
 _LISTED = ("# File ", 'File "')
 """Starts of lines that quote the user's source in an explanation."""
@@ -182,7 +192,7 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
         return (Fix(f"Always pass {name} with the same strides", f"{name} = {name}.contiguous()"),)
     if kind.startswith("tensor requires_grad"):
         return (Fix(f"Detach {name} if no gradient must flow through it", f"{name} = {name}.detach()"),)
-    if kind.startswith("tensor dtype"):
+    if kind == "tensor dtype":
         return (Fix(f"Convert {name} before the call, so that one cache entry is enough."),)
     if kind == "equal" and expected.isdigit() and name.isidentifier():
         return (Fix(f"Make {name} a symbol from the first call", "torch.compile(..., dynamic=True)"),)
@@ -224,7 +234,8 @@ def _parse_reason(code: str) -> tuple[str, str, str, str]:
             match["actual"],
         )
     if match := _TENSOR.search(code):
-        return _local_source(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
+        expected, actual = (_SCALAR_TYPES.get(match[part], match[part]) for part in ("expected", "actual"))
+        return _local_source(match["name"]), f"tensor {match['what'].removesuffix(' mismatch')}", expected, actual
     if match := _NO_TENSOR.search(code):
         return _local_source(match["name"]), "type", "a tensor", match["actual"].rpartition(".")[2]
     if match := _REQUIRES_GRAD.search(code):
@@ -253,7 +264,9 @@ def _sentence(code: str, origin: str, kind: str, expected: str, actual: str) -> 
         return f"{user_expr(origin)} {f'is of type {actual}' if actual else 'has another type'}{wanted}."
     if match := _GLOBAL_STATE.match(code):
         return f"The global state {match['name']} of torch has changed."
-    if kind == "tensor rank mismatch":
+    if kind == "tensor dtype":
+        return f"{user_expr(origin)} has dtype {actual}; the compiled code expects {expected}."
+    if kind == "tensor rank":
         return f"{user_expr(origin)} has {actual} dimension{'' if actual == '1' else 's'}; the compiled code expects {expected}."
     if expected.startswith("DispatchKeySet"):
         now, before = (dict.fromkeys(_DISPATCH_KEYS.findall(keys)) for keys in (actual, expected))
@@ -342,6 +355,8 @@ def _expected(code: str, source: str) -> str:
     if code.startswith("check_no_aliasing("):
         return f"different tensors: {', '.join(map(user_expr, code[18:-1].split(', ')))}"
     if (text := _CALLED_CHECKS.get(code.partition(" against ")[0])) is not None:
+        return text
+    if (text := _STATE_CHECKS.get(code)) is not None:
         return text
     if source and (match := _EQUALS.match(code)) and "(" not in match["expected"]:
         return match["expected"]

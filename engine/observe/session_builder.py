@@ -316,8 +316,7 @@ class SessionBuilder:
 
     def _on_aot_metadata(self, event: TraceEvent) -> None:
         self._add_artifact(event)
-        mode = "training" if "tangents" in event.text else "inference"
-        if (aot_record := parse_aot_metadata(event.text, mode=mode)) is not None:
+        if (aot_record := parse_aot_metadata(event.text)) is not None:
             self._update(event, aot=aot_record)
 
     # Graph breaks, recompiles, symbols, failures.

@@ -50,7 +50,7 @@ def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
     measured_stages = {""}
     for stage, key, parent in TIMED_STAGES:
         value = as_number(facts.get(key))
-        if value is not None and (value > 0 or key.endswith("_s")):
+        if value is not None and (value > 0 or (key.endswith("_s") and stage != "before the last restart")):
             measured_stages.add(stage)
             while parent not in measured_stages:
                 parent = parents[parent]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from engine.records.aot import AotRecord, CallValuesRecord, PartitionRecord, ValueFacts, WrapperAction
@@ -38,6 +39,7 @@ def _wrappers_data(session: Session, record: CompilationRecord, aot: AotRecord) 
     graph = _forward_graph(record)
     types = _types_by_value(record, graph)
     fx = next((g for g in record.graphs if g.stage == "fx"), None)
+    aot = _name_inputs(aot, fx)
     results = [v.name for v in aot.values if v.role == "output"]
     returned = _output_rows(fx)
     if len(returned) == len(results):
@@ -188,10 +190,19 @@ def _types_by_value(record: CompilationRecord, graph: GraphRecord | None) -> dic
         [(n.name, tensor_type(n.dtype, n.shape) if n.dtype else "") for n in g.nodes if n.op == "placeholder"]
         for g in graphs
     ]
-    numbered = {
-        f"input {i}": type for i, (_, type) in enumerate(inputs_of_graphs[0] if inputs_of_graphs else ())
-    }  # torch's trace has no names.
-    return numbered | {name: type for nodes in inputs_of_graphs for name, type in nodes if type}
+    return {name: type for nodes in inputs_of_graphs for name, type in nodes if type}
+
+
+def _name_inputs(aot: AotRecord, fx: GraphRecord | None) -> AotRecord:
+    """Return the record with the inputs' names of the traced graph.
+
+    torch's trace only numbers them.
+    """
+    names = [n.name for n in fx.nodes if n.op == "placeholder"] if fx else []
+    numbers = {f"input {i}": name for i, name in enumerate(names)}
+    if [v.name for v in aot.values if v.role == "input"] != list(numbers):
+        return aot
+    return replace(aot, values=tuple(replace(v, name=numbers.get(v.name, v.name)) for v in aot.values))
 
 
 def _value_data(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:

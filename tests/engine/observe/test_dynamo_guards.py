@@ -13,6 +13,7 @@ import torch
 
 import engine
 from engine import api
+from engine.observe.dynamo_guards import describe_value
 from engine.observe.observe_torch import observe_torch
 from engine.torch_private.torch_compile import debug_get_cache_entry_list
 
@@ -182,7 +183,7 @@ def test_what_if_of_a_recorded_session() -> None:
     assert api.what_if(session, frame, {}).hit == "0/0"
     other = api.what_if(session, frame, {"x": {"dtype": "int64"}})
     assert other.hit is None
-    assert (other.guard_failures[0].expected, other.guard_failures[0].actual) == ("Float", "Long")
+    assert (other.guard_failures[0].expected, other.guard_failures[0].actual) == ("f32", "i64")
     assert api.what_if(session, frame, {"flag": {"value": "False"}}).guard_failures[0].source == "L['flag']"
     assert api.what_if(session, frame, {"factor": {"value": "4"}}).hit is None
     torch.compiler.reset()
@@ -211,3 +212,10 @@ def test_what_was_not_compiled_is_said() -> None:
     with pytest.raises(ValueError, match="not compiled"):
         engine.explain_call(lambda x: x, 1)
     assert engine.guards_of(torch.compile(lambda x: x)) == ()
+
+
+def test_a_tensor_is_described_as_its_guard_is() -> None:
+    """Expected and actual metadata have one form, so that a reader sees what differs."""
+    tensor = torch.ones(4, 2, dtype=torch.float64).t().requires_grad_()
+    assert describe_value(tensor) == "f64[2, 4] on cpu, stride [1, 2], requires grad"
+    assert describe_value(torch.eye(2).to_sparse()) == "f32[2, 2] on cpu"

@@ -99,7 +99,7 @@ def test_types() -> None:
     [
         ("0/0: tensor 'x' size mismatch at index 1. expected 3, actual 4", "L['x']", "3 in dimension 1", "4"),
         ("0/0: tensor 'x' stride mismatch at index 0. expected 1, actual 2", "L['x']", "1 in dimension 0", "2"),
-        ("0/0: tensor 'x' dtype mismatch. expected Float, actual Double", "L['x']", "Float", "Double"),
+        ("0/0: tensor 'x' dtype mismatch. expected Float, actual Double", "L['x']", "f32", "f64"),
         ("0/0: tensor 'x' rank mismatch. expected 1, actual 2", "L['x']", "1", "2"),
         ("0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0", "L['x']", "False", "True"),
         ("0/0: n == 2      # y = y+n  # er/model.py:18 in f", "L['n']", "2", ""),
@@ -121,6 +121,7 @@ def test_recompile_reasons(text: str, origin: str, expected: str, actual: str) -
     ("text", "sentence"),
     [
         ("tensor 'x' rank mismatch. expected 1, actual 2", "x has 2 dimensions; the compiled code expects 1."),
+        ("tensor 'x' dtype mismatch. expected Half, actual Double", "x has dtype f64; the compiled code expects f16."),
         (
             "expected type of 'x' to be a tensor type, ' but found <class 'torch.nn.parameter.Parameter'>",
             "x is of type Parameter; the compiled code expects a tensor.",
@@ -267,7 +268,7 @@ def test_aot_metadata_in_words() -> None:
       output_info=[OutputAliasInfo(output_type=<OutputType.alias_of_input: 2>, raw_type=<class 'torch.Tensor'>, base_idx=1,
       dynamic_dims={0, 1}, requires_grad=True), OutputAliasInfo(output_type=<OutputType.non_alias: 1>, base_idx=None)],
       traced_tangents_descs=[], note='a, (b')"""
-    told = parse_aot_metadata(text, mode="training")
+    told = parse_aot_metadata(text)
     assert told is not None
     assert [v.facts for v in told.values] == [
         ("its data is mutated",),
@@ -277,10 +278,25 @@ def test_aot_metadata_in_words() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("tangents", "mode"),
+    [
+        ("[]", "inference"),
+        ("[FakeTensor(..., size=(2, 3))]", "training"),
+        ("[], traced_tangents_descs=[1]", "inference"),
+    ],
+)
+def test_aot_metadata_say_whether_a_graph_is_for_training(tangents: str, mode: str) -> None:
+    """A graph is for training if it was traced with tangents; the field alone does not say so."""
+    record = parse_aot_metadata(f"ViewAndMutationMeta(input_info=[InputAliasInfo()], traced_tangents={tangents})")
+    assert record is not None
+    assert record.mode == mode
+
+
 @pytest.mark.parametrize("text", ["", "))((", "x(", "A(b=[" * 5000, "__import__('os')", "A(input_info=3)"])
 def test_odd_aot_metadata_is_left_out(text: str) -> None:
     """A text in another form gives no record, and no error."""
-    assert parse_aot_metadata(text, mode="inference") is None
+    assert parse_aot_metadata(text) is None
 
 
 def test_triton_kernels_name_their_nodes() -> None:
@@ -319,7 +335,7 @@ def test_printed_guards_are_read_whole() -> None:
 | +- NO_TENSOR_ALIASING: check_no_aliasing(L['x'], L['w'])
 """
     assert [g.expected for g in parse_guards(text, whole).guards] == [
-        "utils_device.CURRENT_DEVICE == None",
+        "no default device",
         "f16[any, 16] on cuda:1, stride [16, 1], requires grad",
         "no dimension marked dynamic where possible",
         "different tensors: x, w",
@@ -340,6 +356,8 @@ def test_stages_of_a_compilation_do_not_overlap() -> None:
         "inductor": (8.0, 12.0, "backend"),
         "kernel compilation": (11.0, 12.0, "inductor"),
     }
+    facts["dynamo_time_before_restart_s"] = 0.0
+    assert "before the last restart" not in {t.stage for t in parse_timings(facts, 10.0, is_forward=True)}
 
 
 def test_a_cell_of_a_terminal_is_a_users_file() -> None:

@@ -33,3 +33,19 @@ def test_the_view_has_the_values_at_each_wrapper() -> None:
     assert ["x", "[2, 2]"] in moments[-1]["values"]
     assert "the values of small tensors" in privacy_note(session)
     assert "Values of small tensors at the wrappers" in snapshot_html(session)
+
+
+def test_values_of_torch_compile_have_the_names_of_the_traced_graph() -> None:
+    """Its trace numbers AOTAutograd's inputs; the view names them.
+
+    It also says that the graph is for inference: no gradient is needed.
+    """
+
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x * w).sin()
+
+    with engine.observe_torch() as session:
+        torch.compile(scaled, backend="aot_eager")(torch.ones(2), torch.ones(3, 1))
+    view = aot_wrappers(session, session.compilations[0].id)
+    assert [(v["name"], v["type"]) for v in view["inputs"]] == [("l_x_", "f32[2]"), ("l_w_", "f32[3, 1]")]
+    assert view["mode"] == "inference"
