@@ -1,6 +1,6 @@
 // AOT wrappers: the runtime wrappers around the functional graph, and the path of one call through them.
 
-import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, plural, put, sentence, wordBreaks } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
@@ -70,7 +70,7 @@ class AotWrappersView {
     }
     put(
       this.context,
-      entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} · entry ${e.entry}`]), this.entry, (v) => { this.stop(); this.entry = v; this.at = 0; this.call = -1; this.frame.focus(); this.draw(); }) : null,
+      entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.stop(); this.entry = v; this.at = 0; this.call = -1; this.frame.focus(); this.draw(); }) : null,
       this.part && part.calls.length ? choice("Call", [["-1", "as compiled"], ...part.calls.map((/** @type {any} */ c, /** @type {number} */ i) => /** @type {[string, string]} */ ([String(i), c.text]))], String(this.call), (v) => { this.call = +v; this.frame.focus(); this.update(); }) : null,
       this.part ? [h("span", { class: "mut" }, part.mode), h("span", { class: "sp" }), button("◂ step", "←", () => this.go(this.at - 1)), this.counter, button("step ▸", "→", () => this.go(this.at + 1)), this.play] : null,
     );
@@ -230,7 +230,7 @@ class AotWrappersView {
       how ? h("p", { class: "mut" }, `Replayed on ${how}${part.backward ? "; the output gradients are ones" : ""}.`) : null,
       h("table", { class: "t held" + (hasChanged ? " three" : "") }, h("thead", {}, h("tr", {}, ["Value", ...(hasChanged ? ["Before"] : []), "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
         const was = before.get(name);
-        return h("tr", {}, h("td", {}, h("code", {}, name)), hasChanged ? h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)) : null, h("td", { class: isNew([name, text]) ? "new" : "" }, h("code", {}, text)));
+        return h("tr", {}, h("td", {}, h("code", {}, wordBreaks(name).map((part, i) => [i ? h("wbr") : null, part]))), hasChanged ? h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)) : null, h("td", { class: isNew([name, text]) ? "new" : "" }, h("code", {}, text)));
       }))),
       now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not recorded.`) : null,
       h("p", {}, again),

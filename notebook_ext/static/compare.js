@@ -1,7 +1,7 @@
 // Compare: two cache entries of one session or of two, side by side: a summary, then the text of each stage line by line.
 
 import { changeStarts, changedColumns, folded, isEqual, sideBySide } from "./diff.js";
-import { button, choice, h, plural, put } from "./shared/dom.js";
+import { button, choice, entryName, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
 import { marked, tokens } from "./shared/tokens.js";
@@ -89,7 +89,7 @@ class CompareView {
   /** All choices for one side, with their names. @returns {[string, string][]} */
   choices() {
     const { sessions } = this;
-    return sessions.flatMap((s) => s.entries.flatMap((e) => (e.targets.length > 1 ? e.targets : [""]).map((/** @type {string} */ t) => /** @type {[string, string]} */ ([[s.id, e.id, t].join("~"), [sessions.length > 1 ? s.name : "", `${e.name} entry ${e.entry}`, t === "cpu" ? "this CPU" : t || e.inputs].filter(Boolean).join(" · ")]))));
+    return sessions.flatMap((s) => s.entries.flatMap((e) => (e.targets.length > 1 ? e.targets : [""]).map((/** @type {string} */ t) => /** @type {[string, string]} */ ([[s.id, e.id, t].join("~"), [sessions.length > 1 ? s.name : "", entryName(e, t === "cpu" ? "this CPU" : t)].filter(Boolean).join(" · ")]))));
   }
 
   /** Choose valid sides. Default: two runs of one function, two entries of it, or two targets. */
@@ -168,8 +168,12 @@ class CompareView {
 
   /** The texts that at least one side has, by name. @param {any[]} linked @returns {[string, string][]} */
   options(linked) {
+    /** @type {Map<string, string>} */
     const panes = new Map();
-    for (const part of linked) for (const p of part.panes) if (p.rows) panes.set(p.id, p.title);
+    for (const { id, title } of linked.flatMap((l) => l.panes.filter((/** @type {any} */ p) => p.rows))) {
+      const other = panes.get(id);
+      panes.set(id, other && other !== title ? `${other} / ${title}` : title); // A kernel's text is Triton on one side, LLVM IR on the other.
+    }
     return [[SUMMARY, "Summary"], ["guards", "Guards"], ["resources", "Kernel resources"], ...panes];
   }
 

@@ -4,7 +4,7 @@ import { sourceLine } from "./shared/reasons.js";
 import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
 import { save } from "./copy.js";
 import { Minimap, dotText, svgText } from "./picture.js";
-import { badge, button, choice, h, hue, plural, put, valueMap } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, hue, plural, put, valueMap } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
 import { VIEWS } from "./shared/views.js";
@@ -169,7 +169,7 @@ export class GraphView {
     const isSearching = document.activeElement === this.search;
     put(
       this.context,
-      choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}`]), this.entry, (v) => { this.entry = v; this.frame.focus(); this.draw(); }),
+      choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.entry = v; this.frame.focus(); this.draw(); }),
       part.stages.length > 1 ? choice("Stage", this.#stages(part), part.stage, (v) => { this.stage = v === part.stages[0] ? "" : v; this.frame.focus(); this.draw(); }) : null,
       h("span", { class: "mut" }, this.counted()),
       h("span", { class: "sp" }),

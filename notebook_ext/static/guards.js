@@ -1,6 +1,6 @@
 // Guards: the guards of one cache entry as a tree, in check order.
 
-import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { openRows } from "./shared/layout.js";
 import { failureHint, fixList, sourceLine } from "./shared/reasons.js";
@@ -250,7 +250,7 @@ class GuardsView {
     const failed = found ? found.failed : -1;
     put(
       this.context,
-      choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]), this.entry, (v) => { this.part = null; this.entry = v; this.whatIf.reset(); this.draw(); }),
+      choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.part = null; this.entry = v; this.whatIf.reset(); this.draw(); }),
       this.part.cases.length
         ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), c.call ? `against ${c.title}` : "against the what-if call"]), String(this.case), (v) => { this.case = +v; this.at = this.#first(); this.draw(); })
         : h("span", { class: "mut" }, "no guard of this entry failed for any call"),

@@ -2,7 +2,7 @@
 
 import { LINKED, Links, placeOf, rowOf } from "./links.js";
 import { ALL, PaneView } from "./pane.js";
-import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { nextHit } from "./shared/layout.js";
 import { VIEWS } from "./shared/views.js";
@@ -185,7 +185,7 @@ export class LinkedView {
 
   drawContext() {
     const entries = this.frame.overview.entries;
-    const options = entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}${e.inputs ? ": " + e.inputs : ""}`]);
+    const options = entries.map((/** @type {any} */ e) => [e.id, entryName(e)]);
     const kernels = [[ALL, this.part.kernels.length === 1 ? "1 kernel" : `all ${this.part.kernels.length} kernels`], ...this.part.kernels.map((/** @type {any} */ k) => [k.id, `${k.id}  ${k.name}`])];
     const run = this.frame.overview.device.startsWith("cuda") ? "" : ", not run here";
     put(

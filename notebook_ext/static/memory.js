@@ -1,7 +1,7 @@
 // Memory: live bytes over the steps of a compilation's programs, and what is live at the selected step.
 
 import { KINDS, bytesByKind, bytesText, stairs } from "./livebytes.js";
-import { badge, button, choice, h, plural, put } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
@@ -81,7 +81,7 @@ class MemoryView {
     if (this.at < 0 || this.at >= part.steps.length) this.at = part.peak;
     put(
       this.context,
-      choice("Cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} entry ${e.entry}`]), this.entry, (v) => { this.open(v); this.frame.focus(); this.draw(); }),
+      choice("Cache entry", entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.open(v); this.frame.focus(); this.draw(); }),
       h("span", { class: "mut" }, `${plural(part.steps.length, "step")} of the program for ${part.target}`),
       h("span", { class: "sp" }),
       button("◂ step", "←", () => this.go(this.at - 1)), h("span", { class: "nw" }, `${this.at + 1}/${part.steps.length}`), button("step ▸", "→", () => this.go(this.at + 1)), button("Peak", "p", () => this.go(part.peak)),

@@ -1,6 +1,6 @@
 // Tracer: every traced instruction, to step through in both directions.
 
-import { badge, button, choice, h, hue, plural, put, valueMap } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, hue, plural, put, valueMap } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { ROW } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
@@ -114,7 +114,7 @@ class TracerView {
     });
     put(
       this.context,
-      entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${e.name} · entry ${e.entry}${e.steps ? "" : " (no steps)"}`]), this.entry, (v) => { this.entry = v; this.at = 0; this.frame.focus(); this.draw(); }) : null,
+      entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, `${entryName(e)}${e.steps ? "" : " (no steps)"}`]), this.entry, (v) => { this.entry = v; this.at = 0; this.frame.focus(); this.draw(); }) : null,
       part && !part.empty ? [kinds, h("span", { class: "sp mut" }, `${plural(part.count, "step")}${part.is_cut ? ", truncated" : ""}`)] : null,
     );
   }

@@ -106,6 +106,9 @@ export function button(text, key, action, props) {
   return h("button", { type: "button", class: "b", title: key ? "Key: " + key : null, onclick: action, ...props }, text);
 }
 
+/** A cache entry with its symbolic signature, as every list of entries has it. @param {any} e @param {string} [target] */
+export const entryName = (e, target) => `${e.name} entry ${e.entry}${target ? " · " + target : ""}${e.inputs ? ": " + e.inputs : ""}`;
+
 /**
  * A drop-down list.
  * @param {string} label
@@ -119,6 +122,9 @@ export function choice(label, options, value, changed) {
   );
   return e;
 }
+
+/** The parts of a name, which a narrow column may put on lines of their own. @param {string} name */
+export const wordBreaks = (name) => name.split(/(?<=[_.])(?=[^_.])/);
 
 /** A number with two digits, or all that stand before the decimal point. @param {number} value */
 export const twoDigits = (value) => (value >= 99.5 ? value.toFixed(0) : String(Number(value.toPrecision(2))));
