@@ -157,9 +157,12 @@ def _storages_are_disjoint(tensors: tuple[Any, ...]) -> bool:
             return False
     if not all(starts) or not all(sizes):
         return False
-    # Intervals are disjoint if each one ends before the next one in order starts.
-    ends = sorted(map(operator.add, starts, sizes))
-    starts.sort()
+    return _are_disjoint([*zip(starts, map(operator.add, starts, sizes), strict=True)])
+
+
+def _are_disjoint(spans: list[tuple[int, int]]) -> bool:
+    """Return True if each span ends before the next one in order starts."""
+    starts, ends = map(sorted, zip(*spans, strict=True))
     return all(map(operator.le, ends, starts[1:]))
 
 
@@ -196,7 +199,7 @@ class MutatedStorageCheck:
                 spans, references = spans.copy(), references.copy()
                 for n in changed:
                     spans[n], references[n] = _storage_range(tensors[n])[:2], weakref.ref(tensors[n])
-                is_disjoint = not any(_overlaps(spans, n, self._num_mutated) for n in changed)
+                is_disjoint = _are_disjoint(spans) or not any(_overlaps(spans, n, self._num_mutated) for n in changed)
             else:
                 is_disjoint = mutated_storages_are_disjoint(self._num_mutated, *tensors)
                 spans = [_storage_range(t)[:2] for t in tensors] if is_disjoint and has_addresses else []

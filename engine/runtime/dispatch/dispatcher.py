@@ -141,8 +141,10 @@ class DispatcherState:
     def make_dispatcher_function(self) -> FunctionType:
         """Create the dispatcher function, with the entries that the cache already has."""
         dispatch, self._entries_cell = make_dispatch_function(self.function, self._miss_handler())
-        if self.cache.version:
-            self._sync()
+        if self.cache.version:  # a frame makes a dispatcher at each graph break in a closure
+            with _order_lock:
+                self._version = self.cache.version
+                self._set_lookup_order(self.cache.entries)
         return dispatch
 
     def _miss_handler(self) -> Callable[[tuple[Any, ...]], Any]:
@@ -169,9 +171,6 @@ class DispatcherState:
         with _order_lock:
             self._version = self.cache.version
             entries = self.cache.entries
-            if not self._bound_entries:  # a new dispatcher: one is made at each graph break in a closure
-                self._set_lookup_order(entries)
-                return
             current_ids = {id(e) for e in (*entries, self.cache.python_entry)}
             self._bound_entries = {key: bound for key, bound in self._bound_entries.items() if key in current_ids}
             alive = set(map(id, entries))

@@ -7,7 +7,6 @@ import inspect
 from engine.ir.guards.aliasing import (
     DisjointStorage,
     DistinctObjects,
-    SameObject,
     has_disjoint_storage,
     mutated_storages_are_disjoint,
 )
@@ -32,15 +31,14 @@ def add_aliasing_guards(tx: Tracer) -> None:
         if value.source is not None and value.fake is None:
             by_type.setdefault(value.python_type(), []).append(value)
     why = "one of the two is mutated; the other must be a different object"
+    mutated: dict[type, list[Variable]] = {}
     for value in tx.side_effects.mutated_variables.values():
-        if value.source is None or value.fake is not None or not value.is_loaded_by_source:
-            continue
-        for other in by_type.get(value.python_type(), ()):
-            # A container and the object that wraps it have one source.
-            if other is value or other.source is None or other.source == value.source:
-                continue
-            if not (_is_kwargs_dict(tx, value) or _is_kwargs_dict(tx, other)):
-                tx.guard(SameObject, value.source, other.source, False, why=why)
+        if value.source is not None and value.fake is None and value.is_loaded_by_source:
+            mutated.setdefault(value.python_type(), []).append(value)
+    # One guard for all objects of a type: an optimizer has a dict of state for each parameter.
+    for kind, changed_objects in mutated.items():
+        own, others = ([v for v in vs if not _is_kwargs_dict(tx, v)] for vs in (changed_objects, by_type.get(kind, [])))
+        _guard_distinct(tx, own, others, why)
     if any(
         id(real) in tx.objects.viewed_dict_ids and id(value.builtin_contents) in tx.side_effects.mutated_variables
         for value, real in tx.objects.variables_by_id.values()

@@ -85,3 +85,27 @@ def _read_state(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) ->
 def test_state_is_eager_s_when_the_function_wrote_or_read_what_decides(name: str, step: Callable[..., Any]) -> None:
     """A function that first drops a gradient, changes a rate or reads the state acts as eager."""
     torch.testing.assert_close(_train(name, step, "aot_eager"), _train(name, step, None))
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_one_guard_tells_the_state_of_all_parameters_from_others(count: int) -> None:
+    """Guards that states are different objects do not grow with the number of parameters."""
+
+    def train(compiled: Callable[[Callable[[], None]], Callable[[], None]]) -> list[torch.Tensor]:
+        params = [nn.Parameter(torch.ones(2)) for _ in range(count)]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer = torch.optim.SGD(params, momentum=0.9)
+        run = compiled(lambda: optimizer.step())
+        for _ in range(3):
+            run()
+        optimizer.state[params[1]] = optimizer.state[params[0]]
+        run()
+        return [*(p.detach() for p in params), optimizer.state[params[0]]["momentum_buffer"]]
+
+    with engine.record() as session:
+        found = train(lambda call: engine.compile(call, backend="eager"))
+    assert all(map(torch.equal, found, train(lambda call: call)))
+    checks = [c.guards.check_text for c in session.compilations if c.guards is not None]
+    assert not any(" is not _" in check for check in checks)
+    assert any("first_are_distinct" in check for check in checks)
