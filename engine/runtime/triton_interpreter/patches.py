@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from engine.runtime.triton_interpreter.fold_blocks import reduce_by_halves, scan_by_doubling
+
 
 @functools.cache
 def patch_interpreter() -> None:
@@ -17,6 +19,7 @@ def patch_interpreter() -> None:
     - ``dot`` of bfloat16 blocks multiplies in float32, instead of multiplying the bits as integers.
     - Tensors have ``__index__``: before Triton 3.7 a one-element array is used as an integer, which numpy 2.4 rejects.
     - Device assertions raise instead of being ignored.
+    - A reduction or scan with a combine function of its own calls it once a step, instead of once an element.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder
@@ -26,6 +29,8 @@ def patch_interpreter() -> None:
     interpreter._patch_lang_tensor = _add_index_method(interpreter._patch_lang_tensor)
     builder.cast_impl = _round_to_bfloat16(builder.cast_impl)
     builder.create_dot = _dot_in_float32(builder.create_dot)
+    interpreter.ReduceOps.generic_reduce = reduce_by_halves(interpreter.ReduceOps.generic_reduce)
+    interpreter.ScanOps.generic_scan = scan_by_doubling(interpreter.ScanOps.generic_scan)
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
 
