@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing
 import pathlib
 import traceback
 import warnings
@@ -13,6 +14,15 @@ import pytest
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.multiprocessing.spawn import ProcessException
+
+PRELOADED = (
+    *("engine", "engine.backends.triton", "pytest", "torch.distributed.tensor.parallel", "torch.distributed.fsdp"),
+    *("torch.distributed.checkpoint", "torch.multiprocessing"),
+)
+"""What most of these tests import.
+
+A process of its own imports it once and forks into the processes of all tests.
+"""
 
 
 @contextlib.contextmanager
@@ -37,8 +47,9 @@ def in_two_processes(process: Callable[[int, str], None], folder: pathlib.Path) 
 
     A failure of either process fails the test. Of a process that a signal ends, the failure shows what every thread ran.
     """
+    multiprocessing.set_forkserver_preload(list(PRELOADED))
     try:
-        mp.spawn(_run, args=(process, str(folder)), nprocs=2)
+        mp.start_processes(_run, args=(process, str(folder)), nprocs=2, start_method="forkserver")
     except ProcessException as error:
         failures = [path.read_text() for path in sorted(folder.glob("failure_*"))]
         crashes = [
