@@ -18,6 +18,7 @@ import torch
 
 import engine
 from engine import session_jobs
+from engine.backends.triton import TritonBackend
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from tests.differential import Comparison, Loaded, Observation, beyond_rounding, observe, prepare, tolerances
@@ -36,6 +37,12 @@ OTHER_BACKENDS_SHARE = 16
 
 Backend "triton" runs the same tracer, the same AOT stage and more. Tracing alone is compared to the last bit
 without a recording.
+"""
+GPU_KERNELS_SHARE = 4
+"""One program in so many is also lowered for a GPU outside the slow ring.
+
+Here CPU kernels compute the results. What a program's kernels for GPUs need of the lowering is the same, and cases of
+every operator hold their text against eager in Triton's interpreter.
 """
 NO_GRAD_SHARE = 4
 """One module in so many runs without gradients outside the slow ring.
@@ -133,11 +140,20 @@ class CompiledRun:
     session: Session
 
 
-def run(name: str, backend: str, *, grad: bool) -> CompiledRun:
+@contextlib.contextmanager
+def cpu_kernels_only() -> Iterator[None]:
+    """Leave out the kernels for GPUs that a recording shows and that nothing runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for lowers in ("_forward", "_backward"):
+            patch.setattr(TritonBackend, lowers, lambda self, graph: None)
+        yield
+
+
+def run(name: str, backend: str, *, grad: bool, with_gpu_kernels: bool = True) -> CompiledRun:
     """Compile ``file.program`` and make its calls."""
     engine.reset()
     loaded = prepare(name, "compiled")
-    with engine.record() as session:
+    with contextlib.nullcontext() if with_gpu_kernels else cpu_kernels_only(), engine.record() as session:
         compiled = engine.compile(loaded.target, backend=backend)
         seen = observe(loaded, compiled, grad=grad)
     return CompiledRun(loaded, compiled, seen, session)
@@ -164,19 +180,24 @@ def cases() -> Iterator[Any]:
     Modules run once more without gradients where kernels are generated.
     """
     for name, program in all_programs().items():
+        is_lowered_for_gpu = not slow_except_sample(name, GPU_KERNELS_SHARE)
         for backend in BACKENDS:
             marks = () if backend == "triton" else slow_except_sample(name, OTHER_BACKENDS_SHARE)
             if backend in program.skip:
                 marks = (pytest.mark.skip(reason=program.skip[backend]),)
-            yield pytest.param(name, backend, True, id=f"{name}-{backend}", marks=marks)
+            yield pytest.param(name, backend, True, is_lowered_for_gpu, id=f"{name}-{backend}", marks=marks)
+        if not is_lowered_for_gpu and "triton" not in program.skip:
+            yield pytest.param(name, "triton", True, True, id=f"{name}-triton-gpu_kernels", marks=pytest.mark.slow)
         if isinstance(program.target, type) or name.startswith("training_steps."):
             marks = slow_except_sample(name, NO_GRAD_SHARE)
-            yield pytest.param(name, "triton", False, id=f"{name}-triton-no_grad", marks=marks)
+            yield pytest.param(name, "triton", False, True, id=f"{name}-triton-no_grad", marks=marks)
 
 
 @pytest.mark.usefixtures("no_background")
-@pytest.mark.parametrize(("name", "backend", "grad"), list(cases()))
-def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: KnownShortfalls) -> None:
+@pytest.mark.parametrize(("name", "backend", "grad", "with_gpu_kernels"), list(cases()))
+def test_compiled_matches_eager(
+    name: str, backend: str, grad: bool, with_gpu_kernels: bool, ledger: KnownShortfalls
+) -> None:
     """Compiled code matches eager in all observable behavior, and is reused.
 
     Compared are results, effects, text, exceptions, gradients and random state, of the calls that compile and of
@@ -184,7 +205,7 @@ def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: Kno
     """
     plain = prepare(name, "plain")
     expected = observe(plain, plain.target, grad=grad)
-    ran = run(name, backend, grad=grad)
+    ran = run(name, backend, grad=grad, with_gpu_kernels=with_gpu_kernels)
     # In a joint graph, gradients that meet are summed in an order of its own.
     exact = backend == "eager" or (backend == "aot_eager" and not grad)
     allowed = None if exact else tolerances(plain.program)
