@@ -1,6 +1,8 @@
-"""Nodes that the tracer may compute again: pure operations on tensors of one element."""
+"""Nodes that the tracer may compute: pure operations on constants and small tensors."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.fx
@@ -9,9 +11,10 @@ from engine.ir.graph_callable import graph_callable_of
 from engine.ir.introspection.operator_facts import facts_of_node
 
 _PURE_OPS = frozenset(
-    "abs add all any bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil clamp clip div eq float floor floor_divide ge "
-    "getitem __getitem__ gt int item le logical_and logical_not logical_or logical_xor long lt max maximum min minimum mul "
-    "multiply ne neg not_ pow remainder reshape round rsub sub subtract sum to true_divide trunc unsqueeze squeeze view".split()
+    "abs add all any arange bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil clamp clip div eq float floor floor_divide "
+    "full ge getitem __getitem__ gt int isinf item le logical_and logical_not logical_or logical_xor long lt max maximum min "
+    "minimum mul multiply ne neg not_ ones pow remainder reshape round rsub sub subtract sum to tril triu true_divide trunc "
+    "unsqueeze squeeze view zeros".split()
 )
 """Pure operations, by their names in ATen."""
 
@@ -24,9 +27,7 @@ def is_pure_node(node: torch.fx.Node) -> bool:
     name = node.target if is_method else getattr(node.target, "__name__", "")
     module = "torch" if is_method else str(getattr(node.target, "__module__", None))
     fake = node.meta.get("example_value")
-    is_as_made = not isinstance(fake, torch.Tensor) or (
-        _has_one_element(fake) and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"
-    )
+    is_as_made = not isinstance(fake, torch.Tensor) or (not fake.is_inference() and fake._version == 0)
     facts = facts_of_node(node)
     is_pure = not facts.writes and (facts.name or name) in _PURE_OPS
     return is_pure and is_as_made and module.partition(".")[0] in _PURE_OP_MODULES
@@ -44,9 +45,15 @@ def counts_writes(user: torch.fx.Node) -> bool:
     return home in _PURE_OP_MODULES and not (facts.running_stats or facts.has_uncounted_writes)
 
 
-def _has_one_element(fake: torch.Tensor) -> bool:
-    """Return True if the tensor has one element, without guards on symbolic sizes."""
-    return all(isinstance(size, int) and size == 1 for size in fake.shape)
+def is_small(fake: Any, max_elements: int) -> bool:
+    """Return True for a number, or a tensor of this many elements at most.
+
+    Adds no guards on sizes. A single element must be on the CPU: guards compute it at each call.
+    """
+    if not isinstance(fake, torch.Tensor):
+        return True
+    has_symbols = any(hasattr(size, "node") for size in fake.shape)
+    return not has_symbols and fake.numel() <= max_elements and (max_elements > 1 or fake.device.type == "cpu")
 
 
 _PURE_OP_MODULES = frozenset(("torch", "None", "_operator", "builtins", "math"))

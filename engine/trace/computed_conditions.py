@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.pure_nodes import counts_writes, is_pure_node
+from engine.graph.pure_nodes import counts_writes, is_pure_node, is_small
 from engine.ir.guards.base import user_expr
 from engine.ir.guards.computed_condition import (
     ComputedCondition,
@@ -37,8 +37,10 @@ from engine.trace.annotations import Tracer
 
 _MAX_OPS = 40
 """Maximum number of operations in a guard."""
-_INPLACE_OPS = frozenset((operator.iadd, operator.isub, operator.imul, "add_", "sub_", "mul_"))
-_FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.full, torch.tensor))
+_MAX_CONSTANT_ELEMENTS = 1 << 24
+"""Maximum size of a constant that tracing computes, such as a causal mask."""
+_INPLACE_OPS = frozenset((operator.iadd, operator.isub, operator.imul, "add_", "sub_", "mul_", "masked_fill_"))
+_FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.zeros_like, torch.full, torch.tensor))
 _CONSTANT_TYPES = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
@@ -102,7 +104,7 @@ def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
     Return None if it depends on anything else, or if a buffer is written or known to change between calls.
     """
     program = _slice_of(tx, node)
-    if program is None or any(program.write_counts.values()):
+    if program is None or any(program.write_counts.get(node) for node in program.inputs):
         return None
     if not all(_is_integer_buffer(tx, graph_input) for graph_input in program.inputs.values()):
         return None
@@ -228,12 +230,15 @@ def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.No
             root = _mutated_base(node)
             program.write_counts[root] = program.write_counts.get(root, 0) + 1
             todo += _writes_to(node)
-        elif node.target in _FACTORY_OPS and _is_scalar_cpu_tensor(node.meta["example_value"]):
+        elif node.target in _FACTORY_OPS and _is_plain_tensor(node.meta["example_value"]):
             program.write_counts.setdefault(node, 0)
             todo += _writes_to(node)
         elif node.op not in ("call_function", "call_method") or not is_pure_node(node):
             raise _NotComputable
         todo += node.all_input_nodes
+    limit = 1 if program.inputs else _MAX_CONSTANT_ELEMENTS
+    if not all(is_small(node.meta.get("example_value"), limit) for node in program.nodes):
+        raise _NotComputable
 
 
 def _size_input(tx: Tracer, node: torch.fx.Node) -> _SizeInput | None:
@@ -281,15 +286,15 @@ def _is_state_input(graph_input: GraphInput) -> bool:
     return type(real) in (int, float) or (
         (source.parent is not None or not source.is_argument_link)
         and type(real) is torch.Tensor
-        and _is_scalar_cpu_tensor(real)
+        and real.numel() == 1
+        and real.device.type == "cpu"
+        and _is_plain_tensor(real)
     )
 
 
-def _is_scalar_cpu_tensor(tensor: torch.Tensor) -> bool:
+def _is_plain_tensor(tensor: torch.Tensor) -> bool:
     return (
-        tensor.numel() == 1
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
+        tensor.layout is torch.strided
         and not (tensor.is_complex() or tensor.is_quantized or tensor.requires_grad or tensor.is_inference())
         and not is_functorch_wrapped_tensor(tensor)
     )

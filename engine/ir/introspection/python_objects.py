@@ -6,6 +6,7 @@ import collections
 import functools
 import math
 import operator
+import threading
 import types
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -207,6 +208,9 @@ def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
 
 def instance_dict(value: Any) -> dict[str, Any]:
     """Return the instance ``__dict__``, or an empty dict; bypass a property of that name."""
+    if issubclass(type(value), threading.local):  # its dict is that of the current thread
+        local_namespace: dict[str, Any] = threading.local.__getattribute__(value, "__dict__")
+        return local_namespace
     holder = _lookup_in_mro(type(value), "__dict__")
     if type(holder) in (types.GetSetDescriptorType, types.MemberDescriptorType):
         namespace = holder.__get__(value, type(value))

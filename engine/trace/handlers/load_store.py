@@ -18,6 +18,7 @@ from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.cells import CellVariable
+from engine.trace.variables.objects.attribute_builtins import read_attribute
 from engine.trace.variables.objects.super_objects import SuperVariable
 
 
@@ -29,7 +30,7 @@ def push_loaded(frame: Frame, value: Variable, *, with_null: bool) -> None:
 
 @handles("LOAD_ATTR", "LOAD_METHOD")
 def _load_attr(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = realize(tx, frame.stack.pop()).get_attr(tx, op.argval)
+    value = read_attribute(tx, realize(tx, frame.stack.pop()), op.argval)
     is_flagged = RULES.load_attr_has_flag and bool(op.arg & 1)
     push_loaded(frame, value, with_null=is_flagged or op.opname == "LOAD_METHOD")
 

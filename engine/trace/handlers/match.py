@@ -8,8 +8,9 @@ from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import handles
 from engine.trace.operators.arithmetic import identical_or_equal
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, NULL, ConstantVariable, Variable, realize
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.objects.attribute_builtins import read_attribute
 from engine.trace.variables.objects.class_builtins import is_instance
 
 _PATTERN_FLAGS = {"MATCH_SEQUENCE": 1 << 5, "MATCH_MAPPING": 1 << 6}
@@ -57,13 +58,11 @@ def _class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
             name_of_class = cls.as_python_object().__name__
             tx.raise_type_error(f"{name_of_class}() got multiple sub-patterns for attribute {attribute!r}")
         result.add(attribute)
-        try:
-            matched.append(of.get_attr(tx, attribute))
-        except UserException as error:
-            if not issubclass(error.exception.python_type(), AttributeError):
-                raise
+        value = read_attribute(tx, of, attribute, NULL)
+        if value is NULL:
             frame.push(NONE)
             return
+        matched.append(value)
     frame.push(TupleVariable(matched))
 
 

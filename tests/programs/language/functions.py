@@ -4,6 +4,8 @@ import enum
 import functools
 import operator
 import sys
+import threading
+import types
 from collections import deque
 
 import torch
@@ -273,3 +275,72 @@ def positions_of(x):
     except ValueError:
         places.append(-1)
     return y, places, sys.version_info >= (3, 9)
+
+
+@program(*[lambda: (torch.randn(3),)] * 3)
+def attributes_of_a_function(x):
+    """A function counts its calls and remembers a tensor in attributes of its own."""
+    of = attributes_of_a_function
+    of.calls = getattr(of, "calls", 0) + 1
+    try:
+        of.total += x.sum()
+    except AttributeError:
+        of.total = x.sum()
+    if not hasattr(of, "cache"):
+        of.cache = {}
+    of.cache["last"] = x * of.calls
+    of.__dict__["kind"] = "set"
+    del of.kind
+    return of.total, of.calls, sorted(of.cache), sorted(vars(of))
+
+
+def counts_calls(function):
+    """Count the calls in an attribute of the wrapper."""
+
+    @functools.wraps(function)
+    def wrapper(*args):
+        wrapper.calls += 1
+        return function(*args)
+
+    wrapper.calls = 0
+    return wrapper
+
+
+@counts_calls
+def scaled_by_calls(x):
+    return x * scaled_by_calls.calls
+
+
+@program(*[lambda: (torch.randn(3),)] * 3)
+def decorator_that_counts(x):
+    """A decorator counts calls in an attribute of its wrapper."""
+    return scaled_by_calls(x) + scaled_by_calls(x), scaled_by_calls.calls
+
+
+def scaled(x):
+    return x * getattr(scaled, "scale", 1.0)
+
+
+cached_width = functools.lru_cache(lambda: 3)
+settings = types.ModuleType("settings")
+thread = threading.local()
+
+
+def with_scale(scale):
+    """Set or delete an attribute of several objects between the calls."""
+    for of in (scaled, cached_width, settings, thread):
+        if scale is None:
+            vars(of).pop("scale", None)
+        else:
+            of.scale = scale
+    return (torch.ones(2),)
+
+
+@program(*[lambda s=s: with_scale(s) for s in (None, 2.0, 3.0, None)])
+def attributes_that_appear(x):
+    """Functions, a module and a thread-local gain an attribute between calls."""
+    try:
+        x = x + settings.scale
+    except AttributeError:
+        x = x - 1
+    return scaled(x) * getattr(cached_width, "scale", 1.0), hasattr(thread, "scale")

@@ -961,3 +961,20 @@ class DataPar(nn.Module):
 
     def forward(self, x):
         return self.m(x)
+
+
+@program(lambda: (torch.randn(2, 5, 8), torch.randn(2, 3, 8)), lambda: (torch.randn(2, 5, 8), torch.randn(2, 3, 8)))
+class TransformerWithCausalMasks(nn.Module):
+    """``nn.Transformer`` compares its masks with a causal one, in Python, to choose a kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.transformer = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, source, target):
+        causal = nn.Transformer.generate_square_subsequent_mask
+        window = torch.ones(5, 5).tril(1) == 0
+        encoded = self.encoder(source, mask=causal(5)) + self.encoder(source, mask=window)
+        return self.transformer(encoded, target, src_mask=causal(5), tgt_mask=causal(3)), bool(window.any())

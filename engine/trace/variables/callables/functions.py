@@ -31,6 +31,7 @@ from engine.trace.variables.base import (
     NotPythonConstant,
     UserErrors,
     Variable,
+    describe_attribute_writes,
     is_none,
     realize,
 )
@@ -46,6 +47,7 @@ from engine.trace.variables.callables.methods import BoundMethodVariable, Builti
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
+from engine.trace.variables.objects.instance_attributes import InstanceVariable
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.slotted_type import fresh, state
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function, may_inline
@@ -54,7 +56,7 @@ from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_i
 class FunctionVariable(Variable):
     """Base class of Python functions: code, defaults and cells, as inlining needs them."""
 
-    cls = types.FunctionType
+    __slots__ = ()
 
     is_copied_by_reference = True
     code: types.CodeType
@@ -84,22 +86,13 @@ class FunctionVariable(Variable):
         return inline_call(tx, self, args, kwargs)
 
 
-class UserFunctionVariable(FunctionVariable):
-    """A Python function that exists outside the traced code."""
+class UserFunctionVariable(InstanceVariable, FunctionVariable):
+    """A Python function from outside the traced code, with the attributes set on it."""
 
-    __slots__ = ("is_trusted", "real_object", "source")
+    is_trusted: bool = state(False)
 
-    is_mutable = True
-
-    def __init__(self, real_object: types.FunctionType, source: Source) -> None:
-        self.real_object = real_object
-        self.source = source
-        self.code = real_object.__code__
-        self.namespace = GlobalsNamespace(real_object.__globals__, str(real_object.__globals__.get("__name__", "")))
-        self.is_trusted = is_trusted_module(real_object.__module__)
-
-    def as_python_object(self) -> Any:
-        return self.real_object
+    def __post_init__(self) -> None:
+        self.is_trusted = is_trusted_module(self.real_object.__module__)
 
     def describe(self) -> str:
         return ".".join(filter(None, (self.real_object.__module__, self.real_object.__qualname__)))
@@ -195,19 +188,27 @@ class UserFunctionVariable(FunctionVariable):
             with UserErrors(tx, Exception):
                 annotations = self.real_object.__annotations__
             return tx.wrap(annotations, AttrSource(self._function_source, name))
-        if name == "__dict__":
-            if self.is_trusted and not self.real_object.__dict__:
-                return DictVariable({})
-            return tx.wrap(self.real_object.__dict__, AttrSource(self._function_source, name))
-        if name in ("__globals__", "__closure__") or not hasattr(self.real_object, name):
-            if not hasattr(self.real_object, name):
-                tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
+        if name == "__dict__" and self.is_trusted and not self.real_object.__dict__:
+            return DictVariable({})
+        if name in ("__globals__", "__closure__"):
             raise self.unsupported_attribute("reading", name)
-        return tx.wrap(getattr(self.real_object, name), AttrSource(self._function_source, name))
+        if hasattr(self.real_object, name) and (hasattr(self.cls, name) or self.is_trusted) and name != "__dict__":
+            return tx.wrap(getattr(self.real_object, name), AttrSource(self._function_source, name))
+        return super().get_attr(tx, name)
+
+    def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        if self.is_trusted or hasattr(self.cls, name):
+            raise self.unsupported_attribute("setting", name)
+        super().generic_set_attr(tx, name, value)
+
+    def describe_mutation(self) -> str:
+        return describe_attribute_writes(self.attr_writes)
 
 
 class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
     """A function created while tracing: a closure, a lambda or a comprehension."""
+
+    cls = types.FunctionType
 
     name: str
     default_values: list[Variable] = fresh(list)
@@ -340,7 +341,10 @@ def _dict_or_none(entries: dict[str, Variable]) -> Variable:
 
 @register_builder(types.FunctionType)
 def _function(tx: Tracer, real: types.FunctionType, source: Source) -> Variable:
-    value = UserFunctionVariable(real, source)
+    namespace = GlobalsNamespace(real.__globals__, str(real.__globals__.get("__name__", "")))
+    value = UserFunctionVariable(
+        cls=types.FunctionType, source=source, real_object=real, code=real.__code__, namespace=namespace
+    )
     if unwrap_compiled(real) is not real:
         tx.guard(IdMatch, source, real, why=f"the compiled function {real.__qualname__} was inlined")
     elif not value.is_trusted:

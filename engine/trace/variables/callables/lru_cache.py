@@ -87,7 +87,12 @@ class ExternalLruCacheVariable(BuiltinVariable):
         return memo[key]
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
+        if name.startswith("cache_"):
+            return BuiltinMethodVariable(self, name)
+        if name in vars(self.real_object) and not name.startswith("__"):
+            assert self.source is not None
+            return tx.wrap(vars(self.real_object)[name], AttrSource(self.source, name))
+        return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         first_use: _CacheUse | None = None

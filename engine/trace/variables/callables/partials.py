@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.introspection.literal_types import PLACEHOLDER_TYPES
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
@@ -60,8 +59,6 @@ class FunctoolsPartialVariable(Variable):
             return tx.wrap(vars(self.real_object)[name], AttrSource(self.source, name))
         if not self.lacks_methods(name):
             return builtin_attribute(tx, self, name)
-        if self.source is not None:
-            tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
         return tx.fold_constant(getattr, functools.partial(len), name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:

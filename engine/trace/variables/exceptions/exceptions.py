@@ -16,7 +16,6 @@ import torch
 from engine.bytecode.resume_functions import InstructionOffset
 from engine.frame_code.codegen_runtime.objects import new_exception
 from engine.ir.guards.global_state import GlobalStateMatch
-from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
@@ -275,8 +274,6 @@ class ExceptionVariable(AttributeDictVariable):
         if self.real_exception is not None and name in vars(self.real_exception):
             return tx.from_python(getattr(self.real_exception, name))
         if not hasattr(self.cls, name):
-            if self.source is not None:
-                tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         entry = find_in_class(self.cls, name)
         if entry is not None and is_data_descriptor(entry.raw) and not is_heap_type(entry.owner):

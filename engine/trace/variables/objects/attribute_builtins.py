@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+from engine.ir.guards.python_values import HasAttrGuard
+from engine.ir.introspection.python_objects import has_static_attribute
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
@@ -20,27 +22,30 @@ def _attribute_name(tx: Tracer, value: Variable) -> str:
     return str(name.as_python_constant(tx))
 
 
-def _attribute_or(tx: Tracer, of: Variable, name: Variable, default: Variable) -> Variable:
-    """Return an attribute, or the default without it."""
+def read_attribute(tx: Tracer, of: Variable, name: str, default: Variable | None = None) -> Variable:
+    """Return an attribute, or the default; guard that an object from outside does not get it."""
     try:
-        return of.get_attr(tx, _attribute_name(tx, name))
+        return of.get_attr(tx, name)
     except UserException as error:
         if not issubclass(error.exception.python_type(), AttributeError):
+            raise
+        is_outside = of.source is not None and not of.source.is_fixed
+        if is_outside and not has_static_attribute(of.as_python_object(), name):
+            tx.guard(HasAttrGuard, of.source, name, False, why=f"it has no attribute {name!r}")
+        if default is None:
             raise
         return default
 
 
 @register_rule(getattr)
 def _getattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if len(args) == 2:
-        return realize(tx, args[0]).get_attr(tx, _attribute_name(tx, args[1]))
-    return _attribute_or(tx, realize(tx, args[0]), *args[1:])
+    return read_attribute(tx, realize(tx, args[0]), _attribute_name(tx, args[1]), *args[2:])
 
 
 @register_bound_rule(hasattr)
 def _hasattr(tx: Tracer, of: Variable, name: Variable) -> Variable:
     missing = ConstantVariable(None)
-    return ConstantVariable(_attribute_or(tx, of, name, missing) is not missing)
+    return ConstantVariable(read_attribute(tx, of, _attribute_name(tx, name), missing) is not missing)
 
 
 @register_rule(setattr)

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from engine.frame_code.codegen_runtime.objects import set_attributes
-from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
+from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.fakeable_tensors import is_jagged, is_wrapper_subclass
 from engine.ir.introspection.python_operators import Operator
@@ -287,9 +287,6 @@ class TensorVariable(TensorOperators):
         """Return a method, or an attribute that the fake tensor answers."""
         class_attribute = getattr(_method_class(self.fake), name, None)
         if class_attribute is None:
-            if self.real_object is not None and self.source is not None:
-                why = f"it has no attribute {name!r}"
-                tx.guard(HasAttrGuard, self.source, name, False, why=why)
             _raise_no_attribute(tx, self, name)
         if callable(class_attribute):
             return TensorMethodVariable(self, name)
