@@ -17,6 +17,7 @@ import torch
 from engine import session_jobs
 from engine.errors import BadArgument, NotReproduced
 from engine.ir.kernels.lowered_program import CPU_TARGET
+from engine.operator_definitions import operator_definitions
 from engine.records.graph import GraphRecord
 from engine.records.kernels import KernelRecord
 from engine.records.scripts.graph_script import (
@@ -179,7 +180,8 @@ for number, (value, layout) in enumerate(zip(results, LAYOUTS)):
     title = f"{graph.title} of {record.id}"
     results = "1 result" if len(layouts) == 1 else f"{len(layouts)} results"
     symptom = f"The graph returns {results} with the recorded dtypes, shapes and strides."
-    return _make_draft(session, record, title, symptom, f"{IMPORTS}import hashlib\n{_MAKE}\n\n{body}")
+    operators = operator_definitions(n.text for n in graph.nodes)
+    return _make_draft(session, record, title, symptom, f"{IMPORTS}import hashlib\n{_MAKE}\n\n{operators}{body}")
 
 
 def _concrete(sizes: Iterable[str], symbols: Mapping[str, int | float]) -> Iterable[int]:

@@ -34,7 +34,7 @@ layers =
     (editing) : (planning)
     api
     backward_pipeline : (user_passes) : (reproducers)
-    expectations : (doctor_result) : (accuracy) : (pipeline_cache) : (pattern_passes) : observe
+    expectations : (doctor_result) : (accuracy) : (pipeline_cache) : (pattern_passes) : (operator_definitions) : observe
     pipeline : (standalone_graph)
     (backends) : (link_frame)
     (compilation)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -338,3 +340,74 @@ def get_args():
         "kernel.run(buf2, buf0, s0, triton_poi_fused_0_xnumel, stream=torch.cuda.current_stream().cuda_stream)",
         "results = (buf2, buf0, )",
     ]
+
+
+OFFSET = 0.5
+
+
+def _shift(x: torch.Tensor) -> torch.Tensor:
+    """A function of the user that an operator's kernel calls."""
+    return x + OFFSET * math.pi
+
+
+@torch.library.custom_op("reproduced::shifted", mutates_args=())
+def shifted(x: torch.Tensor, by: float) -> torch.Tensor:
+    """An operator with a gradient."""
+    return _shift(x) * by
+
+
+@shifted.register_fake
+def _(x: torch.Tensor, by: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _save_factor(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.by = inputs[1]
+
+
+def _scale_gradient(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return gradient * ctx.by, None
+
+
+shifted.register_autograd(_scale_gradient, setup_context=_save_factor)
+
+
+@torch.library.custom_op("reproduced::fill_row", mutates_args=("x",), device_types="cpu")
+def fill_row(x: torch.Tensor, value: float) -> None:
+    """An operator that writes to its argument."""
+    x[0] = value
+
+
+def test_operators_of_the_user_are_defined_in_the_script() -> None:
+    """A script brings kernel, fake, gradient and all that they read; it runs with torch alone."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = shifted(x.sin(), 2.0)
+        fill_row(y, 1.5)
+        return y * 3
+
+    x = torch.randn(4, 8)
+    with engine.record() as session:
+        engine.compile(program, backend="aot_eager")(x)
+    (record,) = session.compilations
+    for stage in ("fx", "aten"):
+        text = session.reproducer(record.id, stage).text
+        assert imports_of(text) == {"torch"}
+        assert "\nOFFSET = 0.5\n" in text
+        assert "def _shift(" in text
+        assert ".register_autograd(" in text
+
+
+def test_an_operator_whose_code_is_unknown_is_a_sentence() -> None:
+    """A kernel that reads a tensor of the program has no script; the sentence says so."""
+    table = torch.ones(3)
+
+    @torch.library.custom_op("reproduced::looked_up", mutates_args=())
+    def looked_up(x: torch.Tensor) -> torch.Tensor:
+        return x + table.sum()
+
+    looked_up.register_fake(torch.empty_like)
+    with engine.record() as session:
+        engine.compile(lambda x: looked_up(x) * 2, backend="eager")(torch.randn(3))
+    with pytest.raises(errors.NotReproduced, match="looked_up reads table, which is a Tensor"):
+        session.reproducer(session.compilations[0].id, "fx")
