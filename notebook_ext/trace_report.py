@@ -44,7 +44,8 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
         sessions = load_sessions(log, _progress_bar("reading"), read_sources=read_sources)
         name, session = next(iter(sessions.items()))
         other_sessions = dict(list(sessions.items())[1 : 1 + MAX_COMPARED])
-        compiler = "torch.compile" if session.compiler == "torch" else "compile-explorer"
+        is_torch = session.compiler == "torch"  # Readers of torch's traces expect a list of compilations.
+        compiler, view = ("torch.compile", "compilations") if is_torch else ("compile-explorer", "home")
         page.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(page) as stream:
             write_page(
@@ -52,6 +53,7 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
                 stream,
                 f"{log.name}, recorded by {compiler}",
                 _progress_bar("writing"),
+                view=view,
                 others=other_sessions,
                 name=name,
             )

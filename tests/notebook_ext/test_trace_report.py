@@ -132,12 +132,14 @@ def test_contents_list_every_compilation(session: Session) -> None:
 
 
 def test_the_title_names_the_compiler_that_was_recorded(log: Path, tmp_path: Path) -> None:
-    """A saved session is not called a recording of torch.compile."""
+    """A saved session is not called a recording of torch.compile, and opens on Home."""
     own, page = tmp_path / "own.json", tmp_path / "page.html"
     Session(subject="engine").save(own)
-    for recording, compiler in ((own, "compile-explorer"), (log, "torch.compile")):
+    for recording, compiler, view in ((own, "compile-explorer", "home"), (log, "torch.compile", "compilations")):
         assert write_trace_report(recording, page) == 0
-        assert f"<title>{recording.name}, recorded by {compiler}</title>" in page.read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        assert f"<title>{recording.name}, recorded by {compiler}</title>" in text
+        assert json.loads(text.partition('id="data">')[2].partition("</script>")[0])["view"] == view
 
 
 def test_contents_of_our_own_and_of_hostile_sessions() -> None:
