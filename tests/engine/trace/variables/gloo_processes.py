@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import multiprocessing
+import os
 import pathlib
 import traceback
 import warnings
@@ -23,6 +24,8 @@ PRELOADED = (
 
 A process of its own imports it once and forks into the processes of all tests.
 """
+HANG_SECONDS = 600.0
+"""Time limit of a process."""
 
 
 @contextlib.contextmanager
@@ -59,7 +62,12 @@ def in_two_processes(process: Callable[[int, str], None], folder: pathlib.Path) 
 
 
 def _run(rank: int, process: Callable[[int, str], None], folder: str) -> None:
-    """Run the process; a fatal signal writes the tracebacks of all threads to a file."""
+    """Run the process; a fatal signal writes the tracebacks of all threads to a file.
+
+    What it prints on standard error goes there too, and the tracebacks of a process that hangs, which then ends.
+    """
     crash_file = pathlib.Path(folder, f"crash_{rank}").open("w")  # open until the process has ended
+    os.dup2(crash_file.fileno(), 2)  # the forking process has the standard error of another test
     faulthandler.enable(crash_file, all_threads=True)
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True, file=crash_file)
     process(rank, folder)
