@@ -26,6 +26,7 @@ from engine.ir.guards.computed_condition import (
     run_steps,
 )
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import FrameScope, Source
 from engine.ir.sources.containers import GetItemSource
@@ -191,7 +192,7 @@ def _slice_of(tx: Tracer, *nodes: torch.fx.Node, takes_sizes: bool = False) -> _
         _collect_slice(tx, program, nodes)
         _check_no_other_writes(tx, program)
         program.steps = _to_guard_steps(tx, program)
-    except _NotComputable:
+    except (_NotComputable, RuntimeError):  # the storage of a functorch wrapper cannot be read
         return None
     return program
 
@@ -302,12 +303,17 @@ def _is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
     """Raise if a tensor of the slice was, or may have been, mutated by other operations."""
+    results = {_storage(t): t for node in program.nodes for t in _strided_results(node)}
+    for other in (t for node in tx.graph.graph.nodes if node not in program.nodes for t in _strided_results(node)):
+        # The version counter of ``t.data`` is its own.
+        if _storage(other) in results and other is not results[_storage(other)] and not other._is_view():
+            raise _NotComputable
     for root, times in program.write_counts.items():
         fake = root.meta["example_value"]
         graph_input = program.inputs.get(root)
         if fake._version != times + (0 if graph_input is None else graph_input.initial_version):
             raise _NotComputable
-        storage = fake.untyped_storage()._cdata
+        storage = _storage(fake)
         names = [root, *(n for n in program.nodes if _is_inplace_write(n) and _mutated_base(n) is root)]
         for user in {u for name in names for u in name.users} - program.nodes:
             result = user.meta.get("example_value")
@@ -316,6 +322,14 @@ def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
                 raise _NotComputable
         if graph_input is not None and _is_written_through_alias(tx, fake, graph_input):
             raise _NotComputable
+
+
+def _strided_results(node: torch.fx.Node) -> list[torch.Tensor]:
+    return [t for t in tensors_in([node.meta.get("example_value")]) if t.layout is torch.strided]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, graph_input: GraphInput) -> bool:

@@ -250,3 +250,14 @@ def floats_that_fail_a_check(x):
     total = x.sum().item()
     torch._check(total > 0, lambda: f"total was {total}")
     return x * total
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def numbers_of_written_constants(x):
+    """Constants are written in place; the one written through ``data`` breaks."""
+    masked, shifted = torch.zeros(3), torch.ones(3, 3).triu()
+    masked.masked_fill_(torch.tensor([True, False, True]), 2.5)
+    shifted.data.add_(1)
+    if bool((shifted == 2).any()):
+        x = x + 1
+    return x * masked.sum().item(), shifted.sum().item()
