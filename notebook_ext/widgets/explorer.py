@@ -214,7 +214,7 @@ class Explorer(anywidget.AnyWidget):
             self._timer_lock
         ):  # Not the lock of ``refresh``: this runs in the compiling thread and must not wait for views.
             if self._timer is None and not _is_shutting_down():
-                self._timer = threading.Timer(max(DEBOUNCE_SECONDS, IDLE_RATIO * self._cost), self.refresh)
+                self._timer = threading.Timer(max(DEBOUNCE_SECONDS, IDLE_RATIO * self._cost), _weak_refresh(self))
                 self._timer.daemon = True
                 self._timer.start()
 
@@ -434,6 +434,17 @@ def _texts(edits: dict[Any, Any]) -> dict[str, dict[str, str]]:
 
 def _receive(widget: Explorer, content: dict[str, Any], _buffers: object) -> None:
     widget.handle_message(content)
+
+
+def _weak_refresh(widget: Explorer) -> Callable[[], None]:
+    """Return a refresh that does not keep a closed widget alive until its time."""
+    reference = weakref.ref(widget)
+
+    def refresh() -> None:
+        if (alive := reference()) is not None:
+            alive.refresh()
+
+    return refresh
 
 
 def _weak_listener(widget: Explorer) -> Callable[[str], None]:
