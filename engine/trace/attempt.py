@@ -162,7 +162,7 @@ class TraceAttempt:
         self._pop_inlined_frames(frame)
         self._retrace_with_known_rng(reason)
         count = tx.instruction_counter.instruction_count - start.instruction_count
-        if reason.kind == "budget" and count < config.instruction_budget // 2:
+        if tx.instruction_counter.instruction_count > config.instruction_budget > 2 * count:
             # The long loops are the frame's own, not one call's.
             # Code after a break here would exceed the budget again.
             raise self._make_skip(reason, reason.stack, "its loops are too long to unroll") from reason

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 import threading
 import time
@@ -90,6 +91,48 @@ def test_a_long_python_loop_ends_within_the_budget(monkeypatch: pytest.MonkeyPat
     with engine.record() as session:
         assert torch.equal(engine.compile(counts, backend="eager")(X), counts(X))
     assert [b.kind for c in session.compilations if c.trace for b in c.trace.breaks] == ["budget"]
+
+
+def _count_up(x: Any) -> Any:
+    total = 0
+    for n in range(1_000_000):
+        total += n
+    return x + total
+
+
+def _call_long_loop(x: Any) -> Any:
+    return _count_up(x.sin()).cos()
+
+
+def _multiply_often(x: Any) -> Any:
+    for _ in range(30_000):
+        x = x * 0.5
+    return x
+
+
+def _leave_long_loop(x: Any) -> Any:
+    for n in range(1_000_000):
+        x = x + n
+        if n == 20:
+            break
+    return x
+
+
+@pytest.mark.parametrize("run", [_count_up, _call_long_loop, _multiply_often])
+def test_a_loop_of_known_length_is_judged_in_its_first_passes(run: Any) -> None:
+    """A loop that would exceed the budget stops tracing early; Python runs it."""
+    with engine.record() as session:
+        assert torch.equal(engine.compile(run, backend="eager")(X), run(X))
+    breaks = [b for c in session.compilations if c.trace for b in c.trace.breaks]
+    assert {b.kind for b in breaks} == {"budget"}
+    assert all(re.search(r"a loop still has (999,98\d|29,98\d) passes, too many to unroll", b.context) for b in breaks)
+
+
+def test_a_long_loop_that_ends_early_is_unrolled() -> None:
+    """The number of items says nothing about a loop whose body can leave it."""
+    with engine.record() as session:
+        assert torch.equal(engine.compile(_leave_long_loop, backend="eager")(X), _leave_long_loop(X))
+    assert [b.kind for c in session.compilations if c.trace for b in c.trace.breaks] == []
 
 
 def test_a_loop_that_waits_for_another_thread_ends() -> None:

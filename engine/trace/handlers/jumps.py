@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from engine.bytecode.opcodes import index_after_loop
+from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
+from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.opcode_registry import handles
+from engine.trace.state.call_stack import LoopPasses
 from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -93,9 +96,52 @@ def _get_iter(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("FOR_ITER")
 def _for_iter(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    item = realize(tx, frame.stack[-1]).next_item(tx)
+    iterator = realize(tx, frame.stack[-1])
+    item = iterator.next_item(tx)
     if item is not None:
+        _stop_in_long_loop(tx, frame, op, iterator)
         frame.push(item)
         return
+    tx.instruction_counter.loops.pop((id(frame), op.index), None)
     frame.stack.pop()
     frame.next_index = index_after_loop(op.target)
+
+
+_JUDGED_PASS = 16
+"""Pass of a loop in which its length is estimated."""
+
+_OPERATION_COST = 20
+"""Instructions that take about as long as tracing and compiling one operation."""
+
+
+def _stop_in_long_loop(tx: Tracer, frame: Frame, op: DecodedInstruction, iterator: Variable) -> None:
+    """Raise if the remaining passes of a loop will exceed the instruction budget.
+
+    Only a loop is judged whose number of items is known and whose body cannot leave it.
+
+    Raises:
+        SkipFrame: the loop is one of the compiled function.
+        Unsupported: the loop is one of a function that it calls; Python runs the call.
+    """
+    counter = tx.instruction_counter
+    key = (id(frame), op.index)
+    loop = counter.loops.get(key)
+    if loop is None or loop.iterator != id(iterator):
+        loop = counter.loops[key] = LoopPasses(id(iterator), counter.instruction_count, tx.graph.op_count)
+    loop.passes += 1
+    if loop.passes != _JUDGED_PASS:
+        return
+    instructions = counter.instruction_count - loop.instructions
+    cost = instructions + _OPERATION_COST * (tx.graph.op_count - loop.operations)
+    if cost // (_JUDGED_PASS - 1) * iterator.known_items_left <= config.instruction_budget or _may_leave(frame, op):
+        return
+    what = f"a loop still has {iterator.known_items_left:,} passes, too many to unroll"
+    if frame.is_root:
+        raise SkipFrame("budget", f"{what}; the whole function runs as plain Python", stack=tx.user_stack())
+    raise Unsupported("budget", what)
+
+
+def _may_leave(frame: Frame, op: DecodedInstruction) -> bool:
+    """Return True if the body of a loop may end the loop before its last item."""
+    body = frame.decoded.ops[op.index + 1 : op.target]
+    return any(o.opname.startswith("RETURN") or o.target >= op.target for o in body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from engine.bytecode.resume_functions import resume_info
@@ -51,6 +52,16 @@ def _do_nothing(frame: Frame) -> None:
     pass
 
 
+@dataclass
+class LoopPasses:
+    """Number of traced passes of a loop over an iterator, and the counts when it began."""
+
+    iterator: int
+    instructions: int
+    operations: int
+    passes: int = 0
+
+
 class InstructionCounter:
     """Counts the traced instructions; holds the breakpoint and the hook of the loop."""
 
@@ -58,6 +69,8 @@ class InstructionCounter:
         self.instruction_count = 0
         self.root_instruction_number = 0
         """Number of root frame instructions that were started."""
+        self.loops: dict[tuple[int, int], LoopPasses] = {}
+        """Loops that are running, by ``id`` of the frame and index of their FOR_ITER."""
         self.breakpoint_at = 0
         """Instruction number at which ``on_breakpoint`` is called with the frame to end the graph."""
         self.on_breakpoint: Callable[[Frame], None] = _do_nothing

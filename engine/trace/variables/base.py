@@ -97,6 +97,8 @@ class ObjectFacts:
     """True for a real object that has no variable yet."""
     is_constructed = False
     """True if each call constructs its own object although the variable has a source."""
+    known_items_left = 0
+    """Number of items that an iterator still has if no guard is needed to know it; else 0."""
     is_user_object = False
     """True for an instance that keeps its own attributes (``UserDefinedObjectVariable``)."""
     is_dynamic_bool = False

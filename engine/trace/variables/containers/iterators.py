@@ -88,8 +88,12 @@ class SequenceIteratorVariable(IteratorVariable):
         self.position += 1
         return self.items[self.position - 1]
 
-    def length_hint(self, tx: Tracer) -> int:
+    @property
+    def known_items_left(self) -> int:  # type: ignore[override]
         return max(0, len(self.items) - self.position)
+
+    def length_hint(self, tx: Tracer) -> int:
+        return self.known_items_left
 
     def child_variables(self) -> list[Variable]:
         iterated = self.list_it_reads()
@@ -246,6 +250,13 @@ class RangeIteratorVariable(IteratorVariable):
     over: RangeVariable
     position: int = 0
     cls = type(iter(range(0)))
+
+    @property
+    def known_items_left(self) -> int:  # type: ignore[override]
+        bounds = [bound.resolved for bound in self.over.bounds]
+        if not all(bound.is_constant for bound in bounds):
+            return 0
+        return max(0, len(range(*(bound.constant for bound in bounds))) - self.position)
 
     def length_hint(self, tx: Tracer) -> int:
         return len(self.over.as_python_constant(tx)) - self.position

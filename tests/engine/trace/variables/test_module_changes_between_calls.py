@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import engine
-from engine.ir.guards.aliasing import SameObject
+from engine.ir.guards.aliasing import DistinctObjects
 from tests.engine.trace.harness import Traced
 from tests.torch_internals import install_generation_tagging_init
 
@@ -155,6 +155,6 @@ def test_keywords_of_a_call_are_nothing_else() -> None:
     assert torch.equal(traced(x, given, a=1), x + 3)
     assert given == {"c": 1}
     (frame,) = traced.frames
-    apart = [g for g in frame.guards if isinstance(g, SameObject)]
+    apart = [g for g in frame.guards if isinstance(g, DistinctObjects)]
     assert apart, "the argument might be the table"
     assert not any("kwargs" in o.expr for g in apart for o in g.sources)
