@@ -303,10 +303,12 @@ def _is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
     """Raise if a tensor of the slice was, or may have been, mutated by other operations."""
-    results = {_storage(t): t for node in program.nodes for t in _strided_results(node)}
-    for other in (t for node in tx.graph.graph.nodes if node not in program.nodes for t in _strided_results(node)):
+    computed = {*program.nodes, *program.inputs}
+    results = [t for node in computed for t in _strided_results(node)]
+    ids, storages = set(map(id, results)), set(map(_storage, results))
+    for other in (t for node in tx.graph.graph.nodes if node not in computed for t in _strided_results(node)):
         # The version counter of ``t.data`` is its own.
-        if _storage(other) in results and other is not results[_storage(other)] and not other._is_view():
+        if _storage(other) in storages and id(other) not in ids and not other._is_view():
             raise _NotComputable
     for root, times in program.write_counts.items():
         fake = root.meta["example_value"]

@@ -95,7 +95,7 @@ def test_model():
     (tmp_path / "test_it.py").write_text(once + more)
     ran = run_pytest(tmp_path, "--compile-report")
     assert ran.returncode == 1, ran.output
-    assert ran.output.count("is Double; the compiled code expects Float\n") == 2  # in the failure and in the summary
+    assert ran.output.count("has dtype f64; the compiled code expects f32\n") == 2  # in the failure and in the summary
     assert "torch.__trace" not in ran.output
 
 
