@@ -59,10 +59,10 @@ def test_an_edit_replaces_its_graph(stage: str) -> None:
     torch.testing.assert_close(engine.compile(bias_gelu, backend="aot_eager")(x, b), bias_gelu(x, b))
 
 
-FAULTS = {
+FAULTS = {  # edit, sentence, and its line: the last one for -1
     "does not parse": ("(add)", "(add", "syntax error: '(' was never closed: gelu = aten.gelu(add", 4),
     "breaks a later line": ("add = aten.add.Tensor(x, b)", "add = aten.sum(x)", "the graph cannot run at select", 3),
-    "returns no tuple": ("return (", "return 1 # (", "a graph returns a tuple, as in: return (x,), not: return 1", 12),
+    "returns no tuple": ("return (", "return 1 # (", "a graph returns a tuple, as in: return (x,), not: return 1", -1),
     "unknown name": ("(add)", "(nope)", "NameError: name 'nope' is not defined", 4),
     "another signature": ("def graph(x, b)", "def graph(x)", "the text must begin with: def graph(x, b):", 2),
     "another result": ("return (", "return (add, ", "the graph returns 2 results, and returned 1 before", 2),
@@ -78,7 +78,8 @@ def test_a_fault_is_one_sentence_at_its_line(fault: str) -> None:
     text = text_of("aten").replace(old, new, 1)
     if fault == "no statement":
         text = text.replace("del aten.gelu(add)", "del add")
-    with engine.record() as session, pytest.warns(errors.PassUndone, match=f"line {line}"):
+    number = len(text.splitlines()) if line < 0 else line  # versions of torch decompose into more or fewer lines
+    with engine.record() as session, pytest.warns(errors.PassUndone, match=rf"line {number}\b"):
         made = engine.edited(bias_gelu, {"mine": text}, backend="aot_eager")(x, b)
     torch.testing.assert_close(made, bias_gelu(x, b))
     assert sentence in edits(session)[0].failure

@@ -28,8 +28,13 @@ from engine.records.session import MAX_CALLS, CompilationRecord, FrameRecord, Se
 from engine.supported_versions import torch_version
 
 ROOT = Path(__file__).parents[3]
-KINDS = sorted(
-    (k for k in Record.__subclasses__() if k.__module__.startswith("engine.records")), key=lambda k: k.__name__
+KINDS = sorted(  # without the classes that dataclass(slots=True) replaced
+    (
+        k
+        for k in Record.__subclasses__()
+        if k.__module__.startswith("engine.records") and getattr(sys.modules[k.__module__], k.__name__) is k
+    ),
+    key=lambda k: k.__name__,
 )
 
 
