@@ -104,6 +104,18 @@ def _call_long_loop(x: Any) -> Any:
     return _count_up(x.sin()).cos()
 
 
+def _count_in_pairs(x: Any) -> Any:
+    for n, _ in enumerate(range(30_000)):
+        x = x + n
+    for n, _ in zip(range(30_000), range(30_000), strict=True):
+        x = x - n
+    return x
+
+
+def _sum_list(x: Any) -> Any:
+    return x + sum([2 * n for n in range(1_000_000)])
+
+
 def _multiply_often(x: Any) -> Any:
     for _ in range(30_000):
         x = x * 0.5
@@ -118,7 +130,7 @@ def _leave_long_loop(x: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("run", [_count_up, _call_long_loop, _multiply_often])
+@pytest.mark.parametrize("run", [_count_up, _call_long_loop, _count_in_pairs, _sum_list, _multiply_often])
 def test_a_loop_of_known_length_is_judged_in_its_first_passes(run: Any) -> None:
     """A loop that would exceed the budget stops tracing early; Python runs it."""
     with engine.record() as session:

@@ -114,19 +114,23 @@ _OPERATION_COST = 20
 """Instructions that take about as long as tracing and compiling one operation."""
 
 
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>")
+"""Names of the functions that comprehensions are before Python 3.12."""
+
+
 def _stop_in_long_loop(tx: Tracer, frame: Frame, op: DecodedInstruction, iterator: Variable) -> None:
     """Raise if the remaining passes of a loop will exceed the instruction budget.
 
     Only a loop is judged whose number of items is known and whose body cannot leave it.
 
     Raises:
-        SkipFrame: the loop is one of the compiled function.
+        SkipFrame: the loop is one of the compiled function, or a comprehension in it.
         Unsupported: the loop is one of a function that it calls; Python runs the call.
     """
     counter = tx.instruction_counter
     key = (id(frame), op.index)
     loop = counter.loops.get(key)
-    if loop is None or loop.iterator != id(iterator):
+    if loop is None or loop.iterator_id != id(iterator):
         loop = counter.loops[key] = LoopPasses(id(iterator), counter.instruction_count, tx.graph.op_count)
     loop.passes += 1
     if loop.passes != _JUDGED_PASS:
@@ -136,8 +140,8 @@ def _stop_in_long_loop(tx: Tracer, frame: Frame, op: DecodedInstruction, iterato
     if cost // (_JUDGED_PASS - 1) * iterator.known_items_left <= config.instruction_budget or _may_leave(frame, op):
         return
     what = f"a loop still has {iterator.known_items_left:,} passes, too many to unroll"
-    if frame.is_root:
-        raise SkipFrame("budget", f"{what}; the whole function runs as plain Python", stack=tx.user_stack())
+    if all(caller.code.co_name in _COMPREHENSIONS for caller in tx.call_stack.frames[1:]):
+        raise SkipFrame("budget", what, stack=tx.user_stack())
     raise Unsupported("budget", what)
 
 

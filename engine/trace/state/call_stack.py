@@ -56,7 +56,7 @@ def _do_nothing(frame: Frame) -> None:
 class LoopPasses:
     """Number of traced passes of a loop over an iterator, and the counts when it began."""
 
-    iterator: int
+    iterator_id: int
     instructions: int
     operations: int
     passes: int = 0

@@ -97,8 +97,6 @@ class ObjectFacts:
     """True for a real object that has no variable yet."""
     is_constructed = False
     """True if each call constructs its own object although the variable has a source."""
-    known_items_left = 0
-    """Number of items that an iterator still has if no guard is needed to know it; else 0."""
     is_user_object = False
     """True for an instance that keeps its own attributes (``UserDefinedObjectVariable``)."""
     is_dynamic_bool = False
@@ -116,6 +114,11 @@ class ObjectFacts:
         """The variable that a lazy variable was realized to; else itself. Adds no guards."""
         variable: Variable = self
         return variable
+
+    @property
+    def known_items_left(self) -> int:
+        """Number of items that an iterator still has if no guard is needed to know it; else 0."""
+        return 0
 
     @property
     def constant(self) -> Any:

@@ -60,6 +60,11 @@ class ExternalIteratorVariable(IteratorVariable):
     def python_type(self) -> type:
         return type(self.real_object)
 
+    @property
+    def known_items_left(self) -> int:
+        count: int = self.inner.known_items_left
+        return count
+
     def all_inner_iterators(self) -> list[ExternalIteratorVariable]:
         """Return the inner iterators, at any depth, that a step may also advance."""
         return [iterator for b in self.inner_iterators for iterator in (b, *b.all_inner_iterators())]

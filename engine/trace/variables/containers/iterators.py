@@ -89,7 +89,7 @@ class SequenceIteratorVariable(IteratorVariable):
         return self.items[self.position - 1]
 
     @property
-    def known_items_left(self) -> int:  # type: ignore[override]
+    def known_items_left(self) -> int:
         return max(0, len(self.items) - self.position)
 
     def length_hint(self, tx: Tracer) -> int:
@@ -252,7 +252,7 @@ class RangeIteratorVariable(IteratorVariable):
     cls = type(iter(range(0)))
 
     @property
-    def known_items_left(self) -> int:  # type: ignore[override]
+    def known_items_left(self) -> int:
         bounds = [bound.resolved for bound in self.over.bounds]
         if not all(bound.is_constant for bound in bounds):
             return 0

@@ -143,6 +143,12 @@ class ItertoolsIteratorVariable(IteratorVariable):
         self.last_item = _as_variable(item)
         return self.last_item
 
+    @property
+    def known_items_left(self) -> int:
+        if self.python_type() not in (enumerate, map, zip):
+            return 0
+        return min((a.remaining.resolved.known_items_left for a in self.args if a.iterator is not None), default=0)
+
     def position_sources(self, source: Source) -> tuple[Source, ...]:
         arguments = GetItemSource(iterator_state_source(source), 1)
         kind = self.python_type()
