@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.fx
 
@@ -43,17 +41,6 @@ def counts_writes(user: torch.fx.Node) -> bool:
     home = str(getattr(user.target, "__module__", None)).partition(".")[0]
     facts = facts_of_node(user)
     return home in _PURE_OP_MODULES and not (facts.running_stats or facts.has_uncounted_writes)
-
-
-def is_small(fake: Any, max_elements: int) -> bool:
-    """Return True for a number, or a tensor of this many elements at most.
-
-    Adds no guards on sizes. A single element must be on the CPU: guards compute it at each call.
-    """
-    if not isinstance(fake, torch.Tensor):
-        return True
-    has_symbols = any(hasattr(size, "node") for size in fake.shape)
-    return not has_symbols and fake.numel() <= max_elements and (max_elements > 1 or fake.device.type == "cpu")
 
 
 _PURE_OP_MODULES = frozenset(("torch", "None", "_operator", "builtins", "math"))

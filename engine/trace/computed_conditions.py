@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
 
-from engine.graph.pure_nodes import counts_writes, is_pure_node, is_small
+from engine.graph.pure_nodes import counts_writes, is_pure_node
 from engine.ir.guards.base import user_expr
 from engine.ir.guards.computed_condition import (
     ComputedCondition,
@@ -26,6 +26,7 @@ from engine.ir.guards.computed_condition import (
     run_steps,
 )
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.symbols import symbolic_sizes_in
 from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import FrameScope, Source
@@ -237,9 +238,19 @@ def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.No
         elif node.op not in ("call_function", "call_method") or not is_pure_node(node):
             raise _NotComputable
         todo += node.all_input_nodes
-    limit = 1 if program.inputs else _MAX_CONSTANT_ELEMENTS
-    if not all(is_small(node.meta.get("example_value"), limit) for node in program.nodes):
+    is_computable = _is_cheap_for_guards if program.inputs else _is_cheap_constant
+    if not all(is_computable(t) for node in program.nodes for t in tensors_in([node.meta.get("example_value")])):
         raise _NotComputable
+
+
+def _is_cheap_constant(tensor: torch.Tensor) -> bool:
+    """Return True if tracing may compute a tensor; adds no guards on symbolic sizes."""
+    return not symbolic_sizes_in(tensor) and tensor.numel() <= _MAX_CONSTANT_ELEMENTS
+
+
+def _is_cheap_for_guards(tensor: torch.Tensor) -> bool:
+    """Return True if a guard may compute a tensor at each call."""
+    return tensor.device.type == "cpu" and not symbolic_sizes_in(tensor) and tensor.numel() == 1
 
 
 def _size_input(tx: Tracer, node: torch.fx.Node) -> _SizeInput | None:
@@ -303,13 +314,8 @@ def _is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
     """Raise if a tensor of the slice was, or may have been, mutated by other operations."""
-    computed = {*program.nodes, *program.inputs}
-    results = [t for node in computed for t in _strided_results(node)]
-    ids, storages = set(map(id, results)), set(map(_storage, results))
-    for other in (t for node in tx.graph.graph.nodes if node not in computed for t in _strided_results(node)):
-        # The version counter of ``t.data`` is its own.
-        if _storage(other) in storages and id(other) not in ids and not other._is_view():
-            raise _NotComputable
+    if any(not alias._is_view() for alias in _aliases(program)):  # the version counter of ``t.data`` is its own
+        raise _NotComputable
     for root, times in program.write_counts.items():
         fake = root.meta["example_value"]
         graph_input = program.inputs.get(root)
@@ -324,6 +330,21 @@ def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
                 raise _NotComputable
         if graph_input is not None and _is_written_through_alias(tx, fake, graph_input):
             raise _NotComputable
+
+
+def _aliases(program: _BackwardSlice) -> Iterator[torch.Tensor]:
+    """Yield the other tensors of the graph that share memory with a tensor of the slice."""
+    computed = {*program.nodes, *program.inputs}
+    results = [t for node in computed for t in _strided_results(node)]
+    ids, storages = set(map(id, results)), set(map(_storage, results))
+    todo, seen = list(computed), set(computed)
+    while todo:
+        for user in todo.pop().users.keys() - seen:
+            seen.add(user)
+            shared = [t for t in _strided_results(user) if _storage(t) in storages and id(t) not in ids]
+            if shared:
+                todo.append(user)
+            yield from shared
 
 
 def _strided_results(node: torch.fx.Node) -> list[torch.Tensor]:

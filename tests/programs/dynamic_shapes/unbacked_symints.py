@@ -252,6 +252,14 @@ def floats_that_fail_a_check(x):
     return x * total
 
 
+@program(lambda: (torch.ones(2),))
+def number_of_constant_written_through_view(x):
+    """A write through the ``data`` of a view of a constant is seen too."""
+    mask = torch.ones(3, 3).triu()
+    mask.view(-1).data.add_(1)
+    return x * mask.sum().item()
+
+
 @program(lambda: (torch.ones(2),), breaks=1)
 def numbers_of_written_constants(x):
     """Constants are written in place; the one written through ``data`` breaks."""
