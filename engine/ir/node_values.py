@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.introspection.symbols import SYMBOLIC_TYPES
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.higher_order_ops import auto_functionalized, auto_functionalized_v2
@@ -42,7 +43,7 @@ def copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
     Strides may overlap: elements that share memory share it in the copy too.
     """
     source = tensor.detach()
-    if source.layout != torch.strided:
+    if source.layout != torch.strided or is_wrapper_subclass(source):
         return source.clone().requires_grad_(tensor.requires_grad)
     with torch.no_grad():
         extent = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))

@@ -20,7 +20,7 @@ def reduce_by_halves(reduce_elements: Callable[..., Any]) -> Callable[..., Any]:
         try:
             while len(parts[0]) > 1:
                 parts = _combine(ops, blocks, [part[::2] for part in parts], [part[1::2] for part in parts])
-        except Exception:  # the combine function needs scalars
+        except Exception:  # the function needs scalars; what it raises on them too is raised there
             return reduce_elements(ops, blocks)
         dims = tuple(range(data[0].ndim)) if ops.axis is None else ops.axis
         results = [np.expand_dims(part[0], dims) if ops.keep_dims else part[0] for part in parts]
@@ -47,7 +47,7 @@ def scan_by_doubling(scan_elements: Callable[..., Any]) -> Callable[..., Any]:
                     np.concatenate((part[:distance], new[distance:])) for part, new in zip(parts, combined, strict=True)
                 ]
                 distance *= 2
-        except Exception:  # the combine function needs scalars
+        except Exception:  # the function needs scalars; what it raises on them too is raised there
             return scan_elements(ops, blocks)
         return [ops.to_tensor(np.moveaxis(p, 0, ops.axis), b.dtype) for p, b in zip(parts, blocks, strict=True)]
 
@@ -59,8 +59,8 @@ def _combine(ops: Any, blocks: Any, left: list[Any], right: list[Any]) -> list[A
     operands = [
         ops.to_tensor(part, block.dtype) for side in (left, right) for part, block in zip(side, blocks, strict=True)
     ]
-    found = ops.combine_fn.fn(*operands)
-    results = found if len(left) > 1 else (found,)
+    combined = ops.combine_fn.fn(*operands)
+    results = combined if len(left) > 1 else (combined,)
     return [
         result.handle.data.astype(part.dtype).reshape(part.shape) for result, part in zip(results, left, strict=True)
     ]
