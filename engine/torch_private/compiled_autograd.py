@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare_module, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     capture_protocol: Any
 
-ENTRIES = (
-    *IfMissing("backwards run in torch's engine", Feature.COMPILED_AUTOGRAD).entries(
-        declare_module(
-            "torch._C._dynamo:compiled_autograd",
-            "Calls the engine's capture instead of running a backward.",
-            alias="capture_protocol",
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, backwards run in torch's engine (COMPILED_AUTOGRAD):
+    module torch._C._dynamo:compiled_autograd alias=capture_protocol
+        -- Calls the engine's capture instead of running a backward.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

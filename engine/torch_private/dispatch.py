@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._C import DispatchKey, DispatchKeySet
@@ -27,86 +27,49 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 
-ENTRIES = (
-    *IfMissing("guards on dispatch keys cannot be written", Feature.COMPILATION).entries(
-        declare_class("torch._C:DispatchKey", "Names of dispatch keys in guards and facts of operators."),
-        declare("torch._C:_dispatch_key_parse", "Finds a dispatch key by name.", "(a)"),
-    ),
-    *IfMissing("values of the type are not recognized", Feature.COMPILATION).entries(
-        declare_class("torch._C:DispatchKeySet", "A set of dispatch keys, a constant in traced code."),
-    ),
-    *IfMissing("tensors cannot be guarded", Feature.COMPILATION).entries(
-        declare("torch._C:_dispatch_keys", "Reads the dispatch keys of a tensor for guards.", "(a)"),
-    ),
-    *IfMissing("a cache key would miss kernels that the user registered", Feature.DISK_CACHE).entries(
-        declare("torch._C:_dispatch_dump", "Lists the kernels of an operator, for cache keys.", "(a)"),
-    ),
-    *IfMissing("facts about operators are unknown", Feature.COMPILATION).entries(
-        declare("torch._C:_dispatch_has_kernel", "Asks if an operator is registered.", "(a)"),
-    ),
-    *IfMissing("a helper could compare keys that are switched off", Feature.COMPILATION).entries(
-        declare("torch._C:_dispatch_tls_local_exclude_set", "Reads the excluded dispatch keys of the thread.", "()"),
-    ),
-    *IfMissing("traced code that reads them breaks the graph").entries(
-        declare(
-            "torch._C:_dispatch_tls_local_include_set",
-            "Reads the included dispatch keys of the thread, in traced code.",
-        ),
-    ),
-    *IfMissing("the fake state of a call cannot be restored", Feature.COMPILATION).entries(
-        declare_class("torch._C:_AutoDispatchBelowAutograd", "Runs operators below autograd on fake tensors.", "()"),
-    ),
-    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare_class(
-            "torch._C:_DisablePythonDispatcher", "Runs C++ composites instead of Python decompositions.", "()"
-        ),
-    ),
-    *IfMissing("an exception inside torch could leave dispatch keys excluded", Feature.COMPILATION).entries(
-        declare_class(
-            "torch._C:_PreserveDispatchKeyGuard",
-            "Restores the dispatch keys of the thread after frames with guards are freed.",
-            "()",
-        ),
-    ),
-    *IfMissing("dtypes of fake tensors cannot be compared with real ones", Feature.COMPILATION).entries(
-        declare_class("torch._C:_DisableTorchDispatch", "Reads fake tensors without their dispatch.", "()"),
-    ),
-    *IfMissing("an active fake mode is not found", Feature.COMPILATION).entries(
-        declare_class("torch._C:_TorchDispatchModeKey", "Names the slots of built-in dispatch modes."),
-        declare("torch._C:_get_dispatch_mode", "Finds the active fake mode.", "(a)"),
-    ),
-    *IfMissing("an active dispatch mode would be missed", Feature.COMPILATION).entries(
-        declare("torch._C:_get_dispatch_stack_at", "Reads the stack of dispatch modes, for guards.", "(a)"),
-        declare("torch._C:_len_torch_dispatch_stack", "Counts the active dispatch modes, for guards.", "()"),
-    ),
-    *IfMissing("tensor subclasses are not recognized", Feature.COMPILATION).entries(
-        declare("torch._C:_disabled_torch_dispatch_impl", "Recognizes tensor classes without a dispatch of their own."),
-        declare(
-            "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
-            "Recognizes wrapper subclasses such as DTensor.",
-            "(a)",
-        ),
-    ),
-    *IfMissing("operators would specialize symbols", Feature.COMPILATION).entries(
-        declare_class(
-            "torch._dispatch.python:enable_python_dispatcher",
-            "Runs composites as Python decompositions, which take symbols.",
-            "()",
-        ),
-    ),
-    *IfMissing("backwards are not captured", Feature.COMPILED_AUTOGRAD).entries(
-        declare_class(
-            "torch.utils._python_dispatch:TorchDispatchMode", "Base class of the mode that captures a backward."
-        ),
-    ),
-    *IfMissing("real values cannot be read while tracing", Feature.COMPILATION).entries(
-        declare(
-            "torch.utils._python_dispatch:_disable_current_modes",
-            "Computes on real tensors while a graph is traced.",
-            "()",
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, guards on dispatch keys cannot be written (COMPILATION):
+    class torch._C:DispatchKey -- Names of dispatch keys in guards and facts of operators.
+    function torch._C:_dispatch_key_parse (a) -- Finds a dispatch key by name.
+If missing, values of the type are not recognized (COMPILATION):
+    class torch._C:DispatchKeySet -- A set of dispatch keys, a constant in traced code.
+If missing, tensors cannot be guarded (COMPILATION):
+    function torch._C:_dispatch_keys (a) -- Reads the dispatch keys of a tensor for guards.
+If missing, a cache key would miss kernels that the user registered (DISK_CACHE):
+    function torch._C:_dispatch_dump (a) -- Lists the kernels of an operator, for cache keys.
+If missing, facts about operators are unknown (COMPILATION):
+    function torch._C:_dispatch_has_kernel (a) -- Asks if an operator is registered.
+If missing, a helper could compare keys that are switched off (COMPILATION):
+    function torch._C:_dispatch_tls_local_exclude_set () -- Reads the excluded dispatch keys of the thread.
+If missing, traced code that reads them breaks the graph:
+    function torch._C:_dispatch_tls_local_include_set -- Reads the included dispatch keys of the thread, in traced code.
+If missing, the fake state of a call cannot be restored (COMPILATION):
+    class torch._C:_AutoDispatchBelowAutograd () -- Runs operators below autograd on fake tensors.
+If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
+    class torch._C:_DisablePythonDispatcher () -- Runs C++ composites instead of Python decompositions.
+If missing, an exception inside torch could leave dispatch keys excluded (COMPILATION):
+    class torch._C:_PreserveDispatchKeyGuard ()
+        -- Restores the dispatch keys of the thread after frames with guards are freed.
+If missing, dtypes of fake tensors cannot be compared with real ones (COMPILATION):
+    class torch._C:_DisableTorchDispatch () -- Reads fake tensors without their dispatch.
+If missing, an active fake mode is not found (COMPILATION):
+    class torch._C:_TorchDispatchModeKey -- Names the slots of built-in dispatch modes.
+    function torch._C:_get_dispatch_mode (a) -- Finds the active fake mode.
+If missing, an active dispatch mode would be missed (COMPILATION):
+    function torch._C:_get_dispatch_stack_at (a) -- Reads the stack of dispatch modes, for guards.
+    function torch._C:_len_torch_dispatch_stack () -- Counts the active dispatch modes, for guards.
+If missing, tensor subclasses are not recognized (COMPILATION):
+    function torch._C:_disabled_torch_dispatch_impl -- Recognizes tensor classes without a dispatch of their own.
+    function torch.utils._python_dispatch:is_traceable_wrapper_subclass (a)
+        -- Recognizes wrapper subclasses such as DTensor.
+If missing, operators would specialize symbols (COMPILATION):
+    class torch._dispatch.python:enable_python_dispatcher ()
+        -- Runs composites as Python decompositions, which take symbols.
+If missing, backwards are not captured (COMPILED_AUTOGRAD):
+    class torch.utils._python_dispatch:TorchDispatchMode -- Base class of the mode that captures a backward.
+If missing, real values cannot be read while tracing (COMPILATION):
+    function torch.utils._python_dispatch:_disable_current_modes () -- Computes on real tensors while a graph is traced.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

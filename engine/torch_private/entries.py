@@ -11,13 +11,12 @@ of a stage. Features that cannot work without an entry ask ``why_off`` first.
 from __future__ import annotations
 
 import enum
-import functools
 import importlib
 import inspect
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -69,7 +68,8 @@ class Entry:
     ``path`` is "module:attribute". ``elsewhere`` are paths of the same object in other versions, tried in order.
     ``calls`` are the forms in which the engine calls it, such as "(tensor, mode, device=)": the signature must take them.
     ``since`` and ``until`` are the first version that has it, if later than the oldest supported one, and the last one:
-    in other versions nothing is turned off because it is missing. ``IfMissing`` sets ``without`` and ``off``.
+    in other versions nothing is turned off because it is missing. ``without`` says what fails then, ``off`` is the feature
+    that is turned off.
     """
 
     path: str
@@ -84,8 +84,8 @@ class Entry:
     until: str = ""
     elsewhere: tuple[str, ...] = ()
     alias: str = ""
-    cuda_only: bool = False
-    """True if builds of torch for the CPU do not have the name."""
+    build: str = ""
+    """"cuda" if builds of torch for the CPU do not have the name."""
 
     @property
     def name(self) -> str:
@@ -101,36 +101,41 @@ class Entry:
     def is_expected_here(self) -> bool:
         """True if this version of torch is known to have the name."""
         here = torch_version()
-        if self.cuda_only and not torch.backends.cuda.is_built():
+        if self.build == "cuda" and not torch.backends.cuda.is_built():
             return False
         return parse_version(self.since) <= here and (not self.until or here <= parse_version(self.until))
 
 
-def declare(path: str, use: str, *calls: str, kind: Kind = Kind.FUNCTION, **fields: Any) -> Entry:
-    """Return the entry of a private name, which is a function unless ``kind`` says otherwise.
+_EFFECT = re.compile(r"If missing, (.+?)(?: \(([A-Z_]+)\))?:")
+_ENTRY = re.compile(r"    (\w+) (\S+)((?: \([^()]*\))*)((?: \w+=\S+)*) -- (.+)")
 
-    ``calls`` and ``fields`` are those of ``Entry``.
+
+def read_entries(table: str) -> tuple[Entry, ...]:
+    """Return the entries of a table: effects, and below each one the names that have it.
+
+    ::
+
+        If missing, nothing can be traced (COMPILATION):
+            class torch._C:_DisableAutocast () -- Runs without autocast.
+            function torch:_check (a) (a, b) alias=torch_check -- Traced condition.
+
+    An effect ends with its ``Feature``, unless that is ``CALL``. An entry has its kind, path, calls, other fields of
+    ``Entry`` and use. A line indented further continues the one before.
     """
-    return Entry(path, kind, use, calls=calls, **fields)
-
-
-declare_class = functools.partial(declare, kind=Kind.CLASS)
-declare_exception = functools.partial(declare, kind=Kind.EXCEPTION)
-declare_module = functools.partial(declare, kind=Kind.MODULE)
-declare_table = functools.partial(declare, kind=Kind.TABLE)
-declare_value = functools.partial(declare, kind=Kind.VALUE)
-
-
-@dataclass(frozen=True, slots=True)
-class IfMissing:
-    """Effect of missing entries: what fails ``without`` them, the feature turned ``off``."""
-
-    without: str
-    off: Feature = Feature.CALL
-
-    def entries(self, *entries: Entry) -> tuple[Entry, ...]:
-        """Return the entries with this effect."""
-        return tuple(replace(entry, without=self.without, off=self.off) for entry in entries)
+    entries = []
+    without, feature = "", ""
+    for line in re.sub(r",\n {8}", ",", table.strip()).replace("\n        ", " ").splitlines():
+        if effect := _EFFECT.fullmatch(line):
+            without, feature = effect.groups(default=Feature.CALL.name)
+        elif written := _ENTRY.fullmatch(line):
+            kind, path, calls, other, use = written.groups()
+            fields: dict[str, Any] = dict(field.split("=") for field in other.split())
+            fields |= {name: tuple(fields[name].split(",")) for name in ("members", "elsewhere") if name in fields}
+            forms = tuple(re.findall(r"\([^()]*\)", calls))
+            entries.append(Entry(path, Kind[kind.upper()], use, without, Feature[feature], forms, **fields))
+        else:
+            raise ValueError(f"not an entry: {line}")
+    return tuple(entries)
 
 
 def parse_version(text: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_exception, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._guards import GuardSource, TracingContext, detect_fake_mode, tracing
@@ -20,59 +20,32 @@ if TYPE_CHECKING:
 
     unset_fake_temporarily: Any
 
-ENTRIES = (
-    *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
-        declare_class(
-            "torch._subclasses.fake_tensor:FakeTensor",
-            "Stands for a tensor while tracing.",
-            "(a, b, c)",
-            members=("fake_mode",),
-        ),
-        declare_class(
-            "torch._subclasses.fake_tensor:FakeTensorMode",
-            "Makes fake tensors and runs operators on them.",
-            "(shape_env=)",
-            members=("cache", "cache_clear"),
-        ),
-        declare_class("torch._guards:TracingContext", "Context that torch's tracing reads.", "(a)"),
-        declare("torch._guards:tracing", "Sets the context that torch's tracing reads.", "(a)"),
-    ),
-    *IfMissing("such calls are internal errors, which end the graph", Feature.COMPILATION).entries(
-        declare_exception(
-            "torch._subclasses.fake_tensor:DataDependentOutputException",
-            "Raised where a result depends on elements of a tensor.",
-        ),
-        declare_exception(
-            "torch._subclasses.fake_tensor:DynamicOutputShapeException",
-            "Raised where a size depends on elements of a tensor.",
-        ),
-        declare_exception(
-            "torch._subclasses.fake_tensor:UnsupportedOperatorException",
-            "Raised where an operator has no fake implementation.",
-        ),
-    ),
-    *IfMissing("results of view operators would be cached wrongly", Feature.COMPILATION).entries(
-        declare_exception(
-            "torch._subclasses.fake_tensor:_BypassDispatchCache",
-            "Keeps an operator out of the cache of fake results.",
-            "(a)",
-        ),
-    ),
-    *IfMissing("distributed steps cannot be planned").entries(
-        declare(
-            "torch._subclasses.fake_tensor:unset_fake_temporarily",
-            "Runs operators on real tensors inside of a fake mode.",
-            "()",
-        ),
-    ),
-    *IfMissing("graphs are not lowered", Feature.KERNELS).entries(
-        declare("torch._guards:detect_fake_mode", "Finds the fake mode of a graph's values.", "(a)"),
-    ),
-    *IfMissing("symbols cannot be named", Feature.COMPILATION).entries(
-        declare_class("torch._guards:GuardSource", "Kind of source that ShapeEnv reads."),
-        declare_class("torch._guards:Source", "Base class of sources, for ShapeEnv.", alias="TorchSource"),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, nothing can be traced (COMPILATION):
+    class torch._subclasses.fake_tensor:FakeTensor (a, b, c) members=fake_mode -- Stands for a tensor while tracing.
+    class torch._subclasses.fake_tensor:FakeTensorMode (shape_env=) members=cache,cache_clear
+        -- Makes fake tensors and runs operators on them.
+    class torch._guards:TracingContext (a) -- Context that torch's tracing reads.
+    function torch._guards:tracing (a) -- Sets the context that torch's tracing reads.
+If missing, such calls are internal errors, which end the graph (COMPILATION):
+    exception torch._subclasses.fake_tensor:DataDependentOutputException
+        -- Raised where a result depends on elements of a tensor.
+    exception torch._subclasses.fake_tensor:DynamicOutputShapeException
+        -- Raised where a size depends on elements of a tensor.
+    exception torch._subclasses.fake_tensor:UnsupportedOperatorException
+        -- Raised where an operator has no fake implementation.
+If missing, results of view operators would be cached wrongly (COMPILATION):
+    exception torch._subclasses.fake_tensor:_BypassDispatchCache (a)
+        -- Keeps an operator out of the cache of fake results.
+If missing, distributed steps cannot be planned:
+    function torch._subclasses.fake_tensor:unset_fake_temporarily ()
+        -- Runs operators on real tensors inside of a fake mode.
+If missing, graphs are not lowered (KERNELS):
+    function torch._guards:detect_fake_mode (a) -- Finds the fake mode of a graph's values.
+If missing, symbols cannot be named (COMPILATION):
+    class torch._guards:GuardSource -- Kind of source that ShapeEnv reads.
+    class torch._guards:Source alias=TorchSource -- Base class of sources, for ShapeEnv.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

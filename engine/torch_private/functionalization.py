@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
@@ -15,25 +15,17 @@ if TYPE_CHECKING:
     is_functional_tensor: Any
     sync_functional: Any
 
-ENTRIES = (
-    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare_class("torch._subclasses.functional_tensor:FunctionalTensor", "A tensor whose mutations are recorded."),
-        declare_class(
-            "torch._subclasses.functional_tensor:FunctionalTensorMode",
-            "Makes functional tensors of operators' results.",
-            "()",
-        ),
-        declare_module(
-            "torch._functorch:config", "Holds the switch that keeps a ``triton_op`` one node.", alias="functorch_config"
-        ),
-        declare("torch:_from_functional_tensor", "Reads the current value of a functional tensor.", "(a)"),
-        declare("torch:_functionalize_has_data_mutation", "Asks if an input was mutated.", "(a)"),
-        declare("torch:_sync", "Applies pending mutations to a view.", "(a)", alias="sync_functional"),
-    ),
-    *IfMissing("arguments are not understood", Feature.COMPILATION).entries(
-        declare("torch:_is_functional_tensor", "Recognizes functional tensors among arguments.", "(a)"),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
+    class torch._subclasses.functional_tensor:FunctionalTensor -- A tensor whose mutations are recorded.
+    class torch._subclasses.functional_tensor:FunctionalTensorMode () -- Makes functional tensors of operators' results.
+    module torch._functorch:config alias=functorch_config -- Holds the switch that keeps a ``triton_op`` one node.
+    function torch:_from_functional_tensor (a) -- Reads the current value of a functional tensor.
+    function torch:_functionalize_has_data_mutation (a) -- Asks if an input was mutated.
+    function torch:_sync (a) alias=sync_functional -- Applies pending mutations to a view.
+If missing, arguments are not understood (COMPILATION):
+    function torch:_is_functional_tensor (a) -- Recognizes functional tensors among arguments.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_value, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import (
@@ -16,38 +16,21 @@ if TYPE_CHECKING:
     )
     from torch.fx.graph_module import _loader as graph_sources
 
-ENTRIES = (
-    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare(
-            "torch.fx.experimental.proxy_tensor:make_fx",
-            "Traces a function to an ATen graph.",
-            "(a, decomposition_table=, tracing_mode=)",
-            "(a, tracing_mode=)",
-            "(a, tracing_mode=, _error_on_data_dependent_ops=)",
-            "(a, tracing_mode=, record_module_stack=)",
-        ),
-        declare(
-            "torch.fx.experimental.proxy_tensor:disable_proxy_modes_tracing", "Computes without adding nodes.", "()"
-        ),
-        declare("torch.fx.experimental.proxy_tensor:get_proxy_mode", "Finds the tracer that is active.", "()"),
-        declare(
-            "torch.fx.experimental.proxy_tensor:track_tensor_tree",
-            "Makes a node stand for a tensor.",
-            "(a, b, constant=, tracer=)",
-        ),
-    ),
-    *IfMissing("nodes of the backward are not linked to the forward", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare("torch.fx.experimental.proxy_tensor:get_proxy_slot", "Finds the node of a tensor.", "(a, b, c)"),
-    ),
-    *IfMissing("the sources of graph modules stay in memory", Feature.SOURCE_LIMIT).entries(
-        declare_value(
-            "torch.fx.graph_module:_loader",
-            "Stores the source of each graph module.",
-            members=("eval_cache", "next_id"),
-            alias="graph_sources",
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
+    function torch.fx.experimental.proxy_tensor:make_fx (a, decomposition_table=, tracing_mode=) (a, tracing_mode=) (a,
+         tracing_mode=, _error_on_data_dependent_ops=) (a, tracing_mode=, record_module_stack=)
+        -- Traces a function to an ATen graph.
+    function torch.fx.experimental.proxy_tensor:disable_proxy_modes_tracing () -- Computes without adding nodes.
+    function torch.fx.experimental.proxy_tensor:get_proxy_mode () -- Finds the tracer that is active.
+    function torch.fx.experimental.proxy_tensor:track_tensor_tree (a, b, constant=, tracer=)
+        -- Makes a node stand for a tensor.
+If missing, nodes of the backward are not linked to the forward (FUNCTIONAL_GRAPHS):
+    function torch.fx.experimental.proxy_tensor:get_proxy_slot (a, b, c) -- Finds the node of a tensor.
+If missing, the sources of graph modules stay in memory (SOURCE_LIMIT):
+    value torch.fx.graph_module:_loader alias=graph_sources members=eval_cache,next_id
+        -- Stores the source of each graph module.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_module, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._C import _get_cudnn_sdp_enabled as get_cudnn_sdp_enabled
@@ -38,61 +38,43 @@ if TYPE_CHECKING:
     get_artifact_logger: Any
     unwrap_optional: Any
 
-ENTRIES = (
-    *IfMissing("traced code that calls it breaks the graph").entries(
-        declare("torch.jit:_unwrap_optional", "Traced check for None of TorchScript."),
-        declare("torch._C:_get_deterministic_algorithms_warn_only", "Traced query of global state."),
-        declare("torch._utils:is_compiling", "Traced query."),
-    ),
-    *IfMissing("calls under ``torch.jit.trace`` would run compiled", Feature.COMPILATION).entries(
-        declare("torch._C:_get_tracing_state", "Asks if ``torch.jit.trace`` is active.", "()"),
-    ),
-    *IfMissing("a change of the precision would be missed", Feature.COMPILATION).entries(
-        declare("torch._C:_get_float32_matmul_precision", "Precision of float32 products, for guards."),
-    ),
-    *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
-        declare("torch._C:_get_mkldnn_enabled", "Asks if oneDNN is used, part of cache keys.", "()"),
-    ),
-    *IfMissing("the order is not guarded").entries(
-        declare("torch._C:_get_sdp_priority_order", "Order in which attention kernels are tried."),
-    ),
-    *IfMissing("the order is not restored").entries(
-        declare("torch._C:_set_sdp_priority_order", "Sets the order in which attention kernels are tried.", "(a)"),
-    ),
-    *IfMissing("the kernel is not guarded").entries(
-        declare("torch._C:_get_flash_sdp_enabled", "Asks if an attention kernel is enabled."),
-        declare("torch._C:_get_mem_efficient_sdp_enabled", "Asks if an attention kernel is enabled."),
-        declare("torch._C:_get_math_sdp_enabled", "Asks if an attention kernel is enabled."),
-        declare("torch._C:_get_cudnn_sdp_enabled", "Asks if an attention kernel is enabled."),
-        declare("torch._C:_get_overrideable_sdp_enabled", "Asks if an attention kernel is enabled."),
-    ),
-    *IfMissing("the kernel is not restored").entries(
-        declare("torch._C:_set_sdp_use_flash", "Enables an attention kernel."),
-        declare("torch._C:_set_sdp_use_mem_efficient", "Enables an attention kernel."),
-        declare("torch._C:_set_sdp_use_math", "Enables an attention kernel."),
-        declare("torch._C:_set_sdp_use_cudnn", "Enables an attention kernel."),
-        declare("torch._C:_set_sdp_use_overrideable", "Enables an attention kernel."),
-    ),
-    *IfMissing("modules break the graph").entries(
-        declare("torch._C:_is_tracing", "Traced query that calls of modules make since torch 2.14."),
-    ),
-    *IfMissing("such functions break the graph").entries(
-        declare("torch._compile:_disable_dynamo", "Wrapper around functions of torch that Dynamo skips."),
-    ),
-    *IfMissing("TORCH_LOGS prints nothing of the engine").entries(
-        declare(
-            "torch._logging:getArtifactLogger",
-            "Logger of an artifact that ``TORCH_LOGS`` may name.",
-            "(module, artifact)",
-            alias="get_artifact_logger",
-        ),
-    ),
-    *IfMissing("traced code that calls them breaks the graph").entries(
-        declare_module(
-            "torch.fx:_symbolic_trace", "Module with the queries of fx tracing.", alias="symbolic_trace_queries"
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, traced code that calls it breaks the graph:
+    function torch.jit:_unwrap_optional -- Traced check for None of TorchScript.
+    function torch._C:_get_deterministic_algorithms_warn_only -- Traced query of global state.
+    function torch._utils:is_compiling -- Traced query.
+If missing, calls under ``torch.jit.trace`` would run compiled (COMPILATION):
+    function torch._C:_get_tracing_state () -- Asks if ``torch.jit.trace`` is active.
+If missing, a change of the precision would be missed (COMPILATION):
+    function torch._C:_get_float32_matmul_precision -- Precision of float32 products, for guards.
+If missing, nothing is stored on disk (DISK_CACHE):
+    function torch._C:_get_mkldnn_enabled () -- Asks if oneDNN is used, part of cache keys.
+If missing, the order is not guarded:
+    function torch._C:_get_sdp_priority_order -- Order in which attention kernels are tried.
+If missing, the order is not restored:
+    function torch._C:_set_sdp_priority_order (a) -- Sets the order in which attention kernels are tried.
+If missing, the kernel is not guarded:
+    function torch._C:_get_flash_sdp_enabled -- Asks if an attention kernel is enabled.
+    function torch._C:_get_mem_efficient_sdp_enabled -- Asks if an attention kernel is enabled.
+    function torch._C:_get_math_sdp_enabled -- Asks if an attention kernel is enabled.
+    function torch._C:_get_cudnn_sdp_enabled -- Asks if an attention kernel is enabled.
+    function torch._C:_get_overrideable_sdp_enabled -- Asks if an attention kernel is enabled.
+If missing, the kernel is not restored:
+    function torch._C:_set_sdp_use_flash -- Enables an attention kernel.
+    function torch._C:_set_sdp_use_mem_efficient -- Enables an attention kernel.
+    function torch._C:_set_sdp_use_math -- Enables an attention kernel.
+    function torch._C:_set_sdp_use_cudnn -- Enables an attention kernel.
+    function torch._C:_set_sdp_use_overrideable -- Enables an attention kernel.
+If missing, modules break the graph:
+    function torch._C:_is_tracing -- Traced query that calls of modules make since torch 2.14.
+If missing, such functions break the graph:
+    function torch._compile:_disable_dynamo -- Wrapper around functions of torch that Dynamo skips.
+If missing, TORCH_LOGS prints nothing of the engine:
+    function torch._logging:getArtifactLogger (module, artifact) alias=get_artifact_logger
+        -- Logger of an artifact that ``TORCH_LOGS`` may name.
+If missing, traced code that calls them breaks the graph:
+    module torch.fx:_symbolic_trace alias=symbolic_trace_queries -- Module with the queries of fx tracing.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, declare_class, declare_value, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._higher_order_ops.associative_scan import associative_scan_op
@@ -22,46 +22,31 @@ if TYPE_CHECKING:
     from torch._higher_order_ops.while_loop import while_loop_op
     from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 
-ENTRIES = (
-    *IfMissing("traced code that calls it breaks the graph").entries(
-        declare_value(
-            "torch._higher_order_ops.associative_scan:associative_scan_op", "Operator of ``associative_scan``."
-        ),
-        declare_value("torch._higher_order_ops.cond:cond_op", "Operator of ``torch.cond``."),
-        declare_value("torch._higher_order_ops.hints_wrap:hints_wrapper", "Operator that carries hints."),
-        declare_value("torch._higher_order_ops.map:map_impl", "Operator of ``map``."),
-        declare_value("torch._higher_order_ops.out_dtype:out_dtype", "Operator with another result dtype."),
-        declare_value("torch._higher_order_ops.scan:scan_op", "Operator of ``scan``."),
-        declare_value("torch._higher_order_ops.strict_mode:strict_mode_op", "Operator of strict mode."),
-        declare_value("torch._higher_order_ops.while_loop:while_loop_op", "Operator of ``while_loop``."),
-        declare_value("torch._higher_order_ops.wrap:dynamo_bypassing_wrapper", "Operator that wraps a call."),
-        declare_value("torch._higher_order_ops.wrap:wrap", "Operator that wraps a call."),
-        declare_value(
-            "torch._higher_order_ops.flex_attention:flex_attention",
-            "Operator of ``flex_attention``.",
-            alias="flex_attention_op",
-        ),
-    ),
-    *IfMissing("nothing is stored on disk", Feature.DISK_CACHE).entries(
-        declare_value("torch._higher_order_ops.auto_functionalize:auto_functionalized", "Operator in stored graphs."),
-        declare_value(
-            "torch._higher_order_ops.auto_functionalize:auto_functionalized_v2", "Operator in stored graphs."
-        ),
-    ),
-    *IfMissing("traced code that calls one breaks the graph").entries(
-        declare_class("torch._higher_order_ops.base_hop:BaseHOP", "Base class of operators on functions."),
-    ),
-    *IfMissing("graphs are not functionalized", Feature.FUNCTIONAL_GRAPHS).entries(
-        declare_value("torch._higher_order_ops.effects:with_effects", "Orders operators with effects."),
-    ),
-    *IfMissing("traced code that calls ``flex_attention`` breaks the graph").entries(
-        declare_value(
-            "torch._higher_order_ops.flex_attention:sdpa_dense",
-            "What ``flex_attention`` computes in eager, as ordinary operators.",
-            alias="dense_flex_attention",
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, traced code that calls it breaks the graph:
+    value torch._higher_order_ops.associative_scan:associative_scan_op -- Operator of ``associative_scan``.
+    value torch._higher_order_ops.cond:cond_op -- Operator of ``torch.cond``.
+    value torch._higher_order_ops.hints_wrap:hints_wrapper -- Operator that carries hints.
+    value torch._higher_order_ops.map:map_impl -- Operator of ``map``.
+    value torch._higher_order_ops.out_dtype:out_dtype -- Operator with another result dtype.
+    value torch._higher_order_ops.scan:scan_op -- Operator of ``scan``.
+    value torch._higher_order_ops.strict_mode:strict_mode_op -- Operator of strict mode.
+    value torch._higher_order_ops.while_loop:while_loop_op -- Operator of ``while_loop``.
+    value torch._higher_order_ops.wrap:dynamo_bypassing_wrapper -- Operator that wraps a call.
+    value torch._higher_order_ops.wrap:wrap -- Operator that wraps a call.
+    value torch._higher_order_ops.flex_attention:flex_attention alias=flex_attention_op
+        -- Operator of ``flex_attention``.
+If missing, nothing is stored on disk (DISK_CACHE):
+    value torch._higher_order_ops.auto_functionalize:auto_functionalized -- Operator in stored graphs.
+    value torch._higher_order_ops.auto_functionalize:auto_functionalized_v2 -- Operator in stored graphs.
+If missing, traced code that calls one breaks the graph:
+    class torch._higher_order_ops.base_hop:BaseHOP -- Base class of operators on functions.
+If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
+    value torch._higher_order_ops.effects:with_effects -- Orders operators with effects.
+If missing, traced code that calls ``flex_attention`` breaks the graph:
+    value torch._higher_order_ops.flex_attention:sdpa_dense alias=dense_flex_attention
+        -- What ``flex_attention`` computes in eager, as ordinary operators.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import IfMissing, declare, declare_class, declare_module, load_lazily
+from engine.torch_private.entries import load_lazily, read_entries
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup, Work
@@ -21,75 +21,35 @@ if TYPE_CHECKING:
     fsdp_common: Any
     torch_numpy: Any
 
-ENTRIES = (
-    *IfMissing("traced code that calls it breaks the graph").entries(
-        declare_module(
-            "torch.distributed.tensor.experimental:_func_map",
-            "Module of ``local_map``.",
-            members=("local_map", "_local_map_wrapped"),
-            alias="local_map_module",
-        ),
-    ),
-    *IfMissing("traced code that calls numpy breaks the graph").entries(
-        declare_module("torch:_numpy", "numpy's functions on tensors.", alias="torch_numpy"),
-    ),
-    *IfMissing("distributed steps cannot be planned").entries(
-        declare_class("torch._C._distributed_c10d:Work", "Handle of a collective.", members=("wait", "boxed")),
-        declare(
-            "torch._C._distributed_c10d:_create_work_from_future",
-            "Makes the handle of a collective that is not executed.",
-        ),
-        declare_class(
-            "torch._C._distributed_c10d:ProcessGroup",
-            "Group that a collective names.",
-            members=("unbox", "_get_backend", "_device_types"),
-        ),
-        declare_class(
-            "torch._C._distributed_c10d:Reducer",
-            "Gradient buckets of DistributedDataParallel.",
-            members=("_rebuild_buckets",),
-            alias="ProcessGroupReducer",
-        ),
-        declare_module(
-            "torch.distributed:distributed_c10d",
-            "State of the process groups.",
-            members=("_world", "_World", "_resolve_process_group", "_group_count", "_get_default_store"),
-            alias="c10d",
-        ),
-        declare_module(
-            "torch.distributed.fsdp._fully_shard:_fsdp_common",
-            "Cuts a parameter into the shards of all ranks.",
-            members=("_chunk_with_empty",),
-            alias="fsdp_common",
-        ),
-        declare_module(
-            "torch.distributed:utils",
-            "Check of the parameters' shapes across processes.",
-            members=("_verify_param_shape_across_processes",),
-            alias="distributed_utils",
-        ),
-        declare_class(
-            "torch.testing._internal.distributed.fake_pg:FakeStore", "Store of a process group without processes."
-        ),
-        declare_class(
-            "torch.distributed.tensor._dispatch:OpDispatcher",
-            "Redistributes the inputs of an operator on DTensors.",
-            members=("redistribute_local_args",),
-        ),
-        declare_class(
-            "torch.distributed.tensor._sharding_prop:ShardingPropagator",
-            "Propagates placements; runs operators on tensors of global sizes.",
-            members=("_propagate_tensor_meta_non_cached",),
-        ),
-    ),
-    *IfMissing("a part of a mesh is drawn alone").entries(
-        declare_class(
-            "torch.distributed.device_mesh:DeviceMesh",
-            "Mesh of ranks; the whole one of a part is drawn.",
-            members=("_get_root_mesh",),
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, traced code that calls it breaks the graph:
+    module torch.distributed.tensor.experimental:_func_map alias=local_map_module members=local_map,_local_map_wrapped
+        -- Module of ``local_map``.
+If missing, traced code that calls numpy breaks the graph:
+    module torch:_numpy alias=torch_numpy -- numpy's functions on tensors.
+If missing, distributed steps cannot be planned:
+    class torch._C._distributed_c10d:Work members=wait,boxed -- Handle of a collective.
+    function torch._C._distributed_c10d:_create_work_from_future
+        -- Makes the handle of a collective that is not executed.
+    class torch._C._distributed_c10d:ProcessGroup members=unbox,_get_backend,_device_types
+        -- Group that a collective names.
+    class torch._C._distributed_c10d:Reducer alias=ProcessGroupReducer members=_rebuild_buckets
+        -- Gradient buckets of DistributedDataParallel.
+    module torch.distributed:distributed_c10d alias=c10d members=_world,_World,_resolve_process_group,_group_count,
+        _get_default_store -- State of the process groups.
+    module torch.distributed.fsdp._fully_shard:_fsdp_common alias=fsdp_common members=_chunk_with_empty
+        -- Cuts a parameter into the shards of all ranks.
+    module torch.distributed:utils alias=distributed_utils members=_verify_param_shape_across_processes
+        -- Check of the parameters' shapes across processes.
+    class torch.testing._internal.distributed.fake_pg:FakeStore -- Store of a process group without processes.
+    class torch.distributed.tensor._dispatch:OpDispatcher members=redistribute_local_args
+        -- Redistributes the inputs of an operator on DTensors.
+    class torch.distributed.tensor._sharding_prop:ShardingPropagator members=_propagate_tensor_meta_non_cached
+        -- Propagates placements; runs operators on tensors of global sizes.
+If missing, a part of a mesh is drawn alone:
+    class torch.distributed.device_mesh:DeviceMesh members=_get_root_mesh
+        -- Mesh of ranks; the whole one of a part is drawn.
+""")
 
 if not TYPE_CHECKING:
     load_lazily(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_table, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch.utils._pytree import (
@@ -19,25 +19,21 @@ if TYPE_CHECKING:
         tree_unflatten,
     )
 
-ENTRIES = (
-    *IfMissing("such containers break the graph").entries(
-        declare_table("torch.utils._pytree:SUPPORTED_NODES", "Container types that the user registered."),
-    ),
-    *IfMissing("structures cannot be stored", Feature.COMPILATION).entries(
-        declare_class("torch.utils._pytree:TreeSpec", "Structure of a nested container."),
-    ),
-    *IfMissing("paths of arguments are not shown").entries(
-        declare("torch.utils._pytree:keystr", "Writes the path of a leaf.", "(a)"),
-        declare("torch.utils._pytree:tree_flatten_with_path", "Lists the leaves with their paths.", "(a)"),
-    ),
-    *IfMissing("nothing can be traced", Feature.COMPILATION).entries(
-        declare("torch.utils._pytree:tree_flatten", "Lists the leaves and the structure.", "(a)"),
-        declare("torch.utils._pytree:tree_leaves", "Lists the leaves.", "(a)"),
-        declare("torch.utils._pytree:tree_map", "Maps the leaves.", "(a, b)"),
-        declare("torch.utils._pytree:tree_map_only", "Maps the leaves of a type."),
-        declare("torch.utils._pytree:tree_unflatten", "Builds a container from leaves and structure.", "(a, b)"),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, such containers break the graph:
+    table torch.utils._pytree:SUPPORTED_NODES -- Container types that the user registered.
+If missing, structures cannot be stored (COMPILATION):
+    class torch.utils._pytree:TreeSpec -- Structure of a nested container.
+If missing, paths of arguments are not shown:
+    function torch.utils._pytree:keystr (a) -- Writes the path of a leaf.
+    function torch.utils._pytree:tree_flatten_with_path (a) -- Lists the leaves with their paths.
+If missing, nothing can be traced (COMPILATION):
+    function torch.utils._pytree:tree_flatten (a) -- Lists the leaves and the structure.
+    function torch.utils._pytree:tree_leaves (a) -- Lists the leaves.
+    function torch.utils._pytree:tree_map (a, b) -- Maps the leaves.
+    function torch.utils._pytree:tree_map_only -- Maps the leaves of a type.
+    function torch.utils._pytree:tree_unflatten (a, b) -- Builds a container from leaves and structure.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

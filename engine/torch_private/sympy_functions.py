@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, declare_value, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch.utils._sympy import functions as sympy_functions
@@ -17,41 +17,26 @@ if TYPE_CHECKING:
     from torch.utils._sympy.symbol import SymT, symbol_is_type
     from torch.utils._sympy.value_ranges import ValueRanges
 
-ENTRIES = (
-    *IfMissing("graphs with symbols are not stored on disk", Feature.DISK_CACHE).entries(
-        declare_module(
-            "torch.utils._sympy:functions", "Functions of symbols, by name in stored graphs.", alias="sympy_functions"
-        ),
-    ),
-    *IfMissing("guards on symbols cannot be written", Feature.COMPILATION).entries(
-        declare_class("torch.utils._sympy.functions:FloorDiv", "Division of symbols in guards.", "(a, b)"),
-        declare_class("torch.utils._sympy.functions:Mod", "Remainder of symbols in guards.", "(a, b)"),
-        declare_class("torch.utils._sympy.printers:PythonPrinter", "Prints expressions as Python.", "()"),
-    ),
-    *IfMissing("run-time checks of unbacked symbols cannot be emitted", Feature.COMPILATION).entries(
-        declare("torch.utils._sympy.interp:sympy_interp", "Evaluates an expression as graph nodes.", "(a, b, c)"),
-        declare_class(
-            "torch.utils._sympy.reference:PythonReferenceAnalysis", "Operators with which an expression is evaluated."
-        ),
-    ),
-    *IfMissing("ranges of symbols are unknown", Feature.COMPILATION).entries(
-        declare_value("torch.utils._sympy.numbers:int_oo", "Infinity of integer ranges."),
-    ),
-    *IfMissing("ragged dimensions are not recognized", Feature.COMPILATION).entries(
-        declare_class("torch.utils._sympy.singleton_int:SingletonInt", "Sizes of ragged dimensions."),
-    ),
-    *IfMissing("unbacked symbols are not recognized", Feature.COMPILATION).entries(
-        declare_class(
-            "torch.utils._sympy.symbol:SymT", "Kinds of symbols.", members=("UNBACKED_FLOAT", "UNBACKED_INT")
-        ),
-        declare("torch.utils._sympy.symbol:symbol_is_type", "Asks for the kind of a symbol.", "(a, b)"),
-    ),
-    *IfMissing("bounds of marked sizes are unknown", Feature.COMPILATION).entries(
-        declare_class(
-            "torch.utils._sympy.value_ranges:ValueRanges", "Range of a symbol that the user marked.", "(a, b)"
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, graphs with symbols are not stored on disk (DISK_CACHE):
+    module torch.utils._sympy:functions alias=sympy_functions -- Functions of symbols, by name in stored graphs.
+If missing, guards on symbols cannot be written (COMPILATION):
+    class torch.utils._sympy.functions:FloorDiv (a, b) -- Division of symbols in guards.
+    class torch.utils._sympy.functions:Mod (a, b) -- Remainder of symbols in guards.
+    class torch.utils._sympy.printers:PythonPrinter () -- Prints expressions as Python.
+If missing, run-time checks of unbacked symbols cannot be emitted (COMPILATION):
+    function torch.utils._sympy.interp:sympy_interp (a, b, c) -- Evaluates an expression as graph nodes.
+    class torch.utils._sympy.reference:PythonReferenceAnalysis -- Operators with which an expression is evaluated.
+If missing, ranges of symbols are unknown (COMPILATION):
+    value torch.utils._sympy.numbers:int_oo -- Infinity of integer ranges.
+If missing, ragged dimensions are not recognized (COMPILATION):
+    class torch.utils._sympy.singleton_int:SingletonInt -- Sizes of ragged dimensions.
+If missing, unbacked symbols are not recognized (COMPILATION):
+    class torch.utils._sympy.symbol:SymT members=UNBACKED_FLOAT,UNBACKED_INT -- Kinds of symbols.
+    function torch.utils._sympy.symbol:symbol_is_type (a, b) -- Asks for the kind of a symbol.
+If missing, bounds of marked sizes are unknown (COMPILATION):
+    class torch.utils._sympy.value_ranges:ValueRanges (a, b) -- Range of a symbol that the user marked.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._C import TensorBase
@@ -18,47 +18,28 @@ if TYPE_CHECKING:
     reinterpret_tensor: Any
     tensor_use_count: Any
 
-ENTRIES = (
-    *IfMissing("methods of tensors are not recognized", Feature.COMPILATION).entries(
-        declare_class("torch._C:TensorBase", "Base class of tensors, in C."),
-    ),
-    *IfMissing("traced code that calls it breaks the graph").entries(
-        declare("torch:Tensor._make_subclass", "Makes a tensor subclass in traced code."),
-    ),
-    *IfMissing("a storage in use could be reused", Feature.COMPILATION).entries(
-        declare("torch._C:_storage_Use_Count", "Counts the owners of a storage.", "(a)"),
-    ),
-    *IfMissing("CUDA graphs are not used", Feature.CUDA_GRAPHS).entries(
-        declare(
-            "torch:Tensor._use_count", "Counts the owners of a tensor, autograd among them.", alias="tensor_use_count"
-        ),
-        declare("torch._C:_to_dlpack", "Makes aliases without torch's checks, for CUDA graphs.", "(a)"),
-    ),
-    *IfMissing("memory on the CPU is allocated by empty_strided", Feature.FAST_ALLOCATION).entries(
-        declare(
-            "torch._C._dynamo.guards:_empty_strided_cpu",
-            "Allocates on the CPU, without torch's parsing of options.",
-            "(a, a, a)",
-        ),
-    ),
-    *IfMissing("memory on a GPU is allocated by empty_strided", Feature.FAST_ALLOCATION).entries(
-        declare(
-            "torch._C._dynamo.guards:_empty_strided_cuda",
-            "Allocates on the current GPU, without torch's parsing of options.",
-            "(a, a, a)",
-        ),
-    ),
-    *IfMissing("views are made by as_strided", Feature.FAST_ALLOCATION).entries(
-        declare(
-            "torch._C._dynamo.guards:_reinterpret_tensor",
-            "Makes a tensor on the memory of another, without the dispatcher and autograd's views.",
-            "(a, a, a, a)",
-        ),
-    ),
-    *IfMissing("such tensors are not recognized", Feature.COMPILATION).entries(
-        declare_class("torch.nested._internal.nested_tensor:NestedTensor", "Tensors with a ragged dimension."),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, methods of tensors are not recognized (COMPILATION):
+    class torch._C:TensorBase -- Base class of tensors, in C.
+If missing, traced code that calls it breaks the graph:
+    function torch:Tensor._make_subclass -- Makes a tensor subclass in traced code.
+If missing, a storage in use could be reused (COMPILATION):
+    function torch._C:_storage_Use_Count (a) -- Counts the owners of a storage.
+If missing, CUDA graphs are not used (CUDA_GRAPHS):
+    function torch:Tensor._use_count alias=tensor_use_count -- Counts the owners of a tensor, autograd among them.
+    function torch._C:_to_dlpack (a) -- Makes aliases without torch's checks, for CUDA graphs.
+If missing, memory on the CPU is allocated by empty_strided (FAST_ALLOCATION):
+    function torch._C._dynamo.guards:_empty_strided_cpu (a, a, a)
+        -- Allocates on the CPU, without torch's parsing of options.
+If missing, memory on a GPU is allocated by empty_strided (FAST_ALLOCATION):
+    function torch._C._dynamo.guards:_empty_strided_cuda (a, a, a)
+        -- Allocates on the current GPU, without torch's parsing of options.
+If missing, views are made by as_strided (FAST_ALLOCATION):
+    function torch._C._dynamo.guards:_reinterpret_tensor (a, a, a, a)
+        -- Makes a tensor on the memory of another, without the dispatcher and autograd's views.
+If missing, such tensors are not recognized (COMPILATION):
+    class torch.nested._internal.nested_tensor:NestedTensor -- Tensors with a ragged dimension.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

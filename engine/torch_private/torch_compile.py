@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._logging import _internal as torch_logging
@@ -14,21 +14,16 @@ if TYPE_CHECKING:
     set_guard_complete_hook: Any
     RelationalGuard: Any
 
-ENTRIES = (
-    *IfMissing("guards of torch.compile are not shown", Feature.OBSERVATION).entries(
-        declare(
-            "torch._C._dynamo.eval_frame:_debug_get_cache_entry_list", "Lists the cache entries of a function.", "(a)"
-        ),
-        declare_class("torch._C._dynamo.guards:RelationalGuard", "Guards on several values."),
-    ),
-    *IfMissing("cache hits of torch.compile are not recorded", Feature.OBSERVATION).entries(
-        declare("torch._C._dynamo.eval_frame:set_guard_complete_hook", "Calls a hook after guards are checked."),
-    ),
-    *IfMissing("logs of torch.compile are not read", Feature.OBSERVATION).entries(
-        declare_module("torch._logging:_internal", "Module of torch's logs.", alias="torch_logging"),
-        declare_module("torch._logging:structured", "Module of torch's structured trace.", alias="structured_logging"),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, guards of torch.compile are not shown (OBSERVATION):
+    function torch._C._dynamo.eval_frame:_debug_get_cache_entry_list (a) -- Lists the cache entries of a function.
+    class torch._C._dynamo.guards:RelationalGuard -- Guards on several values.
+If missing, cache hits of torch.compile are not recorded (OBSERVATION):
+    function torch._C._dynamo.eval_frame:set_guard_complete_hook -- Calls a hook after guards are checked.
+If missing, logs of torch.compile are not read (OBSERVATION):
+    module torch._logging:_internal alias=torch_logging -- Module of torch's logs.
+    module torch._logging:structured alias=structured_logging -- Module of torch's structured trace.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import Feature, IfMissing, declare, declare_class, declare_module, load
+from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -21,60 +21,33 @@ if TYPE_CHECKING:
 
     device_context_module: Any
 
-ENTRIES = (
-    *IfMissing("guards would run user code", Feature.COMPILATION).entries(
-        declare_class(
-            "torch._C:DisableTorchFunction", "Reads tensors in guards without running the user's modes.", "()"
-        ),
-    ),
-    *IfMissing("reading an argument would run user code", Feature.COMPILATION).entries(
-        declare_class(
-            "torch._C:DisableTorchFunctionSubclass", "Reads tensor subclasses without running their overrides.", "()"
-        ),
-    ),
-    *IfMissing("a pass that traces a function is undone").entries(
-        declare_class(
-            "torch._C:_EnableTorchFunction",
-            "Lets passes of users, and edited graphs, call torch functions on FX proxies.",
-            "()",
-        ),
-    ),
-    *IfMissing("tensor subclasses are not recognized", Feature.COMPILATION).entries(
-        declare("torch._C:_disabled_torch_function_impl", "Recognizes tensor classes without an override."),
-    ),
-    *IfMissing("an active mode would be missed", Feature.COMPILATION).entries(
-        declare("torch._C:_get_function_stack_at", "Reads the stack of torch-function modes, for guards.", "(a)"),
-        declare("torch._C:_len_torch_function_stack", "Counts the torch-function modes, for guards.", "()"),
-    ),
-    *IfMissing("a disabled mode would run", Feature.COMPILATION).entries(
-        declare("torch._C:_is_torch_function_all_disabled", "Returns if torch-function modes are disabled too.", "()"),
-    ),
-    *IfMissing("a disabled override would run", Feature.COMPILATION).entries(
-        declare("torch._C:_is_torch_function_enabled", "Returns if overrides of subclasses are enabled.", "()"),
-    ),
-    *IfMissing("traced code that calls it breaks the graph").entries(
-        declare(
-            "torch._C:_is_torch_function_mode_enabled", "Traced query: asks if a torch-function mode is active.", "()"
-        ),
-    ),
-    *IfMissing("modes would see the tracer's own calls", Feature.COMPILATION).entries(
-        declare("torch._C:_pop_torch_function_stack", "Takes a torch-function mode off the stack while tracing.", "()"),
-        declare("torch._C:_push_on_torch_function_stack", "Puts a torch-function mode back on the stack.", "(a)"),
-    ),
-    *IfMissing("a default device is taken for a mode of the user", Feature.COMPILATION).entries(
-        declare_class(
-            "torch.utils._device:DeviceContext", "Recognizes the torch-function mode that sets a default device."
-        ),
-    ),
-    *IfMissing("a change of the default device would be missed", Feature.COMPILATION).entries(
-        declare_module(
-            "torch.utils:_device",
-            "Module with the default device.",
-            members=("CURRENT_DEVICE",),
-            alias="device_context_module",
-        ),
-    ),
-)
+ENTRIES = read_entries("""
+If missing, guards would run user code (COMPILATION):
+    class torch._C:DisableTorchFunction () -- Reads tensors in guards without running the user's modes.
+If missing, reading an argument would run user code (COMPILATION):
+    class torch._C:DisableTorchFunctionSubclass () -- Reads tensor subclasses without running their overrides.
+If missing, a pass that traces a function is undone:
+    class torch._C:_EnableTorchFunction ()
+        -- Lets passes of users, and edited graphs, call torch functions on FX proxies.
+If missing, tensor subclasses are not recognized (COMPILATION):
+    function torch._C:_disabled_torch_function_impl -- Recognizes tensor classes without an override.
+If missing, an active mode would be missed (COMPILATION):
+    function torch._C:_get_function_stack_at (a) -- Reads the stack of torch-function modes, for guards.
+    function torch._C:_len_torch_function_stack () -- Counts the torch-function modes, for guards.
+If missing, a disabled mode would run (COMPILATION):
+    function torch._C:_is_torch_function_all_disabled () -- Returns if torch-function modes are disabled too.
+If missing, a disabled override would run (COMPILATION):
+    function torch._C:_is_torch_function_enabled () -- Returns if overrides of subclasses are enabled.
+If missing, traced code that calls it breaks the graph:
+    function torch._C:_is_torch_function_mode_enabled () -- Traced query: asks if a torch-function mode is active.
+If missing, modes would see the tracer's own calls (COMPILATION):
+    function torch._C:_pop_torch_function_stack () -- Takes a torch-function mode off the stack while tracing.
+    function torch._C:_push_on_torch_function_stack (a) -- Puts a torch-function mode back on the stack.
+If missing, a default device is taken for a mode of the user (COMPILATION):
+    class torch.utils._device:DeviceContext -- Recognizes the torch-function mode that sets a default device.
+If missing, a change of the default device would be missed (COMPILATION):
+    module torch.utils:_device alias=device_context_module members=CURRENT_DEVICE -- Module with the default device.
+""")
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)
