@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from engine.ir.guards.base import Guard, ValueCode, user_expr
+from engine.ir.guards.base import Guard, ValueCode
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
@@ -461,21 +461,3 @@ def expand_tensor_match(match: TensorMatch) -> tuple[Guard, ...]:
         *((ShapeMatch(o, match.sizes, cause=cause),) if sized and match.sizes else ()),
         *((StrideMatch(o, match.strides, cause=cause),) if strided else ()),
     )
-
-
-__all__ = [
-    "PLAIN_TENSOR_TYPES",
-    "DeviceMatch",
-    "DispatchKeysMatch",
-    "DtypeMatch",
-    "LayoutMatch",
-    "NdimMatch",
-    "RequiresGradMatch",
-    "ShapeMatch",
-    "StrideMatch",
-    "TensorPropertyGuard",
-    "dispatch_keys_of",
-    "expand_tensor_match",
-    "strides_expr",
-    "user_expr",
-]  # fmt: skip

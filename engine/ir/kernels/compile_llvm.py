@@ -30,13 +30,10 @@ LOCK = threading.RLock()
 
 So LLVM's own locks are free in the child.
 """
-_PYTHON_SYMBOLS = (
-    "PyLong_AsVoidPtr",
-    "PyLong_AsLongLong",
-    "PyFloat_AsDouble",
-    "PyLong_FromLong",
-    "PyEval_SaveThread",
-    "PyEval_RestoreThread",
+_PYTHON_SYMBOLS = tuple(
+    (
+        "PyLong_AsVoidPtr PyLong_AsLongLong PyFloat_AsDouble PyLong_FromLong PyEval_SaveThread PyEval_RestoreThread"
+    ).split()
 )
 _METH_FASTCALL = 0x80
 

@@ -17,12 +17,6 @@ class AttrSource(Source):
     base: Source
     attribute: str
 
-    @property
-    def expr(self) -> str:
-        if not is_attribute_name(self.attribute):
-            return f"getattr({self.base.expr}, {self.attribute!r})"
-        return f"{self.base.expr}.{self.attribute}"
-
     def code(self, base: str, const: ConstName) -> str:
         if not is_attribute_name(self.attribute):
             return f"{const(getattr, 'getattr')}({base}, {self.attribute!r})"
@@ -89,10 +83,6 @@ class CellContentsSource(Source):
     index: int
     variable_name: str
 
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.__closure__[{self.index}].cell_contents"
-
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.__closure__[{self.index}].cell_contents"
 
@@ -110,10 +100,6 @@ class TypeSource(FunctionSource):
     """The class of a value, by ``type()``."""
 
     function = staticmethod(type)
-
-    @property
-    def expr(self) -> str:
-        return f"type({self.base.expr})"
 
 
 @dataclass(frozen=True)
@@ -195,10 +181,6 @@ class MethodResultSource(Source):
 
     base: Source
     method: str
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.{self.method}()"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.{self.method}()"

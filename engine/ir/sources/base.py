@@ -77,8 +77,11 @@ class Source(TorchSource):
 
     @property
     def expr(self) -> str:
-        """The source in Dynamo's notation: ``L['x'].weight``."""
-        raise NotImplementedError
+        """The source in Dynamo's notation: ``L['x'].weight``.
+
+        It is the code that reads the source, unless a class says otherwise.
+        """
+        return self.code("" if self.parent is None else self.parent.expr, lambda value, name: name)
 
     @property
     def user_name(self) -> str:

@@ -45,20 +45,12 @@ class LengthSource(FunctionSource):
 
     function = staticmethod(len)
 
-    @property
-    def expr(self) -> str:
-        return f"len({self.base.expr})"
-
 
 @dataclass(frozen=True)
 class HasItemsSource(Source):
     """True if a list, tuple or deque has items."""
 
     base: Source
-
-    @property
-    def expr(self) -> str:
-        return f"bool({self.base.expr})"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(bool, 'bool')}({base})"
@@ -73,10 +65,6 @@ class DictKeyAtSource(Source):
 
     base: Source
     index: int
-
-    @property
-    def expr(self) -> str:
-        return f"list({self.base.expr})[{self.index}]"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(list, 'list')}({base})[{self.index}]"

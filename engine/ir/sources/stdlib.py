@@ -46,10 +46,6 @@ class WeakRefCallSource(Source):
 
     base: Source
 
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}()"
-
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}()"
 

@@ -16,10 +16,6 @@ class StrideSource(Source):
     base: Source
     dimension: int
 
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.stride({self.dimension})"
-
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.stride({self.dimension})"
 
