@@ -49,35 +49,6 @@ from engine.torch_private import contract
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.global_state import changed_setting, is_compiling_disabled
 
-__all__ = [
-    "attach",
-    "bisect_accuracy",
-    "cancel",
-    "compile",
-    "compile_for",
-    "compiled_autograd",
-    "detach",
-    "doctor",
-    "expect",
-    "explain",
-    "explain_call",
-    "guards_of",
-    "list_backends",
-    "mark_dynamic",
-    "mark_static",
-    "measure_guards",
-    "measure_kernels",
-    "record",
-    "record_tensor_values",
-    "register_backend",
-    "reset",
-    "try_fixes",
-    "verify",
-    "wait",
-    "what_if",
-    "what_if_inputs",
-]
-
 LEVELS = ("standard", "steps")
 
 

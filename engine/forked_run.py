@@ -32,18 +32,11 @@ STOP_SECONDS = 0.1
 """Seconds between checks whether the work should stop."""
 MAX_TEXT = 2000
 """Characters of a problem."""
-BLOCKED_AUDIT_EVENTS = (
-    "os.remove",
-    "os.rename",
-    "os.mkdir",
-    "os.rmdir",
-    "os.system",
-    "os.kill",
-    "os.exec",
-    "os.posix_spawn",
-    "shutil.",
-    "socket.",
-    "subprocess.Popen",
+BLOCKED_AUDIT_EVENTS = tuple(
+    (
+        "os.remove os.rename os.mkdir os.rmdir os.system os.kill os.exec os.posix_spawn shutil. socket. "
+        "subprocess.Popen"
+    ).split()
 )
 """Audit events with effects beyond the process."""
 

@@ -15,15 +15,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 autotunes templates against library calls and the block sizes of loop kernels, with CUDA graphs.
 "max-autotune-no-cudagraphs": the same without CUDA graphs.
 """
-OPTION_NAMES = (
-    "fused_random",
-    "guard_filter_fn",
-    "inductor",
-    "mode",
-    "recompile_limit",
-    "recompute_random",
-    "templates",
-)
+OPTION_NAMES = tuple("fused_random guard_filter_fn inductor mode recompile_limit recompute_random templates".split())
 """Names that ``options`` of ``engine.compile`` accepts."""
 TEMPLATE_CHOICES = ("never", "known", "measured", "always")
 """Policies of template use for matmul and attention.

@@ -151,17 +151,8 @@ class SubclassSpec:
 
 
 _SYMBOL_FREE_TYPES = (
-    int,
-    float,
-    bool,
-    str,
-    type(None),
-    torch.SymInt,
-    torch.Size,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    enum.Enum,
+    *(int, float, bool, str, type(None), enum.Enum),
+    *(torch.SymInt, torch.Size, torch.dtype, torch.device, torch.layout),
 )
 
 

@@ -82,18 +82,7 @@ def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
     return ""
 
 
-_SYMBOLIC_FUNCTIONS = frozenset(
-    (
-        torch.sym_float,
-        torch.sym_int,
-        torch.sym_ite,
-        torch.sym_max,
-        torch.sym_min,
-        torch.sym_not,
-        torch.sym_sqrt,
-        torch.sym_sum,
-    )
-)
+_SYMBOLIC_FUNCTIONS = frozenset(getattr(torch, f"sym_{name}") for name in "float int ite max min not sqrt sum".split())
 """Functions of torch that compute numbers from sizes."""
 
 

@@ -13,15 +13,7 @@ from engine.graph.to_records import graph_record
 from engine.ir.node_metadata import node_id
 from engine.records.autograd import AutogradNodeRecord, BackwardRecord
 
-SHOWN_HOOK_KINDS = (
-    "tensor_pre_hook",
-    "retain_grad",
-    "pre_hook",
-    "post_hook",
-    "post_acc_grad_hook",
-    "unpack_hook",
-    "python",
-)
+SHOWN_HOOK_KINDS = tuple("tensor_pre_hook retain_grad pre_hook post_hook post_acc_grad_hook unpack_hook python".split())
 
 
 def backward_record(backward: CapturedBackward, before: tuple[CaptureKey, ...]) -> BackwardRecord:

@@ -150,19 +150,9 @@ UNSUPPORTED: dict[str, str] = {
     "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",
     **dict.fromkeys(
         (
-            "SETUP_FINALLY",
-            "SETUP_CLEANUP",
-            "SETUP_WITH",
-            "POP_BLOCK",
-            "JUMP",
-            "JUMP_NO_INTERRUPT",
-            "JUMP_IF_FALSE",
-            "JUMP_IF_TRUE",
-            "ANNOTATIONS_PLACEHOLDER",
-            "LOAD_SUPER_METHOD",
-            "LOAD_ZERO_SUPER_METHOD",
-            "LOAD_ZERO_SUPER_ATTR",
-        ),
+            "SETUP_FINALLY SETUP_CLEANUP SETUP_WITH POP_BLOCK JUMP JUMP_NO_INTERRUPT JUMP_IF_FALSE JUMP_IF_TRUE "
+            "ANNOTATIONS_PLACEHOLDER LOAD_SUPER_METHOD LOAD_ZERO_SUPER_METHOD LOAD_ZERO_SUPER_ATTR"
+        ).split(),
         "it is CPython's own note while compiling and does not occur in finished code",
     ),
     **dict.fromkeys(

@@ -26,14 +26,8 @@ _VERSIONED_MODULES = frozenset(
 )
 """Modules that depend only on versions and have no process state: stable names."""
 _BUILTIN_MODULES = frozenset("builtins _operator _functools _collections".split())
-_TORCH_NAMESPACES = (
-    "torch",
-    "torch._C._nn",
-    "torch.nn.functional",
-    "torch._C",
-    "torch.special",
-    "torch.linalg",
-    "torch.fft",
+_TORCH_NAMESPACES = tuple(
+    "torch torch._C._nn torch.nn.functional torch._C torch.special torch.linalg torch.fft".split()
 )
 """Further namespaces of torch to search for functions that report no usable module."""
 _DYNAMIC_BUILTINS = frozenset(

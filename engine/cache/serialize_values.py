@@ -46,17 +46,8 @@ _SERIALIZABLE_CLASSES: Mapping[str, Any] = {
     c.__name__: c
     for c in (
         *(ViewSpec, InputAliasInfo, OutputAliasInfo, AotMetadata, PartitionRecord, SavedValue),
-        *(
-            LoweredProgram,
-            Buffer,
-            Launch,
-            AtenCall,
-            BufferRef,
-            ConstantTensor,
-            GeneratedKernel,
-            KernelArg,
-            KernelConfig,
-        ),
+        *(LoweredProgram, Buffer, Launch, AtenCall, BufferRef, ConstantTensor),
+        *(GeneratedKernel, KernelArg, KernelConfig),
     )
 }
 

@@ -12,47 +12,13 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.python_operators import BINARY, COMPARE, INPLACE
 from engine.ir.node_values import called_overload
 from engine.torch_private.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-_BINARY: dict[Any, str] = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-    operator.matmul: "@",
-    operator.and_: "&",
-    operator.or_: "|",
-    operator.xor: "^",
-    operator.lshift: "<<",
-    operator.rshift: ">>",
-    operator.eq: "==",
-    operator.ne: "!=",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-    operator.is_: "is",
-    operator.is_not: "is not",
-}
-_IN_PLACE: dict[Any, str] = {
-    operator.iadd: "+=",
-    operator.isub: "-=",
-    operator.imul: "*=",
-    operator.itruediv: "/=",
-    operator.ifloordiv: "//=",
-    operator.imod: "%=",
-    operator.ipow: "**=",
-    operator.imatmul: "@=",
-    operator.iand: "&=",
-    operator.ior: "|=",
-    operator.ixor: "^=",
-    operator.ilshift: "<<=",
-    operator.irshift: ">>=",
-}
+_BINARY: dict[Any, str] = {op.function: op.symbol for op in (*BINARY.values(), *COMPARE.values())}
+_BINARY |= {operator.is_: "is", operator.is_not: "is not"}
+_IN_PLACE: dict[Any, str] = {op.function: op.symbol for op in INPLACE.values()}
 _UNARY: dict[Any, str] = {operator.neg: "-", operator.pos: "+", operator.invert: "~", operator.not_: "not "}
 _MODULE_ALIASES: dict[str, str] = {
     "torch.nn.functional": "F",

@@ -50,24 +50,10 @@ class LoweringError(EngineError):
     """The graph as a whole cannot be lowered. ATen runs it instead."""
 
 
-_TAKES_SIZES = frozenset(
-    (
-        aten.view.default,
-        aten._unsafe_view.default,
-        aten.reshape.default,
-        aten.expand.default,
-        aten.repeat.default,
-        aten.full.default,
-        aten.empty.memory_format,
-        aten.zeros.default,
-        aten.ones.default,
-        aten.new_empty.default,
-        aten.new_full.default,
-        aten.new_zeros.default,
-        aten.new_ones.default,
-        torch.ops.prims.iota.default,
-    )
-)
+_TAKES_SIZES = frozenset((aten.empty.memory_format, torch.ops.prims.iota.default))
+_TAKES_SIZES |= {op.default for op in (aten.view, aten._unsafe_view, aten.reshape, aten.expand, aten.repeat)}
+_TAKES_SIZES |= {op.default for op in (aten.full, aten.zeros, aten.ones)}
+_TAKES_SIZES |= {op.default for op in (aten.new_empty, aten.new_full, aten.new_zeros, aten.new_ones)}
 """Operators whose sizes are a list or the first argument."""
 
 

@@ -14,44 +14,15 @@ from engine.torch_private.operators import OpOverload
 
 LIBRARY_OPS = frozenset(
     (
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "linear",
-        "_scaled_mm",
-        "convolution",
-        "scaled_dot_product_attention",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_fused_attention_overrideable",
-        "convolution_backward",
-        "_scaled_dot_product_flash_attention_backward",
-        "_scaled_dot_product_efficient_attention_backward",
-        "_cdist_forward",
-        "_fft_r2c",
-        "_fft_c2c",
-        "_fft_c2r",
-        "sort",
-        "topk",
-        "_cudnn_rnn",
-        "mkldnn_rnn_layer",
-        "kthvalue",
-        "median",
-        "nanmedian",
-        "mode",
-        "addbmm",
-        "cholesky",
-        "cholesky_inverse",
-        "cholesky_solve",
-        "geqrf",
-        "ormqr",
-        "lu_unpack",
-        "triangular_solve",
-        "lstsq",
-    )
+        "mm addmm bmm baddbmm linear _scaled_mm convolution scaled_dot_product_attention "
+        "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention_for_cpu "
+        "_scaled_dot_product_fused_attention_overrideable convolution_backward "
+        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
+        "_cdist_forward _fft_r2c _fft_c2c _fft_c2r sort topk _cudnn_rnn mkldnn_rnn_layer kthvalue median "
+        "nanmedian mode addbmm cholesky cholesky_inverse cholesky_solve geqrf ormqr lu_unpack "
+        "triangular_solve lstsq"
+    ).split()
 )
 """Operators that are not decomposed because a vendor library runs them best."""
 

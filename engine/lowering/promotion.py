@@ -17,20 +17,8 @@ from engine.lowering.context import LoweredTensor, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.torch_private.operators import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-SUPPORTED_DTYPES = frozenset(
-    (
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-        torch.bool,
-    )
-)
+SUPPORTED_DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool))
+SUPPORTED_DTYPES |= {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
 """Dtypes that loops support."""
 
 

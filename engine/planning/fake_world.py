@@ -152,11 +152,8 @@ Replacements = Sequence[tuple[Any, str, Any]]
 
 
 def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], observer: StepObserver) -> Replacements:
-    init, new_group, init_mesh = (
-        c10d.init_process_group,
-        c10d._new_process_group_helper,
-        torch.distributed.device_mesh.init_device_mesh,
-    )
+    init, new_group = c10d.init_process_group, c10d._new_process_group_helper
+    init_mesh = torch.distributed.device_mesh.init_device_mesh
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         init("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -179,6 +176,9 @@ def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], 
         observer.bucket_device = next((t.device for t in tensors), None)
         return verify_shapes(group, tensors, *args, **kwargs)
 
+    def flagged(owner: Any, name: str, flag: str) -> tuple[Any, str, Any]:
+        return owner, name, _setting_flag(getattr(owner, name), observer, flag)
+
     return [
         (c10d, "init_process_group", init_process_group),
         (c10d, "_new_process_group_helper", make_group),
@@ -186,24 +186,12 @@ def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], 
         (torch.distributed.device_mesh, "init_device_mesh", init_device_mesh),
         (Work, "wait", lambda work, *args, **kwargs: observer.wait(work)),
         (torch.UntypedStorage, "resize_", _tracking_resize(observer)),
-        (
-            ShardingPropagator,
-            "_propagate_tensor_meta_non_cached",
-            _setting_flag(ShardingPropagator._propagate_tensor_meta_non_cached, observer, "is_paused"),
-        ),
+        flagged(ShardingPropagator, "_propagate_tensor_meta_non_cached", "is_paused"),
         (fsdp_common, "_chunk_with_empty", Chunks),
         (OpDispatcher, "redistribute_local_args", staticmethod(_recording_redistribution(observer))),
-        (ProcessGroupReducer, "__init__", _setting_flag(ProcessGroupReducer.__init__, observer, "runs_integers")),
-        (
-            ProcessGroupReducer,
-            "_rebuild_buckets",
-            _setting_flag(ProcessGroupReducer._rebuild_buckets, observer, "runs_integers"),
-        ),
-        (
-            distributed_utils,
-            "_verify_param_shape_across_processes",
-            _setting_flag(verify, observer, "runs_integers"),
-        ),
+        flagged(ProcessGroupReducer, "__init__", "runs_integers"),
+        flagged(ProcessGroupReducer, "_rebuild_buckets", "runs_integers"),
+        (distributed_utils, verify_shapes.__name__, _setting_flag(verify, observer, "runs_integers")),
         (torch, "compile", _compile_as_eager),
         (torch.utils.data.DataLoader, "__init__", _load_in_process(torch.utils.data.DataLoader.__init__)),
     ]
@@ -259,18 +247,13 @@ def _compile_as_eager(model: Any = None, **options: Any) -> Any:
     return model if model is not None else lambda function: function
 
 
+_IN_PROCESS = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
+"""Arguments of a data loader that starts no processes."""
+
+
 def _load_in_process(init: Callable[..., None]) -> Callable[..., None]:
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs |= {
-            k: v
-            for k, v in (
-                ("num_workers", 0),
-                ("prefetch_factor", None),
-                ("persistent_workers", False),
-                ("pin_memory", False),
-            )
-            if k in kwargs
-        }
+        kwargs |= {k: v for k, v in _IN_PROCESS.items() if k in kwargs}
         init(self, *args, **kwargs)
 
     return construct
@@ -322,11 +305,8 @@ def _fake_device_functions(local: int, count: int, observer: StepObserver) -> Re
         "is_initialized": constant(True),
         "device_count": constant(count),
         "current_device": constant(local),
-        **{
-            name: constant(None)
-            for name in ("init", "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all")
-        },
-        **{name: constant(None) for name in ("set_rng_state", "reset_peak_memory_stats")},
+        **dict.fromkeys("init set_device synchronize empty_cache manual_seed manual_seed_all".split(), constant(None)),
+        **dict.fromkeys(("set_rng_state", "reset_peak_memory_stats"), constant(None)),
         "get_device_properties": constant(properties),
         "get_device_name": constant(properties.name),
         "get_device_capability": constant((9, 0)),

@@ -82,17 +82,9 @@ if not TYPE_CHECKING:
 
 DYNAMO_MODULES = frozenset(
     (
-        "callback",
-        "compiled_autograd",
-        "config",
-        "decorators",
-        "eval_frame",
-        "exc",
-        "symbolic_convert",
-        "trace_rules",
-        "utils",
-        "variables.functions",
-    )
+        "callback compiled_autograd config decorators eval_frame exc symbolic_convert trace_rules utils "
+        "variables.functions"
+    ).split()
 )
 """Modules of Dynamo whose state the engine reads if the program loaded them."""
 

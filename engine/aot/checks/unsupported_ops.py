@@ -14,21 +14,9 @@ from engine.ir.graph_callable import graph_callable_of
 
 _UNSUPPORTED_ATTRS = frozenset(
     (
-        "requires_grad_",
-        "retain_grad",
-        "detach_",
-        "set_",
-        "resize_",
-        "resize_as_",
-        "backward",
-        "register_hook",
-        "share_memory_",
-        "grad",
-        "rename_",
-        "_coalesced_",
-        "apply_",
-        "map_",
-    )
+        "requires_grad_ retain_grad detach_ set_ resize_ resize_as_ backward register_hook share_memory_ "
+        "grad rename_ _coalesced_ apply_ map_"
+    ).split()
 )
 """Methods and attributes whose effect a functional graph cannot represent."""
 

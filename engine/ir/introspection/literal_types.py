@@ -45,29 +45,16 @@ PLACEHOLDER_TYPES = (type(functools.Placeholder),) if hasattr(functools, "Placeh
 TORCH_LITERAL_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
 """Immutable classes of torch that describe tensors."""
 
-LITERAL_TYPES = frozenset(
-    (
-        *IDENTIFIED_LITERAL_TYPES,
-        *NUMPY_INFO_TYPES,
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type(Ellipsis),
-        type(NotImplemented),
-        *PLACEHOLDER_TYPES,
-        *TORCH_LITERAL_TYPES,
-        DispatchKeySet,
-        type(sys.version_info),
-        type(sys.flags),
-        type(sys.float_info),
-        type(sys.int_info),
-        type(sys.hash_info),
-    )
+SINGLETON_TYPES = (
+    *map(type, (None, Ellipsis, NotImplemented, sys.version_info, sys.flags)),
+    *map(type, (sys.float_info, sys.int_info, sys.hash_info)),
+    *PLACEHOLDER_TYPES,
 )
+"""Types with one instance each."""
+
+_NUMBERS_AND_TEXTS = (int, float, complex, bool, str, bytes)
+LITERAL_TYPES = frozenset((*IDENTIFIED_LITERAL_TYPES, *NUMPY_INFO_TYPES, *_NUMBERS_AND_TEXTS, DispatchKeySet))
+LITERAL_TYPES |= {*SINGLETON_TYPES, *TORCH_LITERAL_TYPES}
 
 
 def is_enum_or_numpy_scalar(value: Any) -> bool:

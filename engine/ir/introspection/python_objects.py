@@ -37,23 +37,8 @@ IMMUTABLE_TYPES = frozenset((*SINGLETON_TYPES, int, float, complex, str, bytes, 
 """Types of immutable values without references to other objects."""
 
 
-_LEN_METHODS: dict[type, Any] = {
-    t: t.__len__
-    for t in (
-        dict,
-        collections.OrderedDict,
-        list,
-        tuple,
-        set,
-        frozenset,
-        str,
-        bytes,
-        bytearray,
-        range,
-        collections.deque,
-        types.MappingProxyType,
-    )
-}
+_SIZED_TYPES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, range, types.MappingProxyType)
+_LEN_METHODS: dict[type, Any] = {t: t.__len__ for t in (*_SIZED_TYPES, collections.OrderedDict, collections.deque)}
 
 
 _TYPE_MRO: Any = type.__dict__["__mro__"]

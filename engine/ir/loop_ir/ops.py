@@ -26,41 +26,24 @@ VARIES_WITH_XR = frozenset((X, R))
 LOOP_INVARIANT: frozenset[str] = frozenset()
 
 
-OP_COSTS = {
-    "exp": 8,
-    "exp2": 6,
-    "log": 8,
-    "log2": 8,
-    "log1p": 14,
-    "expm1": 14,
-    "sin": 20,
-    "cos": 20,
-    "tanh": 14,
-    "erf": 20,
-    "sqrt": 4,
-    "rsqrt": 4,
-    "div": 4,
-    "pow": 30,
-    "fmod": 12,
-    "floordiv": 8,
-    "rem": 12,
-    "sigmoid": 12,
-    "reduce": 2,
-    "scan": 10,
-    "common_divisor": 400,
-    "hurwitz": 400,
-    "bessel_k_near": 100,
-    "bessel_k_far": 1500,
-    "airy_near": 400,
-    "lower_gamma": 1000,
-    "upper_gamma": 2000,
-    "chebyshev": 100,
-    "hermite": 100,
-    "legendre": 100,
-    "laguerre": 100,
-    "rand": 60,
-    "randint": 60,
+_OPS_BY_COST = {
+    2: "reduce",
+    4: "sqrt rsqrt div",
+    6: "exp2",
+    8: "exp log log2 floordiv",
+    10: "scan",
+    12: "fmod rem sigmoid",
+    14: "log1p expm1 tanh",
+    20: "sin cos erf",
+    30: "pow",
+    60: "rand randint",
+    100: "bessel_k_near chebyshev hermite legendre laguerre",
+    400: "common_divisor hurwitz airy_near",
+    1000: "lower_gamma",
+    1500: "bessel_k_far",
+    2000: "upper_gamma",
 }
+OP_COSTS = {name: cost for cost, names in _OPS_BY_COST.items() for name in names.split()}
 
 
 FREE_OPS = frozenset(("constant", "number", "index", "load", "store", "to", "bitcast", "check"))

@@ -11,30 +11,12 @@ from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import NotPrintable, type_suffix, wide
 from engine.kernels.cpu.table_functions import TABLE_TEXTS
 
+_ACCURATE_FUNCTIONS = (
+    "exp exp2 log log2 log1p expm1 sin cos tan tanh sinh cosh asin acos atan asinh acosh atanh erf lgamma pow atan2"
+).split()
 SLEEF_FUNCTIONS = {
-    "exp": "exp{}_u10",
-    "exp2": "exp2{}_u10",
-    "log": "log{}_u10",
-    "log2": "log2{}_u10",
-    "log1p": "log1p{}_u10",
-    "expm1": "expm1{}_u10",
-    "sin": "sin{}_u10",
-    "cos": "cos{}_u10",
-    "tan": "tan{}_u10",
-    "tanh": "tanh{}_u10",
-    "sinh": "sinh{}_u10",
-    "cosh": "cosh{}_u10",
-    "asin": "asin{}_u10",
-    "acos": "acos{}_u10",
-    "atan": "atan{}_u10",
-    "asinh": "asinh{}_u10",
-    "acosh": "acosh{}_u10",
-    "atanh": "atanh{}_u10",
-    "erf": "erf{}_u10",
+    **{name: name + "{}_u10" for name in _ACCURATE_FUNCTIONS},
     "erfc": "erfc{}_u15",
-    "lgamma": "lgamma{}_u10",
-    "pow": "pow{}_u10",
-    "atan2": "atan2{}_u10",
     "hypot": "hypot{}_u05",
     "fmod": "fmod{}",
     "nextafter": "nextafter{}",

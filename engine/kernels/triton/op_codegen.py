@@ -12,32 +12,21 @@ import torch
 
 from engine.kernels.triton.jit_helpers import JIT_HELPERS, LIBDEVICE_HELPERS
 
-TRITON_DTYPES = {
-    torch.float16: "tl.float16",
-    torch.bfloat16: "tl.bfloat16",
-    torch.float32: "tl.float32",
-    torch.float64: "tl.float64",
-    torch.int8: "tl.int8",
-    torch.int16: "tl.int16",
-    torch.int32: "tl.int32",
-    torch.int64: "tl.int64",
-    torch.uint8: "tl.uint8",
-    torch.bool: "tl.int1",
+_DTYPE_TEXTS = {
+    torch.float16: ("tl.float16", "fp16"),
+    torch.bfloat16: ("tl.bfloat16", "bf16"),
+    torch.float32: ("tl.float32", "fp32"),
+    torch.float64: ("tl.float64", "fp64"),
+    torch.int8: ("tl.int8", "i8"),
+    torch.int16: ("tl.int16", "i16"),
+    torch.int32: ("tl.int32", "i32"),
+    torch.int64: ("tl.int64", "i64"),
+    torch.uint8: ("tl.uint8", "u8"),
+    torch.bool: ("tl.int1", "i1"),
 }
-
-
-SIGNATURE_DTYPES = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    torch.bool: "i1",
-}
+"""Names of a dtype in Triton's language, and in signatures of kernels."""
+TRITON_DTYPES = {dtype: name for dtype, (name, _) in _DTYPE_TEXTS.items()}
+SIGNATURE_DTYPES = {dtype: name for dtype, (_, name) in _DTYPE_TEXTS.items()}
 
 
 INFIX_OPERATORS = {
@@ -61,53 +50,16 @@ INFIX_OPERATORS = {
 }
 
 
+_LIBDEVICE_FUNCTIONS = (
+    "tanh expm1 log1p trunc pow atan2 fmod sinh cosh tan asin acos atan asinh acosh atanh erfc erfinv "
+    "lgamma hypot copysign nextafter j0 j1 y0 y1 erfcx"
+).split()
 TRITON_FUNCTIONS = {
-    **{
-        n: f"tl.{n}"
-        for n in (
-            "exp",
-            "exp2",
-            "log",
-            "log2",
-            "sin",
-            "cos",
-            "erf",
-            "rsqrt",
-            "sigmoid",
-            "abs",
-            "floor",
-            "ceil",
-            "where",
-            "rand",
-            "randint",
-        )
-    },
-    **{
-        n: f"libdevice.{n}"
-        for n in (
-            "tanh",
-            "expm1",
-            "log1p",
-            "trunc",
-            "pow",
-            "atan2",
-            "fmod",
-            "sinh",
-            "cosh",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-        )
-    },
-    **{
-        n: f"libdevice.{n}"
-        for n in ("asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "hypot", "copysign", "nextafter")
-    },
+    **{n: f"tl.{n}" for n in "exp exp2 log log2 sin cos erf rsqrt sigmoid abs floor ceil where rand randint".split()},
+    **{n: f"libdevice.{n}" for n in _LIBDEVICE_FUNCTIONS},
     "round": "libdevice.nearbyint",
     "i0": "libdevice.cyl_bessel_i0",
     "i1": "libdevice.cyl_bessel_i1",
-    **{n: f"libdevice.{n}" for n in ("j0", "j1", "y0", "y1", "erfcx")},
 }
 
 

@@ -16,63 +16,31 @@ from engine.lowering.fallbacks.kinds import LoweringFallback
 NEAREST_BACKWARDS = frozenset(f"aten::{name}{rank}d_backward" for name in NEAREST for rank in (1, 2, 3))
 _REASONS = {
     "Each element reads scattered memory, for which ATen's loops are as fast on a CPU.": (
-        "grid_sampler_2d",
-        "grid_sampler_2d_backward",
-        "grid_sampler_3d",
-        "grid_sampler_3d_backward",
-        "max_pool2d_with_indices_backward",
-        "max_pool3d_with_indices_backward",
-        "adaptive_max_pool2d_backward",
-        "adaptive_max_pool3d_backward",
-    ),
+        "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward "
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward "
+        "adaptive_max_pool3d_backward"
+    ).split(),
     "If an element is infinite, a kernel could return NaN where ATen does not.": (
-        "upsample_linear1d",
-        "upsample_bilinear2d",
-        "upsample_trilinear3d",
-        "upsample_bicubic2d",
-        "_upsample_bilinear2d_aa",
-        "_upsample_bicubic2d_aa",
-    ),
-    "ATen adds the elements of overlapping windows as fast as a kernel on a CPU.": (
-        "_adaptive_avg_pool2d_backward",
-        "_adaptive_avg_pool3d_backward",
-        "col2im",
-        "upsample_linear1d_backward",
-        "upsample_bilinear2d_backward",
-        "upsample_trilinear3d_backward",
-        "upsample_bicubic2d_backward",
-        "_upsample_bilinear2d_aa_backward",
-        "_upsample_bicubic2d_aa_backward",
+        "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
+        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+    ).split(),
+    "ATen adds the elements of overlapping windows as fast as a kernel on a CPU.": [
+        *(f"{name}_backward" for name in "_adaptive_avg_pool2d _adaptive_avg_pool3d upsample_linear1d".split()),
+        *(f"upsample_{name}_backward" for name in "bilinear2d trilinear3d bicubic2d".split()),
+        *("col2im", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
         *(name.removeprefix("aten::") for name in NEAREST_BACKWARDS),
-    ),
+    ],
     "On a CPU, ATen writes scattered elements as fast as a kernel, and in a fixed order.": (
-        "embedding_dense_backward",
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
-        "_embedding_bag_dense_backward",
-        "_embedding_bag_per_sample_weights_backward",
-        "_unsafe_index_put",
-        "index_put",
-        "_index_put_impl",
-        "index_add",
-        "index_copy",
-        "index_reduce",
-        "masked_scatter",
-        "put",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-        "histc",
-        "bincount",
-        "index_fill",
-    ),
-    "ATen scans a row with a predictable branch; a kernel would wait for each comparison.": ("cummax", "cummin"),
+        "embedding_dense_backward _embedding_bag _embedding_bag_forward_only _embedding_bag_dense_backward "
+        "_embedding_bag_per_sample_weights_backward _unsafe_index_put index_put _index_put_impl index_add "
+        "index_copy index_reduce masked_scatter put scatter scatter_add scatter_reduce histc bincount "
+        "index_fill"
+    ).split(),
+    "ATen scans a row with a predictable branch; a kernel would wait for each comparison.": ["cummax", "cummin"],
     "The number of steps differs between elements: a vector would wait for its slowest lane.": (
-        "igamma",
-        "igammac",
-        "special_airy_ai",
-    ),
-    "ATen computes the sums as batched matrix products; a kernel would loop over all products.": ("_trilinear",),
+        "igamma igammac special_airy_ai"
+    ).split(),
+    "ATen computes the sums as batched matrix products; a kernel would loop over all products.": ["_trilinear"],
 }
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 

@@ -55,14 +55,9 @@ SLOW_CALLS = frozenset(
         *("var", "var_mean", "std", "std_mean", "native_layer_norm", "native_group_norm", "_fused_rms_norm"),
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"),
         *(
-            "native_layer_norm_backward",
-            "select_backward",
-            "slice_backward",
-            "repeat",
-            "constant_pad_nd",
-            "index",
-            "_adaptive_avg_pool2d",
-        ),
+            "native_layer_norm_backward select_backward slice_backward repeat constant_pad_nd index "
+            "_adaptive_avg_pool2d"
+        ).split(),
         *(f"{name}2d" for name in NEAREST),
     )
 )

@@ -294,39 +294,19 @@ def _apply_taps(a: torch.Tensor, dim: int, taps: InterpolationTaps) -> torch.Ten
     return (read * taps.weights.reshape(*taps.weights.shape, *[1] * (-dim - 1))).sum(dim - 1)
 
 
+def _overloads(*names: str) -> list[Any]:
+    """Return the default overloads of ATen operators."""
+    return [getattr(aten, name).default for name in names]
+
+
+_LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
 INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    **{
-        op: _nearest_backward(0.0)
-        for op in (
-            aten.upsample_nearest1d_backward.default,
-            aten.upsample_nearest2d_backward.default,
-            aten.upsample_nearest3d_backward.default,
-        )
-    },
-    **{
-        op: _nearest_backward(0.5)
-        for op in (
-            aten._upsample_nearest_exact1d_backward.default,
-            aten._upsample_nearest_exact2d_backward.default,
-            aten._upsample_nearest_exact3d_backward.default,
-        )
-    },
-    **dict.fromkeys(
-        (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default),
-        _linear_upsample,
-    ),
-    **dict.fromkeys(
-        (
-            aten.upsample_linear1d_backward.default,
-            aten.upsample_bilinear2d_backward.default,
-            aten.upsample_trilinear3d_backward.default,
-        ),
-        _linear_upsample_backward,
-    ),
+    **{op: _nearest_backward(0.0) for op in _overloads(*(f"upsample_nearest{n}d_backward" for n in (1, 2, 3)))},
+    **{op: _nearest_backward(0.5) for op in _overloads(*(f"_upsample_nearest_exact{n}d_backward" for n in (1, 2, 3)))},
+    **dict.fromkeys(_overloads(*_LINEAR), _linear_upsample),
+    **dict.fromkeys(_overloads(*(f"{name}_backward" for name in _LINEAR)), _linear_upsample_backward),
+    **dict.fromkeys(_overloads(*(f"replication_pad{n}d_backward" for n in (1, 2, 3))), _replication_pad_backward),
     aten.upsample_bicubic2d_backward.default: _upsample_backward(_cubic_taps, aligns=True),
-    aten.replication_pad1d_backward.default: _replication_pad_backward,
-    aten.replication_pad2d_backward.default: _replication_pad_backward,
-    aten.replication_pad3d_backward.default: _replication_pad_backward,
     aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward(2),
     aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool_backward(3),
     aten._upsample_bilinear2d_aa.default: _antialiased_upsample(1.0, lambda x: (1.0 - x).clamp(min=0.0)),

@@ -433,30 +433,20 @@ def _reduction_args(rank: int, args: list[Any]) -> list[Any]:
     return [[canonical_dim(d, rank) for d in dims or range(rank)], *args[1:]]
 
 
+_UNCHANGED = [
+    *(op.default for op in (aten.view, aten._unsafe_view, aten.reshape, aten.unsqueeze, aten.squeeze, aten.expand)),
+    *(op.default for op in (aten.clone, aten.alias, aten.detach, aten.lift_fresh_copy, aten.contiguous, aten.t)),
+]
+"""Operators whose arguments are those of the operator on the real view."""
+
 STRUCTURAL_OPS: dict[Any, AdaptArgs] = {
-    **dict.fromkeys(
-        (
-            aten.view.default,
-            aten._unsafe_view.default,
-            aten.reshape.default,
-            aten.unsqueeze.default,
-            aten.squeeze.default,
-            aten.squeeze.dim,
-            aten.squeeze.dims,
-            aten.expand.default,
-            aten.clone.default,
-            aten.alias.default,
-            aten.detach.default,
-            aten.lift_fresh_copy.default,
-            aten.contiguous.default,
-            aten.index.Tensor,
-            aten._unsafe_index.Tensor,
-        ),
-        lambda rank, args: args,
-    ),
+    **dict.fromkeys(_UNCHANGED, lambda rank, args: args),
+    aten.squeeze.dim: lambda rank, args: args,
+    aten.squeeze.dims: lambda rank, args: args,
+    aten.index.Tensor: lambda rank, args: args,
+    aten._unsafe_index.Tensor: lambda rank, args: args,
     aten.permute.default: lambda rank, args: [[*(d % max(rank, 1) for d in args[0]), rank]],
     aten.transpose.int: _canonical_dims(0, 1),
-    aten.t.default: lambda rank, args: args,
     aten.select.int: _canonical_dims(0),
     aten.slice.Tensor: _canonical_dims(0, default=(0,)),
     aten.split.Tensor: _canonical_dims(1, default=(None, 0)),

@@ -64,17 +64,7 @@ def _functions_named(*names: str) -> frozenset[Any]:
 _SIZES_FIRST = _functions_named("empty", "full", "ones", "rand", "randn", "zeros")
 """Functions whose arguments are sizes, also as tensors with one integer."""
 _SIZES_AFTER_TENSOR = _functions_named(
-    "expand",
-    "expand_copy",
-    "new_empty",
-    "new_full",
-    "new_ones",
-    "new_zeros",
-    "pad",
-    "repeat",
-    "reshape",
-    "tile",
-    "view",
+    *"expand expand_copy new_empty new_full new_ones new_zeros pad repeat reshape tile view".split()
 )
 """Functions of a tensor whose further arguments are sizes."""
 

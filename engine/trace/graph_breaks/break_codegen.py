@@ -16,12 +16,8 @@ from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
 from engine.trace.variables.base import NULL, Variable, reachable_variables
 
 _CONDITIONAL_JUMPS: dict[str, bool] = {
-    "POP_JUMP_FORWARD_IF_FALSE": True,
-    "POP_JUMP_BACKWARD_IF_FALSE": True,
-    "POP_JUMP_IF_FALSE": True,
-    "POP_JUMP_FORWARD_IF_TRUE": True,
-    "POP_JUMP_BACKWARD_IF_TRUE": True,
-    "POP_JUMP_IF_TRUE": True,
+    **dict.fromkeys("POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_IF_FALSE".split(), True),
+    **dict.fromkeys("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_IF_TRUE".split(), True),
     "JUMP_IF_TRUE_OR_POP": False,
     "JUMP_IF_FALSE_OR_POP": False,
 }
@@ -33,10 +29,10 @@ _OPCODES_BY_STACK_EFFECT: dict[tuple[int, int], str] = {
     (0, 0): "DELETE_GLOBAL",
     (0, 1): "LOAD_BUILD_CLASS",
     (1, 0): "DELETE_ATTR",
-    (
-        1,
-        1,
-    ): "UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT TO_BOOL GET_ITER LIST_TO_TUPLE FORMAT_SIMPLE CONVERT_VALUE",
+    (1, 1): (
+        "UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT UNARY_NOT TO_BOOL GET_ITER LIST_TO_TUPLE FORMAT_SIMPLE "
+        "CONVERT_VALUE"
+    ),
     (1, 2): "IMPORT_FROM GET_LEN BEFORE_WITH",
     (2, 0): "DELETE_SUBSCR STORE_ATTR",
     (2, 1): "BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP IS_OP IMPORT_NAME FORMAT_WITH_SPEC BUILD_TEMPLATE",

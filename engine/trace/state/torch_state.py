@@ -10,16 +10,11 @@ from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.introspection.torch_state_snapshot import TorchStateSnapshot
 from engine.trace.annotations import Variable
 
-_GUARDED_GLOBAL_STATES = (
-    "grad_mode",
-    "inference_mode",
-    "autocast",
-    "torch_function_modes",
-    "torch_function_enabled",
-    "dispatch_modes",
-    "functorch",
-    "default_dtype",
-    "deterministic",
+_GUARDED_GLOBAL_STATES = tuple(
+    (
+        "grad_mode inference_mode autocast torch_function_modes torch_function_enabled dispatch_modes "
+        "functorch default_dtype deterministic"
+    ).split()
 )
 """Parts of torch's global state that every graph depends on.
 

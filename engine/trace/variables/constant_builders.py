@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +14,7 @@ from engine.ir.introspection.literal_types import (
     NUMPY_INFO_TYPES,
     NUMPY_SCALAR_TYPES,
     PATH_TYPES,
-    PLACEHOLDER_TYPES,
+    SINGLETON_TYPES,
     TORCH_LITERAL_TYPES,
     is_enum_or_numpy_scalar,
 )
@@ -45,19 +44,7 @@ def _number(tx: Tracer, real: float, source: Source) -> Variable:
 
 
 _build_singleton = guarded_builder(ConstantVariable, "its value ({0!r}) decided what was traced")
-register_builder(
-    type(None),
-    type(Ellipsis),
-    type(NotImplemented),
-    *PLACEHOLDER_TYPES,
-    type(torch.__version__),
-    type(sys.version_info),
-    type(sys.flags),
-    type(sys.float_info),
-    type(sys.int_info),
-    type(sys.hash_info),
-    *NUMPY_INFO_TYPES,
-)(_build_singleton)
+register_builder(*SINGLETON_TYPES, type(torch.__version__), *NUMPY_INFO_TYPES)(_build_singleton)
 
 
 @register_builder_if(9, lambda real: isinstance(real, NUMPY_SCALAR_TYPES))

@@ -61,12 +61,8 @@ class AutogradFunctionContextVariable(VariableWithMethods, UserDefinedObjectVari
     """Outputs marked as non-differentiable."""
     materialize_grads: bool = state(True)
     dirty_tensors: list[Variable] = fresh(list)
-    methods = (
-        "save_for_backward",
-        "mark_non_differentiable",
-        "set_materialize_grads",
-        "save_for_forward",
-        "mark_dirty",
+    methods = tuple(
+        "save_for_backward mark_non_differentiable set_materialize_grads save_for_forward mark_dirty".split()
     )
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

@@ -18,29 +18,13 @@ from engine.trace.frame import is_trusted_module
 
 _EMPTY_CELL = types.CellType()
 _VALUE_TYPES = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    type(...),
-    enum.Enum,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.Tensor,
+    *(bool, int, float, complex, str, bytes, type(None), type(...), enum.Enum),
+    *(torch.dtype, torch.device, torch.layout, torch.Tensor),
 )
 """Types of tensors and immutable objects, whose variable may still be reassigned."""
 _DESCRIPTOR_TYPES = (
-    classmethod,
-    staticmethod,
-    property,
-    functools.partial,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.MemberDescriptorType,
+    *(classmethod, staticmethod, property, functools.partial),
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MemberDescriptorType),
 )
 
 

@@ -165,12 +165,8 @@ def _matmul_flags(tx: Tracer, real: Any, source: Source) -> Variable:
 # Writes.
 
 
-_SETTABLE_STATES = (
-    "default_dtype",
-    "deterministic",
-    "deterministic_warn_only",
-    "float32_matmul_precision",
-    "attention_kernels",
+_SETTABLE_STATES = tuple(
+    "default_dtype deterministic deterministic_warn_only float32_matmul_precision attention_kernels".split()
 )
 """States that the functions below set. The compiled code guards their values at entry."""
 

@@ -127,21 +127,15 @@ _SKIPPED_TORCH_MODULES = tuple(
 _SKIPPED_TORCH_PREFIXES = tuple(f"{name}." for name in _SKIPPED_TORCH_MODULES)
 
 
-_INLINED_TORCH_PREFIXES = (
-    "torch.autograd.grad_mode",
-    "torch._higher_order_ops",
-    "torch._dynamo.comptime",
-    "torch._dynamo.external_utils",
-    "torch._dynamo.mutation_guard",
-    "torch._dynamo._trace_wrapped_higher_order_op",
-    "torch._functorch.functional_call",
-    "torch.optim",
-    "torch.sparse",
-    "torch.distributed._functional_collectives",
-    "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
-    "torch.distributed.tensor._api",
-    "torch.distributed.tensor.experimental._func_map",
-    "torch.distributed.tensor.parallel",
+_INLINED_TORCH_PREFIXES = tuple(
+    (
+        "torch.autograd.grad_mode torch._higher_order_ops torch._dynamo.comptime "
+        "torch._dynamo.external_utils torch._dynamo.mutation_guard "
+        "torch._dynamo._trace_wrapped_higher_order_op torch._functorch.functional_call torch.optim "
+        "torch.sparse torch.distributed._functional_collectives "
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper torch.distributed.tensor._api "
+        "torch.distributed.tensor.experimental._func_map torch.distributed.tensor.parallel"
+    ).split()
 )
 
 
