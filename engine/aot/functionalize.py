@@ -12,6 +12,7 @@ import math
 import operator
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -387,15 +388,20 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             return args[0].detach()
         if target is flex_attention_op:
             return expand_flex_attention(*args, **kwargs)
-        own_form = DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
-        with own_form:
+        with _form_of_operator(target, args, kwargs):
             replaced = replace_composite(target, needs_grad=self.under_autograd) if self._keeps_composites else target
             return super().call_function(replaced, args, without_absent_generator(kwargs))
 
 
-def _is_full_dropout(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True for dropout with p=1: torch's symbolic form samples even then."""
-    return facts_of(target).name == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
+def _form_of_operator(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Choose the form of an operator, in C++ or Python, whose functional graph is right."""
+    facts = facts_of(target)
+    if facts.name == "dropout" and 1.0 in (*args[1:2], kwargs.get("p")):  # the form in Python samples even then
+        return DisablePythonDispatcher()
+    # cuDNN's batch norm writes running statistics that no schema declares, and fuses with nothing.
+    if facts.running_stats and any(t.device.type != "cpu" for t in tensors_in((args, kwargs))):
+        return enable_python_dispatcher()
+    return contextlib.nullcontext()
 
 
 def _draws_same_in_place(n: torch.fx.Node, into: torch.Tensor) -> bool:

@@ -24,7 +24,6 @@ from engine.graph.device_dependent_composites_autograd import (
     is_padded_rnn_call,
 )
 from engine.graph.effect_tokens import run_with_token
-from engine.graph.instance_norm_statistics import INSTANCE_NORMS
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.node_values import called_overload, map_tensors
 from engine.torch_private.higher_order_ops import with_effects
@@ -98,7 +97,6 @@ INFERENCE_REPLACEMENTS: dict[Any, Function] = {
         getattr(torch, name): _prefer_composite_op(name, getattr(torch, name), is_padded_rnn_call)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
-    **INSTANCE_NORMS,
 }
 """Replacements for inference, by the torch function that they replace."""
 
@@ -135,7 +133,7 @@ def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.
 
 
 def _replacements(trains: bool) -> dict[Any, Function]:
-    return {**TRAINING_REPLACEMENTS, **INSTANCE_NORMS} if trains else INFERENCE_REPLACEMENTS
+    return TRAINING_REPLACEMENTS if trains else INFERENCE_REPLACEMENTS
 
 
 def _is_replaceable(value: Any, replacements: dict[Any, Function]) -> bool:

@@ -209,3 +209,26 @@ def test_recurrent_layers_train(kind: str) -> None:
         found.append([out, *grads[0], *grads[1]])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.InstanceNorm2d])
+@pytest.mark.parametrize("trains", [True, False])
+def test_float32_norms_join_their_neighbors(norm: type[nn.Module], trains: bool) -> None:
+    """No kernel of torch normalizes; values, gradients and statistics are those of eager."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(norm(16, affine=True, track_running_stats=True), nn.ReLU()).cuda().train(trains)
+    twin = copy.deepcopy(plain)
+    fast = engine.compile(twin)
+    for size in (9, 9, 12):
+        x = torch.randn(4, 16, size, 7, device="cuda", requires_grad=True)
+        found = []
+        for module, call in ((plain, plain), (twin, fast)):
+            out = call(x)
+            found.append((out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()]), *module.buffers()))
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        fast(x)
+        torch.cuda.synchronize()
+    names = [event.key for event in seen.key_averages()]
+    assert [name for name in names if "fused" in name]
+    assert not [name for name in names if "bn_fw" in name or "at::native::batch_norm" in name or "cudnn::" in name]
