@@ -177,6 +177,22 @@ def _build_site(folder: pathlib.Path) -> None:
     build_site(folder, {"01_bytecode_to_graph": {"steps": steps}, **committed})
 
 
+@pytest.fixture(scope="session")
+def kernel_variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which notebook kernels are forked from a process for all workers."""
+    from tests import forked_kernels
+
+    base = tmp_path_factory.getbasetemp()
+    return forked_kernels.kernel_variables((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels")
+
+
+@pytest.fixture
+def forked_kernels(kernel_variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the notebook kernels of this test."""
+    for name, value in kernel_variables.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def expected(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Return a function that compares text with the test's expected file.

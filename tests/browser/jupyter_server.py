@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,8 +46,11 @@ class Lab:
     Kernels find this repository first on their path.
     """
 
-    def __init__(self, folder: pathlib.Path, app: str = "jupyterlab") -> None:
+    def __init__(
+        self, folder: pathlib.Path, app: str = "jupyterlab", variables: Mapping[str, str] = types.MappingProxyType({})
+    ) -> None:
         configured, self._place = PLACES[app]
+        self._variables = variables
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="lab-"))
         self.port = _free_port()
         self.token = secrets.token_hex(8)
@@ -79,7 +84,8 @@ class Lab:
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "IPYTHONDIR": "ipython",
         }
-        return dict(os.environ, PYTHONPATH=str(ROOT), **{name: str(self.home / part) for name, part in names.items()})
+        folders = {name: str(self.home / part) for name, part in names.items()}
+        return {**os.environ, "PYTHONPATH": str(ROOT), **folders, **self._variables}
 
     def _wait(self) -> None:
         end = time.monotonic() + START_SECONDS

@@ -28,11 +28,11 @@ RESULT = "document.querySelector('.lm .edit [data-result]')"
 
 
 @pytest.fixture(scope="module")
-def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory, kernel_variables: dict[str, str]) -> Iterator[Lab]:
     """A server with one notebook."""
     folder = tmp_path_factory.mktemp("edits")
     write_notebook(folder / "edit.ipynb", CELLS)
-    started = Lab(folder)
+    started = Lab(folder, variables=kernel_variables)
     yield started
     started.close()
 

@@ -151,8 +151,8 @@ def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A server with a few notebooks."""
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory, kernel_variables: dict[str, str]) -> Iterator[Lab]:
+    """A server with a few notebooks, whose kernels are forked."""
     folder = tmp_path_factory.mktemp("notebooks")
     if TOUR.exists():
         shutil.copy(TOUR, folder)
@@ -165,7 +165,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     write_notebook(folder / "marked.ipynb", MARKED)
     (folder / "trace.log").write_bytes(session_and_log()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
-    started = Lab(folder)
+    started = Lab(folder, variables=kernel_variables)
     yield started
     started.close()
 

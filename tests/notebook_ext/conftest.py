@@ -138,9 +138,12 @@ class Kernel:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """One kernel for the tests of a module, in an empty folder, with the extension loaded."""
-    made = Kernel(tmp_path_factory.mktemp("notebook"))
+def kernel(tmp_path_factory: pytest.TempPathFactory, kernel_variables: dict[str, str]) -> Iterator[Kernel]:
+    """One forked kernel for a module's tests, in an empty folder, with the extension loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in kernel_variables.items():
+            patch.setenv(name, value)
+        made = Kernel(tmp_path_factory.mktemp("notebook"))
     loaded = made.run("import torch\nfrom torch import nn\n%load_ext notebook_ext")
     assert loaded.succeeded, loaded.text
     yield made
@@ -150,6 +153,14 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 @pytest.fixture
 def empty_kernel(tmp_path: pathlib.Path) -> Iterator[Kernel]:
     """A kernel of its own in ``tmp_path``, without the extension."""
+    made = Kernel(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forked_kernel(tmp_path: pathlib.Path, forked_kernels: None) -> Iterator[Kernel]:
+    """A kernel of its own in ``tmp_path``, without the extension, with the packages imported."""
     made = Kernel(tmp_path)
     yield made
     made.close()

@@ -26,6 +26,7 @@ def test_the_short_notebook_is_one(without_tour: pathlib.Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forked_kernels")
 def test_what_is_said_is_on_the_page(without_tour: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page opens on an explorer; only what it shows is announced."""
     assert main(["demo"]) == 0
@@ -38,6 +39,7 @@ def test_what_is_said_is_on_the_page(without_tour: pathlib.Path, capsys: pytest.
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forked_kernels")
 def test_a_failing_cell_still_gives_a_link(
     without_tour: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

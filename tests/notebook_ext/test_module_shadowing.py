@@ -36,28 +36,28 @@ def test_loading_beside_a_module_called_engine(
 
 
 @pytest.mark.thorough
-def test_a_module_imported_after_loading(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
+def test_a_module_imported_after_loading(tmp_path: pathlib.Path, forked_kernel: Kernel) -> None:
     """%%compile reports a user's module that replaces the engine later, and runs nothing.
 
     The user's module stays imported.
     """
-    assert empty_kernel.run("%load_ext notebook_ext").succeeded
+    assert forked_kernel.run("%load_ext notebook_ext").succeeded
     (tmp_path / "engine.py").write_text("WHOSE = 'mine'\n")
-    empty_kernel.run("import sys; sys.path.insert(0, ''); del sys.modules['engine']; import engine")
-    ran = empty_kernel.run("%%compile\nran_anyway = True")
+    forked_kernel.run("import sys; sys.path.insert(0, ''); del sys.modules['engine']; import engine")
+    ran = forked_kernel.run("%%compile\nran_anyway = True")
     assert "UsageError: Your own engine.py hides" in ran.text
-    assert empty_kernel.run("assert engine.WHOSE == 'mine'; assert 'ran_anyway' not in globals()").succeeded
+    assert forked_kernel.run("assert engine.WHOSE == 'mine'; assert 'ran_anyway' not in globals()").succeeded
 
 
 @pytest.mark.thorough
-def test_a_module_that_appears_after_loading_is_pointed_out(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
+def test_a_module_that_appears_after_loading_is_pointed_out(tmp_path: pathlib.Path, forked_kernel: Kernel) -> None:
     """A file that would hide the engine on import gives a sentence below the cell.
 
     The file was not imported, so the cell runs.
     """
-    assert empty_kernel.run("import torch\n%load_ext notebook_ext").succeeded
+    assert forked_kernel.run("import torch\n%load_ext notebook_ext").succeeded
     (tmp_path / "engine.py").write_text("WHOSE = 'mine'\n")
-    empty_kernel.run("import sys; sys.path.insert(0, '')")
-    ran = empty_kernel.run("%%compile\ndef f(x):\n    return x + 1\nf(torch.ones(2))")
+    forked_kernel.run("import sys; sys.path.insert(0, '')")
+    ran = forked_kernel.run("%%compile\ndef f(x):\n    return x + 1\nf(torch.ones(2))")
     assert ran.succeeded, ran.text
     assert any("engine.py" in str(shown.get("text/plain", "")) for shown in ran.shown)

@@ -109,6 +109,7 @@ def write(path: pathlib.Path, *sources: str) -> pathlib.Path:
     return path
 
 
+@pytest.mark.usefixtures("forked_kernels")
 def test_a_report_has_results_and_explorers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command exits 0 and prints the path of one report file.
 
@@ -150,6 +151,7 @@ def test_a_missing_notebook_is_one_sentence(tmp_path: pathlib.Path, capsys: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_kernels")
 def test_the_page_of_the_tour_is_below_five_megabytes(tmp_path: pathlib.Path) -> None:
     """The page of the tour is below 5 MB, loads nothing and has no failing cell.
 
