@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -33,17 +34,20 @@ IsNotebook = Callable[[FunctionType], bool]
 
 
 class TrainingCalls:
-    """Calls of torch's losses, optimizers and schedulers by a cell: they run as Python."""
+    """Calls of torch's losses, gradient clipping, optimizers and schedulers by a cell: they run as Python."""
 
     def __init__(self) -> None:
         self._losses: dict[str, None] = {}
+        self._clips: dict[str, None] = {}
         self._steps: dict[str, bool] = {}
         self._has_backward = False
 
     def note_function(self, function: FunctionType) -> None:
-        """Note a loss of ``torch.nn.functional``, or a ``step`` that a scheduler wraps."""
+        """Note a loss of ``torch.nn.functional``, gradient clipping, or a ``step`` that a scheduler wraps."""
         if function.__module__ == F.__name__ and "reduction" in inspect.signature(function).parameters:
             self._losses[f"F.{function.__name__}"] = None
+        elif function.__module__ == clip_grad_norm_.__module__:
+            self._clips[function.__name__] = None
         elif hasattr(function, "_torchdynamo_orig_callable"):
             return  # the user compiled it
         elif function.__name__ == "step" and function.__module__.startswith("torch.optim."):
@@ -59,8 +63,8 @@ class TrainingCalls:
 
     def record(self, compiler: str) -> SkippedRecord | None:
         """Return what ran as Python, and how to compile it; None if the cell does not train."""
-        losses = list(self._losses) if self._has_backward else []
-        *names, last = (*losses, *self._steps) or ("",)
+        losses, clips = (list(names) if self._has_backward else [] for names in (self._losses, self._clips))
+        *names, last = (*losses, *clips, *self._steps) or ("",)
         if not last:
             return None
         loss = (
@@ -68,7 +72,11 @@ class TrainingCalls:
             if losses
             else ""
         )
-        step = f"Write compiled_step = {compiler}.compile(optimizer.step) once, and call compiled_step() instead of optimizer.step()."
+        step = (
+            f"Call {' and '.join(clips)} and optimizer.step() in one function, compile it once with {compiler}.compile(), and call the compiled function instead."
+            if clips
+            else f"Write compiled_step = {compiler}.compile(optimizer.step) once, and call compiled_step() instead of optimizer.step()."
+        )
         hint = f"{loss} {step if any(self._steps.values()) else ''}".strip()
         name = f"{', '.join(names)} and {last}" if names else last
         reason = "library code called from Python; a cell compiles the notebook's functions and modules"

@@ -83,7 +83,7 @@ class StageEditor:
             "choices": choices,
             "text": self._text(entry, stage),
             "edits": [_title(s) for s in self._edits(group)],
-            "trial": self._trial_row(group),
+            "trial": self._trial_row(group, stage),
             "other": self._edited_sibling(group),
             "said": said,
             "code": code_of_call(self._session, entry, self._text(entry, stage)) if stage == CALL else "",
@@ -167,13 +167,16 @@ class StageEditor:
             return try_kernel_edits(self._session, group.entry, edits)
         return try_edits(self._session, group.entry, edits)
 
-    def _trial_row(self, group: EditGroup) -> dict[str, Any] | None:
+    def _trial_row(self, group: EditGroup, stage: str) -> dict[str, Any] | None:
         entry, trial = group.entry, self._trials.get(group)
         if trial is None:
             return None
+        sentence = _cell_sentence(trial) if entry == CELL else trial.sentence
+        if trial.problem and trial.edit not in ("", stage):
+            sentence = f"{_title(trial.edit)}, which is edited too, fails: {sentence}"
         return {
             "ok": not (trial.problem or trial.difference or trial.unused),
-            "sentence": one_line(_cell_sentence(trial) if entry == CELL else trial.sentence, 400),
+            "sentence": one_line(sentence, 400),
             "stage": trial.edit,
             "line": trial.line,
             "times": [format_seconds(s) for s in trial.seconds],
@@ -212,8 +215,10 @@ class StageEditor:
         """Write the edits of a group to a file in the working folder; return what was done."""
         entry, edits, trial = group.entry, self._edits(group), self._trials.get(group)
         is_text = group.kind in (CELL, CALL)
-        if is_text or not edits or trial is None or trial.problem or trial.unused:
+        if is_text or not edits or trial is None:
             return "There is no edit to keep: apply one first."
+        if trial.problem or trial.unused:
+            return f"Not written, as the edits have no result: {trial.sentence}"
         compilation = self._session.compilation(entry)
         name = re.sub(r"\W+", "_", frame_name(self._session, compilation.frame)).strip("_").lower() or "graph"
         path, number = pathlib.Path(f"edited_{name}.py"), 1

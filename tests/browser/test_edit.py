@@ -123,7 +123,7 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     page.locator(".lm .graph button", has_text="Edit").click()
     page.wait_for_function("document.querySelector('.lm .edit textarea')?.value.includes('def graph(x, b)')")
     replace(page, "gelu * 2", "gelu + gelu")
-    assert "are those of eager" in page.locator(".lm .edit [data-result]").inner_text()
+    assert "agree with eager" in page.locator(".lm .edit [data-result]").inner_text()
     assert page.locator(".lm .edit .res summary").count() >= 3
     for name in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(page, name)
@@ -142,7 +142,7 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     assert said(page).startswith("Line 5: syntax error")
     keep(page, "edit-fault-800")
     page.locator(".lm .edit .ctx button", has_text="Undo").click()
-    page.wait_for_function(f"{RESULT}?.textContent.includes('are those of eager')", timeout=60_000)
+    page.wait_for_function(f"{RESULT}?.textContent.includes('agree with eager')", timeout=60_000)
     page.set_viewport_size({"width": 1400, "height": 900})
     tune_a_kernel(page)
     edit_a_kernel(page)

@@ -115,6 +115,16 @@ def test_a_fault_marks_its_line(session: engine.Session) -> None:
     assert not editor.tried
 
 
+def test_a_fault_of_another_stage_is_named(session: engine.Session) -> None:
+    """An edit stacks on a faulty one: its result, and that of Keep, say which stage is at fault."""
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    apply(editor, entry, "fx", "x * 3", "x * nothing")
+    sentence = apply(editor, entry, "aten", ", 3)", ", 4)")["trial"]["sentence"]
+    assert sentence.startswith("Traced graph, which is edited too, fails: Line 3:"), sentence
+    assert editor.answer("keep", entry, "aten", "")["said"].startswith("Not written, as the edits have no result: Line")
+
+
 def test_the_cell_is_a_stage_too(session: engine.Session) -> None:
     """Its text comes first; text that is no Python has its line."""
 

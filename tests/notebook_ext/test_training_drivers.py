@@ -114,3 +114,17 @@ def test_a_training_cell_says_what_ran_as_python() -> None:
     assert found.name == "F.cross_entropy, optimizer.step and StepLR.step"
     assert "a function that calls the model but not backward()" in found.hint
     assert "compiled_step = torch.compile(optimizer.step)" in found.hint
+
+
+def test_a_training_cell_names_its_gradient_clipping() -> None:
+    """Gradients are clipped between backward and step; one compiled function can do both."""
+    weight, calls = torch.ones(1, requires_grad=True), TrainingCalls()
+    calls.note_function(torch.nn.utils.clip_grad_norm_)
+    assert calls.record("engine") is None  # nothing trains here
+    for method in (weight.backward, torch.optim.SGD([weight], 0.1).zero_grad):
+        calls.note_method(method)
+    calls.note_function(torch.optim.AdamW([weight]).step.__func__)
+    training = calls.record("engine")
+    assert training is not None
+    assert training.name == "clip_grad_norm_ and optimizer.step"
+    assert training.hint.startswith("Call clip_grad_norm_ and optimizer.step() in one function")
