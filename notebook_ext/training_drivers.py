@@ -34,7 +34,7 @@ IsNotebook = Callable[[FunctionType], bool]
 
 
 class TrainingCalls:
-    """Calls of torch's losses, gradient clipping, optimizers and schedulers by a cell: they run as Python."""
+    """Calls of losses, clipping, optimizers and schedulers by a cell: they run as Python."""
 
     def __init__(self) -> None:
         self._losses: dict[str, None] = {}
@@ -43,7 +43,7 @@ class TrainingCalls:
         self._has_backward = False
 
     def note_function(self, function: FunctionType) -> None:
-        """Note a loss of ``torch.nn.functional``, gradient clipping, or a ``step`` that a scheduler wraps."""
+        """Note a loss of ``F``, gradient clipping, or a ``step`` that a scheduler wraps."""
         if function.__module__ == F.__name__ and "reduction" in inspect.signature(function).parameters:
             self._losses[f"F.{function.__name__}"] = None
         elif function.__module__ == clip_grad_norm_.__module__:

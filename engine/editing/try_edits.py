@@ -80,7 +80,11 @@ class EditTrial:
             )
             return " ".join((outcome, *self.not_run))
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
-        return f"{text}." if text else "Results, mutations and gradients agree with eager, within the tolerance of the dtype."
+        return (
+            f"{text}."
+            if text
+            else "Results, mutations and gradients agree with eager, within the tolerance of the dtype."
+        )
 
     def compilations(self, session: Session, compilation: str) -> tuple[CompilationRecord | None, ...]:
         """Return the counterparts of a recorded compilation before and after the edits."""

@@ -33,11 +33,12 @@ ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided",
 
 
 def is_library_op(target: Any) -> bool:
-    """Return True if ATen runs an operator by design: a library has it, or it only allocates."""
+    """Return True if ATen runs an operator by design: by a library, or without a result."""
     called = called_overload(target)
     if called is None or called.namespace != "aten":
         return called is not None and called.namespace == "engine"
-    return facts_of(target).is_linear_algebra or _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS
+    name = _packet_name(target)
+    return facts_of(target).is_linear_algebra or name in LIBRARY_OPS | ALLOCATION_OPS or not called._schema.returns
 
 
 def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
@@ -52,6 +53,8 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
         return Fallback(LoweringFallback.NO_LOWERING, f"It is a {description}.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
+    if not called._schema.returns:
+        return Fallback(LoweringFallback.VALUE_CHECK, "It only checks values: it has no result to fuse.")
     if _packet_name(target) in _FAST_PATH_OPS:
         return Fallback(
             LoweringFallback.INFERENCE_FAST_PATH,

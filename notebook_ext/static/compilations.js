@@ -79,7 +79,7 @@ class CompilationsView {
     const cut = rows.length - some.length;
     put(
       this.table,
-      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Breaks", part.has_restarts ? "Restarts" : "", part.kernel_title + (part.rows.some((/** @type {any} */ r) => r.externs) ? " + ATen" : ""), "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Break at", part.has_restarts ? "Restarts" : "", part.kernel_title + (part.rows.some((/** @type {any} */ r) => r.externs) ? " + ATen" : ""), "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
       cut ? h("p", { class: "mut blk" }, `${plural(cut, "more compilation")}: move the selection, or search.`) : null,
       rows.length ? null : h("p", { class: "blk" }, this.find ? "No match." : "Nothing was compiled."),
     );
@@ -91,7 +91,7 @@ class CompilationsView {
   /** @param {any} r @param {number} i @param {any} part */
   #row(r, i, part) {
     const bad = r.outcome === "failed" || r.outcome === "skipped";
-    const numbers = [r.graphs, r.breaks, ...(part.has_restarts ? [r.restarts] : []), r.kernels + (r.externs ? ` + ${r.externs}` : ""), r.time];
+    const numbers = [r.graphs, r.breaks || "–", ...(part.has_restarts ? [r.restarts] : []), r.kernels + (r.externs ? ` + ${r.externs}` : ""), r.time];
     return h(
       "tr",
       { class: i === this.at ? "sel" : null, "data-id": r.id, "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.file = null; this.draw(); this.frame.focus(); } },
@@ -121,7 +121,7 @@ class CompilationsView {
       h("div", { class: "files" }, facts.texts.map((/** @type {string} */ name, /** @type {number} */ i) => button(name, "", () => { this.file = this.file === i ? null : i; this.draw(); }, { "aria-pressed": String(this.file === i) }))),
     );
     if (this.file !== null) this.#text(this.frame.part(`file|${id}|${this.file}`));
-    this.frame.say(row ? [h("b", {}, `${row.name} entry ${id.split("/").pop()}`), `: ${row.outcome}${row.inputs ? ", for " + row.inputs : ""}. `, h("span", { class: "mut" }, `${plural(row.graphs, "graph")}, ${plural(row.breaks, "break")}, ${plural(row.kernels, this.kind)}${row.time ? ", " + row.time : ""}`)] : "");
+    this.frame.say(row ? [h("b", {}, `${row.name} entry ${id.split("/").pop()}`), `: ${row.outcome}${row.inputs ? ", for " + row.inputs : ""}. `, h("span", { class: "mut" }, `${plural(row.graphs, "graph")}, ${row.breaks ? `break at ${row.breaks}, ` : ""}${plural(row.kernels, this.kind)}${row.time ? ", " + row.time : ""}`)] : "");
   }
 
   /** @param {any} file */

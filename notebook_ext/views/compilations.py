@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from engine.records.counts import compilation_counts, compile_seconds, has_graph, is_user_error
@@ -46,7 +46,7 @@ def _compilation_row(session: Session, compilation: CompilationRecord, frame: Fr
         "cause": one_line(compilation.cause, 200),
         "inputs": one_line(entry_signature(session, compilation), 100),
         "graphs": totals.graphs,
-        "breaks": totals.breaks,
+        "breaks": ", ".join(_break_places(session, compilation)),
         "restarts": len(compilation.restart_reasons),
         "kernels": kernels,
         "externs": calls,
@@ -56,6 +56,12 @@ def _compilation_row(session: Session, compilation: CompilationRecord, frame: Fr
         "seconds": whole,
         "time": format_seconds(whole) if whole else "",
     }
+
+
+def _break_places(session: Session, compilation: CompilationRecord) -> Iterable[str]:
+    """Return the lines of the graph breaks, without their file."""
+    stops = (b for b in (compilation.trace.breaks if compilation.trace else ()) if not is_user_error(b))
+    return dict.fromkeys(source_lines.line_name(session, b.span).partition(" of ")[0] or "unknown line" for b in stops)
 
 
 def _outcome_text(compilation: CompilationRecord) -> str:

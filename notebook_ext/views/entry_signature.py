@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from notebook_ext.views.format_text import STACK_VALUE, one_line, sanitize, sour
 
 _TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
 _DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
+_STRIDE = re.compile(r"^(.*)\.stride\((\d+)\)$")
 _WORD = re.compile(r"\w+")
 _BOUND = re.compile(r"-?\d+")
 _LINEAR = re.compile(r"(?P<added>\(-\d+\) \+ |\d+ \+ )?_ (?P<sign>>=|>) (?P<limit>-?\d+)")
@@ -27,6 +29,7 @@ class _Symbol:
     high: int | None
     is_float: bool
     assumptions: tuple[str, ...] = ()
+    hint: str = ""
 
     @property
     def is_stride(self) -> bool:
@@ -61,7 +64,8 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     those of the call that was compiled.
     """
     inputs = _input_texts(session, compilation)
-    symbols = sorted(_iterate_symbols(compilation), key=lambda s: s.is_stride)
+    traced = list(_iterate_symbols(compilation))
+    symbols = sorted((s for s in traced if not _is_contiguous_stride(s, traced, inputs)), key=lambda s: s.is_stride)
     by_place = {source: s for s in symbols for source in s.places}
     parts = [f"{sanitize(name)} {_symbolize_input(name, sanitize(text), by_place)}" for name, text in inputs.items()]
     shown = {s.name for source, s in by_place.items() if _is_shown(source, inputs)}
@@ -72,6 +76,18 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     cut = len(conditions) - _MAX_CONDITIONS
     more = [f"{cut} more conditions"] if cut > 1 else conditions[_MAX_CONDITIONS:]
     return ", ".join([*parts, *conditions[:_MAX_CONDITIONS], *more])
+
+
+def _is_contiguous_stride(symbol: _Symbol, traced: list[_Symbol], inputs: dict[str, str]) -> bool:
+    """Return True for strides of contiguous inputs without other conditions than a bound."""
+    if not symbol.is_stride or symbol.high is not None or (symbol.low or 0) > 2:
+        return False
+    strides = [m for m in map(_STRIDE.match, symbol.places) if m]
+    texts = [_TENSOR.match(inputs.get(m[1], "")) for m in strides]
+    sizes = [[int(s) if s.strip().isdigit() else 0 for s in t[2].split(",")] if t else [] for t in texts]
+    is_even = all(str(math.prod(s[int(m[2]) + 1 :])) == symbol.hint for m, s in zip(strides, sizes, strict=True) if s)
+    is_named = any(symbol.name in _WORD.findall(text) for s in traced for text in s.assumptions)
+    return is_even and all(sizes) and not is_named
 
 
 def _input_texts(session: Session, compilation: CompilationRecord) -> dict[str, str]:
@@ -94,7 +110,7 @@ def _iterate_symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
                 *map(_read_expression, s.sources),
                 *(p for name, others in equal if name == s.name for p in others),
             )
-            yield _Symbol(sanitize(s.name), places, s.low, s.high, is_float, assumptions)
+            yield _Symbol(sanitize(s.name), places, s.low, s.high, is_float, assumptions, s.hint)
     for o in compilation.observed_symbols:
         if not any(e.kind == "specialized" for e in o.events):
             low, high = _parse_bounds(o.range)

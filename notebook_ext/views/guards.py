@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from engine.records.runtime import CallRecord, call_numbers
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import one_line, pluralize, sanitize
+from notebook_ext.views.format_text import STACK_VALUE, one_line, pluralize, sanitize
 
 _LineReader = Callable[[Span | None], dict[str, Any]]
 
@@ -209,13 +210,16 @@ def _guard_data(session: Session, line_data: _LineReader, guard: GuardRecord) ->
     }
 
 
+_STACK_STEP = re.compile(r"L\['__(?:stack_|_stack)\d+'\]")
+
+
 def _tree_rows(guard_records: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
     root = _Branch("")
     for i, guard in enumerate(guard_records):
         branch = root
         for step in guard.path or (guard.source or "global state",):
             if step not in branch.children:
-                branch.children[step] = _Branch(step)
+                branch.children[step] = _Branch(STACK_VALUE if _STACK_STEP.fullmatch(step) else step)
             branch = branch.children[step]
             branch.count += 1
         branch.guards.append(i)

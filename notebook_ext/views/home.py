@@ -27,7 +27,7 @@ from engine.records.counts import (
 )
 from engine.records.findings import find_problems, useful_fixes
 from engine.records.format_amounts import format_bytes, format_seconds
-from engine.records.guards import Fix, GuardFailure
+from engine.records.guards import Fix, GuardFailure, GuardRecord
 from engine.records.runtime import CallRecord, call_numbers
 from engine.records.scripts.repro_script import parameters_at
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -403,17 +403,23 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     failure, call, count = cluster.failure, cluster.call, len(cluster.compilations)
     seconds = sum(map(compile_seconds, cluster.compilations))
     useful = useful_fixes(failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
-    edit, text = _recompile_edit(session, cluster, useful)
-    also = _other_changed_inputs(session, failure)
+    others = list(_other_changed_inputs(session, failure))
+    also = tuple(dict.fromkeys(g.source for g in others))
+    is_joint = all((g.kind, g.expected) == ("dtype", failure.expected) for g in others) and failure.kind == "dtype"
+    changed = _change_sentence(others[0] if others else None)
+    edit, text = _recompile_edit(session, cluster, useful, also if is_joint else ())
+    if edit and is_joint:
+        useful, others = () if also else useful, []
     is_numbered = session.compiler != "torch"
     needs_none = failure.needs_no_fix(count)
+    cause = re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence))
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
-        re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence)) + also,
+        cause + changed,
         NO_ACTION if needs_none else 3,
         count + min(seconds, 1e3) / 1e3,
         ""
-        if needs_none or also
+        if needs_none or others
         else f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
         sign="i" if needs_none else "!",
         place=source_lines.failure_place(session, failure),
@@ -429,28 +435,28 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     )
 
 
-def _other_changed_inputs(session: Session, failure: GuardFailure) -> str:
-    """Return a sentence on another value that changed: no fix of one alone helps."""
+def _other_changed_inputs(session: Session, failure: GuardFailure) -> Iterator[GuardRecord]:
+    """Yield the guards of other values that changed: no fix of one alone helps."""
     compiled = next((c for c in session.compilations if c.id == failure.entry), None)  # None: by an earlier cell
     guards = {g.id: g for g in compiled.guards.guards} if compiled and compiled.guards else {}
     if failure.guard not in guards:
-        return ""
+        return
     own = guards[failure.guard].source
-    failed = (guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards)
-    names = (
-        (g.source, g.kind if g.kind in _TENSOR_KINDS else "")
-        for g in failed
-        if not own.startswith(g.source) and not g.source.startswith(own)
-        if g.kind in ("dict keys", "length", *_TENSOR_KINDS) or g.expected in ("True", "False")
-    )
-    other, kind = next(names, ("", ""))
-    if not other:
-        return ""
     pairs = enumerate(zip(reversed(own), reversed(failure.source), strict=False))
     same = next((n for n, (a, b) in pairs if a != b), 0)  # the root may have the user's name
     root, named = own[: len(own) - same], failure.source[: len(failure.source) - same]
-    name = source_name(named + other.removeprefix(root) if other.startswith(root) else other)
-    return f" {name}{kind and f' {kind}'} changed, too."
+    for g in (guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards):
+        if own.startswith(g.source) or g.source.startswith(own):
+            continue
+        if g.kind in ("dict keys", "length", *_TENSOR_KINDS) or g.expected in ("True", "False"):
+            source = named + g.source.removeprefix(root) if g.source.startswith(root) else g.source
+            yield replace(g, source=source_name(source))
+
+
+def _change_sentence(other: GuardRecord | None) -> str:
+    if other is None:
+        return ""
+    return f" {other.source}{f' {other.kind}' if other.kind in _TENSOR_KINDS else ''} changed, too."
 
 
 def _other_problems(session: Session) -> Iterator[Finding]:
@@ -524,8 +530,13 @@ def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] |
     return edit if tree is not None and edit is not None and is_valid(tree.cell, edit[0]) else None
 
 
-def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
-    """Return the first fix that can be made in the cell, and its text."""
+def _recompile_edit(
+    session: Session, cluster: _Cluster, fixes: tuple[Fix, ...], also: tuple[str, ...]
+) -> tuple[CellEdit | None, str]:
+    """Return the first fix that can be made in the cell, and its text.
+
+    It applies to the arguments ``also``, too.
+    """
     tree = _parse_cell(session)
     own = set(cluster.failure.fixes)
     if tree is None or cluster.failure.is_expected or not all(f in own or "\n" in f.code for f in fixes):
@@ -542,9 +553,11 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
         is_assignment = fix.code.startswith(f"{name} = ")
         wanted = calls if _ALL_CALLS in fix.code else failing if is_assignment else [*first, *failing]
         spans = list(dict.fromkeys(c.caller for c in wanted if c.caller is not None))
-        edit = argument_edit(tree, spans, parameters, name, fix.code)
-        if edit is not None and is_valid(tree.cell, edit):
-            return edit, sanitize(fix.text)
+        codes = {n: re.sub(rf"\b{re.escape(name)}\b", n, fix.code) for n in (name, *also)}
+        parts = [argument_edit(tree, spans, parameters, n, code) for n, code in codes.items()]
+        edit = combine(e for e in parts if e is not None)
+        if all(parts) and edit is not None and is_valid(tree.cell, edit):
+            return edit, sanitize(re.sub(rf"\b{re.escape(name)}\b", " and ".join(codes), fix.text, count=1))
     is_size = cluster.failure.kind in _SIZE_KINDS and not any("sizes 0 and 1" in f.text for f in fixes)
     if is_size or any("dynamic=True" in f.code for f in fixes):
         what = "every size" if is_size else f"{name} and every size"

@@ -154,7 +154,10 @@ def test_a_gpu_in_use_forbids_only_what_is_on_it(monkeypatch: pytest.MonkeyPatch
     session = record(total, 4)
     text = editable_graphs(session, session.compilations[0])["fx"]
     id = session.compilations[0].id
-    assert try_edits(session, id, {"same": text}).sentence == "Results, mutations and gradients agree with eager, within the tolerance of the dtype."
+    assert (
+        try_edits(session, id, {"same": text}).sentence
+        == "Results, mutations and gradients agree with eager, within the tolerance of the dtype."
+    )
     with pytest.raises(engine.errors.NotReproduced):
         engine.minimize(total, torch.randn(4, 8), backend="eager")
 

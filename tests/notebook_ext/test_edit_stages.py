@@ -116,7 +116,7 @@ def test_a_fault_marks_its_line(session: engine.Session) -> None:
 
 
 def test_a_fault_of_another_stage_is_named(session: engine.Session) -> None:
-    """An edit stacks on a faulty one: its result, and that of Keep, say which stage is at fault."""
+    """An edit on top of a faulty one says which stage is at fault; so does Keep."""
     editor = StageEditor(session)
     entry = session.compilations[0].id
     apply(editor, entry, "fx", "x * 3", "x * nothing")

@@ -16,6 +16,7 @@ class LoweringFallback(FallbackKind):
     NO_LOWERING = "no-lowering"
     LIBRARY_CALL = "library-call"
     ALLOCATION = "allocation"
+    VALUE_CHECK = "value-check"
     RANDOM_IN_ATEN = "random-in-aten"
     READS_NUMBER = "reads-number"
     DATA_DEPENDENT_SIZE = "data-dependent-size"

@@ -22,6 +22,7 @@ from engine.lowering.promotion import (
     check_strided,
     check_supported_dtype,
     is_float_expr,
+    number_type,
     promote_dtypes,
     stored_loader,
 )
@@ -384,8 +385,14 @@ def clone(low: LoweringContext, a: LoweredTensor, memory_format: Any = None) -> 
 
 
 @register_lowering(aten._to_copy.default, prims.convert_element_type.default)
-def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
+def to_copy(low: LoweringContext, a: Any, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     check_strided(other.get("layout"))
+    if not lowered_tensors(a):  # vmap converts numbers.
+        result = fake_result(low)
+        check_supported_dtype(result)
+        if number_type(a) is float and not result.dtype.is_floating_point:
+            raise NotLowered(LoweringFallback.MIXED_DTYPES, "a float operand of an integer operator has no lowering")
+        return low.pointwise((), result.dtype, broadcast_loader(a, result.dtype, ()))
     dtype = dtype or a.dtype
     check_supported_dtype(a, fake_result(low))
     if dtype == torch.bool:

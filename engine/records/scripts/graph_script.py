@@ -38,6 +38,9 @@ _TORCH_FUNCTIONS = {
 """Functions of torch that compute the same as operators of this project."""
 
 
+_ATEN_INSTEAD = ": copy the ATen graph instead, unless it has one, too"
+
+
 class CannotWrite(ValueError):
     """A graph cannot be written as a script; the text says why."""
 
@@ -62,10 +65,12 @@ def graph_function(graph: GraphRecord) -> str:
 
 def _statement(node: NodeRecord) -> Iterator[str]:
     if node.op == "get_attr" and node.shape is None:
-        raise CannotWrite(f"{node.name} is a graph inside this graph")
+        raise CannotWrite(f"{node.name} is a graph inside this graph{_ATEN_INSTEAD}")
     if (equivalent := _TORCH_FUNCTIONS.get(node.target)) is not None:
         yield node.text.replace(f"{node.target}(", f"{equivalent}(", 1)
         return
+    if node.target.startswith("engine.ir.graph_callable."):
+        raise CannotWrite(f"{node.name} calls a graph of its own{_ATEN_INSTEAD}")
     if node.target.startswith("engine."):
         raise CannotWrite(f"{node.name} calls {node.target}, which only this project has")
     if node.op in ("placeholder", "get_attr"):

@@ -47,6 +47,23 @@ def test_the_score_function_becomes_a_kernel_linked_to_its_lines():
 
 
 @pytest.mark.thorough
+def test_a_number_in_the_score_function_is_no_aten_call():
+    """Under vmap a number is converted like a tensor; its kernel holds it as a constant."""
+
+    def lean(score, b, h, i, j):
+        return score - (i - j).abs() * 0.1
+
+    q, k, v = torch.randn(3, 1, 2, 16, 8).unbind()
+    compiled = engine.compile(lambda *values: flex_attention(*values, score_mod=lean), backend="triton")
+    with engine.record() as session:
+        found = compiled(q, k, v)
+    torch.testing.assert_close(found, flex_attention(q, k, v, score_mod=lean))
+    lowering = session.compilations[0].lowering
+    assert lowering is not None
+    assert [e.op for e in lowering.externs if e.kind == "lowering-failed"] == []
+
+
+@pytest.mark.thorough
 def test_lengths_and_shared_heads():
     """A second length and fewer heads of keys give eager's values and strides."""
 

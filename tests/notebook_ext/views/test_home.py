@@ -17,7 +17,7 @@ from engine.records.trace import TraceRecord
 from notebook_ext.compile_run import CompileRun
 from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, combine, diff_rows, edit_id
+from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, cell_texts, combine, diff_rows, edit_id
 from notebook_ext.views.compilations import compilations
 from notebook_ext.views.home import findings, home, replay_edit
 from notebook_ext.views.recompiles import recompiles
@@ -355,6 +355,31 @@ def test_an_exception_is_no_graph_break(shell: Shell) -> None:
     )
     assert shown["outcome"] == "Nothing was compiled: f raises an exception (line 2: {'a': 1}[of])."
     assert [(f["title"], f["cause"]) for f in shown["findings"]] == [("f raises an exception", "KeyError: 'b'.")]
+
+
+def test_a_break_in_a_loop_is_one_place_in_every_table(shell: Shell) -> None:
+    """The resume function ends at the same break: its row names the line."""
+    body = (
+        "def f(x):\n    for i in range(3):\n        x = x.sin()\n        print(i)\n    return x\n\nf(torch.ones(3))\n"
+    )
+    session = run(shell, body)
+    assert counts(session).breaks == 1
+    places = [r["breaks"] for r in compilations(session)["rows"]]
+    assert places[:2] == ["line 4", "line 4"]
+    assert set(places) == {"line 4", ""}
+
+
+def test_inputs_whose_dtypes_change_together_are_converted_together(shell: Shell) -> None:
+    """A conversion of one alone would save no compile; the edit of both saves it."""
+    body = "def f(x, w):\n    return x @ w\n\nx, w = torch.ones(2, 2), torch.ones(2, 2)\nf(x, w)\nf(x.double(), w.double())\n"
+    finding = next(f for f in findings(run(shell, body)) if "dtype" in f.title)
+    assert finding.cause.endswith(" w dtype changed, too.")
+    assert finding.edit_text == "Convert x and w before the call, so that one cache entry is enough"
+    assert finding.saves.startswith("1 compile")
+    assert finding.fixes == ()
+    cell = cell_texts[shell.ns["_compile"]]
+    assert finding.edit is not None
+    assert "f(x.double().to(torch.float32), w.double().to(torch.float32))" in finding.edit.apply(cell).body
 
 
 def test_what_no_fix_can_save_is_not_promised(shell: Shell) -> None:

@@ -119,6 +119,19 @@ def test_symbols_of_strides_are_named_as_strides() -> None:
     assert "= y.stride(0)" in entry_signature(session, row)
 
 
+def test_contiguous_inputs_show_no_strides() -> None:
+    """Strides of contiguous inputs say nothing; a transposed one's is named."""
+    engine.reset()
+    with engine.record() as session:
+        product, total = (engine.compile(f, backend="eager") for f in (lambda a, b: a @ b, lambda a: a.sum(-1)))
+        for n in (4, 5):
+            product(torch.ones(n, n + 4), torch.ones(n + 4, 3 * n))
+            total(torch.ones(n + 4, n).t())
+    signatures = [entry_signature(session, c) for c in session.compilations]
+    assert ["stride(" in s for s in signatures] == [False, False, False, True], signatures
+    assert "= a.stride(1)" in signatures[-1]
+
+
 def test_many_symbols_that_belong_to_no_listed_input_are_counted() -> None:
     """Six tensors in a list have six sizes: four are named."""
     engine.reset()
