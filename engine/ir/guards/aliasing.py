@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, ClassVar
 
 import torch
@@ -114,6 +116,8 @@ def has_disjoint_storage(tensor: Any, *other_values: Any) -> bool:
 
 def first_are_distinct(count: int, *values: Any) -> bool:
     """Return True if each of the first ``count`` objects differs from all others."""
+    if len(set(map(id, values))) == len(values):
+        return True
     ids = list(map(id, values))
     first = set(ids[:count])
     return len(first) == count and first.isdisjoint(ids[count:])
@@ -124,7 +128,8 @@ def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
 
     The other tensors may share memory with each other.
     """
-    if _storages_are_disjoint(tensors):
+    ranges = _memory_ranges(tensors)
+    if ranges is not None and _are_disjoint(*ranges):
         return True
     storages: dict[int, bool] = {}
     spans: list[tuple[int, int, bool]] = []
@@ -146,67 +151,71 @@ def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
     return True
 
 
-def _storages_are_disjoint(tensors: tuple[Any, ...]) -> bool:
-    """Return True if each tensor has memory of its own; False if it is unknown."""
+def _memory_ranges(tensors: Iterable[Any]) -> tuple[list[int], list[int]] | None:
+    """Return where the storage of each tensor starts and ends; None if one has no memory."""
     with DisableTorchFunction():
         try:
             storages = list(map(torch.Tensor.untyped_storage, tensors))
             starts = list(map(torch.UntypedStorage.data_ptr, storages))
             sizes = list(map(torch.UntypedStorage.nbytes, storages))
         except (RuntimeError, TypeError):  # fake tensors and tensor specs
-            return False
-    if not all(starts) or not all(sizes):
-        return False
-    return _are_disjoint([*zip(starts, map(operator.add, starts, sizes), strict=True)])
+            return None
+    return (starts, list(map(operator.add, starts, sizes))) if all(starts) and all(sizes) else None
 
 
-def _are_disjoint(spans: list[tuple[int, int]]) -> bool:
-    """Return True if each span ends before the next one in order starts."""
-    starts, ends = map(sorted, zip(*spans, strict=True))
-    return all(map(operator.le, ends, starts[1:]))
-
-
-MAX_CHANGED = 8
-"""Maximum number of changed tensors that are each compared with all others."""
+def _are_disjoint(starts: list[int], ends: list[int]) -> bool:
+    """Return True if each range ends before the next one in order starts."""
+    return all(map(operator.le, sorted(ends), sorted(starts)[1:]))
 
 
 class MutatedStorageCheck:
-    """Checks storage overlap of tensors that changed, or moved, since the last call.
+    """Checks storage overlap; finds only the storages of tensors that are new at each call.
 
-    A training step has hundreds of tensors, and finding each storage costs more than all its other guards; only its
-    batch is new at each call.
+    A training step has hundreds of tensors, and finding each storage costs more than all its other guards. Only its
+    batch and its gradients are new at each call.
     """
 
-    __slots__ = ("_num_mutated", "_passed")
+    __slots__ = ("_last", "_num_mutated")
 
     def __init__(self, num_mutated: int) -> None:
         self._num_mutated = num_mutated
-        self._passed: tuple[list[weakref.ref[Any]], list[int], list[tuple[int, int]]] = [], [], []
+        self._last: tuple[list[weakref.ref[Any]], _StableTensors | None] = [], None
+        """The tensors of the last check of all storages.
+
+        Beside them, those among them that were also in the check before, once there are two.
+        """
 
     def __call__(self, *tensors: Any) -> bool:
-        references, addresses, spans = self._passed
-        with DisableTorchFunction():
-            try:
+        references, stable = self._last
+        try:
+            with DisableTorchFunction():
                 pointers = list(map(torch.Tensor.data_ptr, tensors))
-            except RuntimeError:  # fake tensors have no address
-                return mutated_storages_are_disjoint(self._num_mutated, *tensors)
-            same = list(map(operator.is_, map(operator.call, references), tensors))
-            if pointers == addresses and all(same):
-                return True
-            has_addresses = all(pointers)  # an empty tensor has none
-            changed = [n for n, is_same in enumerate(same) if not is_same or pointers[n] != addresses[n]]
-            if spans and has_addresses and len(changed) <= MAX_CHANGED:
-                spans, references = spans.copy(), references.copy()
-                for n in changed:
-                    spans[n], references[n] = _storage_range(tensors[n])[:2], weakref.ref(tensors[n])
-                is_disjoint = _are_disjoint(spans) or not any(_overlaps(spans, n, self._num_mutated) for n in changed)
-            else:
-                is_disjoint = mutated_storages_are_disjoint(self._num_mutated, *tensors)
-                spans = [_storage_range(t)[:2] for t in tensors] if is_disjoint and has_addresses else []
-                references = list(map(weakref.ref, tensors))
-            if is_disjoint and spans:
-                self._passed = references, pointers, spans
-            return is_disjoint
+        except RuntimeError:  # fake tensors have no address
+            return mutated_storages_are_disjoint(self._num_mutated, *tensors)
+        same = list(map(operator.is_, map(operator.call, references), tensors))
+        if stable is not None:
+            are_stable, are_new, addresses, starts, ends = stable
+            if all(compress(same, are_stable)) and list(compress(pointers, are_stable)) == addresses:
+                if len(addresses) == len(tensors):
+                    return True
+                ranges = _memory_ranges(compress(tensors, are_new))
+                if ranges is not None and _are_disjoint(starts + ranges[0], ends + ranges[1]):
+                    return True
+        is_disjoint = mutated_storages_are_disjoint(self._num_mutated, *tensors)
+        ranges = _memory_ranges(compress(tensors, same))
+        is_repeated = is_disjoint and stable is None and len(same) == len(tensors)
+        stable = None
+        if is_repeated and ranges is not None and all(pointers):  # an empty tensor has no address
+            stable = same, list(map(operator.not_, same)), list(compress(pointers, same)), *ranges
+        self._last = list(map(weakref.ref, tensors)), stable
+        return is_disjoint
+
+
+_StableTensors = tuple[list[bool], list[bool], list[int], list[int], list[int]]
+"""Flags of the tensors that did not change, and of the others.
+
+Then the addresses of the former, and where their storages start and end.
+"""
 
 
 @dataclass(frozen=True)
@@ -288,16 +297,6 @@ def _storage_id(tensor: Any) -> int:
         return id(tensor)
     with DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
-
-
-def _overlaps(spans: list[tuple[int, int]], position: int, num_mutated: int) -> bool:
-    """Return True if a span overlaps another one and one of the two is mutated.
-
-    The first ``num_mutated`` spans are those of mutated tensors.
-    """
-    start, end = spans[position]
-    compared_spans = spans if position < num_mutated else spans[:num_mutated]
-    return any(first < end and start < last and n != position for n, (first, last) in enumerate(compared_spans))
 
 
 def _storage_range(tensor: Any) -> tuple[int, int, int]:

@@ -261,6 +261,25 @@ def test_mutated_tensors_sharing_storage_fail_also_after_a_passed_check() -> Non
     assert not check(x, y, y[:0])
 
 
+def test_storages_of_tensors_that_are_new_at_each_call_are_checked() -> None:
+    """A check that knows which tensors stay sees one that moved, and memory of another."""
+    x, y, empty = torch.zeros(4), torch.zeros(4), torch.zeros(8)
+    check = MutatedStorageCheck(2)
+    for new in (torch.zeros(4), torch.zeros(4), torch.zeros(4)):
+        assert check(x, y, new)
+    assert not check(x, y, y[2:])
+    assert check(x, y, torch.zeros(4))
+    for new in (empty[:0], torch.zeros(4), torch.zeros(4), torch.zeros(4)):
+        assert check(x, y, new)
+    y.set_(x.untyped_storage(), 0, (4,))
+    assert not check(x, y, torch.zeros(4))
+    assert not check(x, y, torch.zeros(4))
+    for other in (torch.zeros(4), torch.zeros(4)):
+        assert check(x, other, torch.zeros(4))
+        assert check(x, other, empty[2:])
+    assert not check(x, x[1:], empty)
+
+
 def test_one_object_in_two_places_fails() -> None:
     """DistinctObjects fails if two are one object, one of them counted, and names the two."""
     x, y = torch.zeros(4), torch.zeros(4)
