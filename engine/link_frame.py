@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from engine.frame_code.codegen_runtime.resume_calls import ResumeCall
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, ResumeFunctionSlot, TracedFrame
-from engine.records.bytecode import Span
-from engine.runtime.dispatch.dispatcher import make_dispatcher
-
-
-@dataclass(frozen=True)
-class ResumeDispatcherFactory:
-    """Creates the dispatcher of a resume function, with the cells of the frame that broke.
-
-    One per resume point, called once per graph break.
-    """
-
-    compiler: Compiler
-    parent: str
-    """Id of the frame with the graph break."""
-    after: Span | None
-    """Span of the instruction at which the graph broke."""
-    dynamic_dims: Mapping[str, frozenset[int]]
-
-    def __call__(self, function: types.FunctionType) -> Any:
-        """Return the dispatcher for ``function``, whose code is this resume function's."""
-        return make_dispatcher(
-            function,
-            self.compiler,
-            role="resume",
-            parent=self.parent,
-            after=self.after,
-            dynamic_dims=self.dynamic_dims,
-        )
+from engine.runtime.dispatch.dispatcher import ResumeDispatcherFactory
 
 
 def link_frame(
@@ -67,7 +39,7 @@ def _resume_dispatcher(resume: ResumeFunctionSlot, compiler: Compiler, frame_id:
     make = ResumeDispatcherFactory(compiler, frame_id, resume.break_span, resume.dynamic_dims)
     if resume.makes_closure:
         return make
-    return make(types.FunctionType(resume.code, resume.globals, resume.code.co_name))
+    return make.dispatcher(types.FunctionType(resume.code, resume.globals, resume.code.co_name))
 
 
 def fill_slots(code: types.CodeType, objects: dict[ConstSlot, Any]) -> types.CodeType:

@@ -202,10 +202,15 @@ class CompilerCaches:
                 cache.code = weakref.ref(code, partial(self._recent.pop, id(cache)))
                 alive = {g: r for g, r in self._by_code.get(code, {}).items() if r() is not None}
                 self._by_code[code] = {**alive, id(function.__globals__): weakref.ref(cache)}
-            self._recent[id(cache)] = self._recent.pop(id(cache), cache)
+            self.mark_used(cache)
             if len(self._recent) > MAX_RECENT_CACHES:
                 self._recent.pop(next(iter(self._recent)), None)
         return cache
+
+    def mark_used(self, cache: CodeCache) -> None:
+        """Make a cache the most recently used one."""
+        with self._lock:
+            self._recent[id(cache)] = self._recent.pop(id(cache), cache)
 
     def _drop_replaced(self, function: FunctionType) -> None:
         """Drop the caches of functions that this one replaces, because its cell was rerun."""

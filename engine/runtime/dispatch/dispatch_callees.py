@@ -159,6 +159,9 @@ class CalleeDispatcher:
         if behind is not None:
             return self(behind)
         if is_library_function(function):
+            # The bound forward of torch's own modules is dispatched all the same.
+            if function.__closure__ is None and function.__name__ != "forward":
+                self._cache(function, function)
             return self._library(function)
         compiler = self._compiler()
         if compiler is None:
@@ -168,11 +171,14 @@ class CalleeDispatcher:
         return self._cached_dispatcher(function, compiler)
 
     def _cached_dispatcher(self, function: FunctionType, compiler: Compiler) -> FunctionType:
+        dispatcher = make_dispatcher(function, compiler, "callee")
+        self._cache(function, dispatcher)
+        return dispatcher
+
+    def _cache(self, function: FunctionType, dispatcher: FunctionType) -> None:
         if len(self._dispatchers) >= MAX_CACHED_DISPATCHERS:
             self._dispatchers.clear()
-        dispatcher = make_dispatcher(function, compiler, "callee")
         self._dispatchers[id(function)] = (function, dispatcher)
-        return dispatcher
 
     def _library(self, function: FunctionType) -> Any:
         """Intercept the calls inside a library function whose closure holds a user callable.

@@ -13,6 +13,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import FunctionType, MappingProxyType
 from typing import Any, cast
 
@@ -40,7 +41,7 @@ from engine.records.guards import LOOP_TEXTS, Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, drop_unused_caches
-from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
+from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of, strip_dispatch_frames
 from engine.runtime.dispatch.record_calls import HitDescription, RecordedHit, active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
 from engine.runtime.dispatch.stock_switches import (
@@ -49,6 +50,7 @@ from engine.runtime.dispatch.stock_switches import (
     forced_backend,
     is_number_static,
     skips_guards,
+    takes_fast_path,
     torch_settings,
 )
 from engine.torch_private.global_state import call_at_reset, changed_setting, compile_callbacks
@@ -113,6 +115,14 @@ def _make_run_and_promote(owner: weakref.ref[DispatcherState], entry: CacheEntry
     return promoting
 
 
+def bind_entry(entry: CacheEntry, function: FunctionType) -> FunctionType:
+    """Return the entry's code as a function with the closure cells of ``function``."""
+    run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
+    if entry.resume_functions:
+        run.__dict__["resume_functions"] = entry.resume_functions  # a frame that runs holds its function
+    return run
+
+
 class DispatcherState:
     """State of one dispatcher: the user function with its closure, and the code cache."""
 
@@ -141,7 +151,7 @@ class DispatcherState:
     def make_dispatcher_function(self) -> FunctionType:
         """Create the dispatcher function, with the entries that the cache already has."""
         dispatch, self._entries_cell = make_dispatch_function(self.function, self._miss_handler())
-        if self.cache.version:  # a frame makes a dispatcher at each graph break in a closure
+        if self.cache.version:
             with _order_lock:
                 self._version = self.cache.version
                 self._set_lookup_order(self.cache.entries)
@@ -205,11 +215,7 @@ class DispatcherState:
     def _bind_entry(self, entry: CacheEntry) -> _BoundEntry:
         bound = self._bound_entries.get(id(entry))
         if bound is None or bound.entry is not entry:
-            function = self.function
-            run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
-            if entry.resume_functions:
-                run.__dict__["resume_functions"] = entry.resume_functions  # a frame that runs holds its function
-            bound = self._bound_entries[id(entry)] = _BoundEntry(entry, run)
+            bound = self._bound_entries[id(entry)] = _BoundEntry(entry, bind_entry(entry, self.function))
         return bound
 
     def entry_function(self, entry: CacheEntry) -> Run:
@@ -616,6 +622,60 @@ def make_dispatcher(
     DISPATCHER_ORIGINALS[dispatch] = weakref.ref(function)
     _dispatcher_states[dispatch] = weakref.ref(state)
     return dispatch
+
+
+class ResumeDispatcherFactory:
+    """Makes what calls a resume function, with the cells of the frame that broke.
+
+    One per resume point, called once per graph break.
+    """
+
+    __slots__ = ("_after", "_cache", "_compiler", "_dynamic_dims", "_parent")
+
+    def __init__(
+        self, compiler: Compiler, parent: str, after: Span | None, dynamic_dims: Mapping[str, frozenset[int]]
+    ) -> None:
+        self._compiler = compiler
+        self._parent = parent
+        """Id of the frame with the graph break."""
+        self._after = after
+        """Span of the instruction at which the graph broke."""
+        self._dynamic_dims = dynamic_dims
+        self._cache: Callable[[], CodeCache | None] = _return_none
+        """Weak: the garbage collector does not traverse code, which holds this object."""
+
+    def __call__(self, function: FunctionType) -> Run:
+        """Return what calls ``function``, whose code is this resume function's."""
+        return partial(self._dispatch, function)
+
+    def _dispatch(self, function: FunctionType, *values: Any) -> Any:
+        """Run the entry whose guards pass.
+
+        Without one, or on the slow path, make a dispatcher and call it.
+        """
+        try:
+            cache = self._cache()
+            if cache is not None and cache.python_entry is None and takes_fast_path():
+                cells = function.__closure__
+                for entry in cache.entries:
+                    if entry.check(cells, *values):
+                        caches_of(self._compiler).mark_used(cache)
+                        return bind_entry(entry, function)(*values)
+            return self.dispatcher(function)(*values)
+        except BaseException as error:
+            strip_dispatch_frames(error)
+            raise
+
+    def dispatcher(self, function: FunctionType) -> FunctionType:
+        """Return the dispatcher of ``function``, whose code is this resume function's."""
+        made = make_dispatcher(function, self._compiler, "resume", self._parent, self._after, self._dynamic_dims)
+        cache = caches_of(self._compiler).cache_of_code(function.__code__, function.__globals__)
+        self._cache = _return_none if cache is None else weakref.ref(cache)
+        return made
+
+
+def _return_none() -> None:
+    """Return None, as a weak reference to a freed cache does."""
 
 
 def _python_dispatcher(function: FunctionType, compiler: Compiler, role: str) -> FunctionType:

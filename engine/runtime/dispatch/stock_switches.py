@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import CellType, SimpleNamespace
 from typing import Any
 
+from engine.ir.current_session import slow_dispatch_tokens
 from engine.options import config
 from engine.torch_private.global_state import STANCE_ATTR, changed_setting, stance_module
 
@@ -37,6 +38,12 @@ def follow_stance() -> str:
     if stance.stance == "default" and stance.backend is None and not skips_guards():
         usual_stance_cell.cell_contents = stance
     return str(stance.stance)
+
+
+def takes_fast_path() -> bool:
+    """Return True if no session records, no frame compiles, and the stance is the usual one."""
+    owner = stance_owner_cell.cell_contents
+    return not slow_dispatch_tokens and getattr(owner, STANCE_ATTR) is usual_stance_cell.cell_contents
 
 
 def skips_guards() -> bool:

@@ -56,6 +56,15 @@ def test_functions_become_their_dispatchers(compiler: FakeCompiler) -> None:
     assert found(1) == 2
 
 
+def test_library_functions_stay_themselves_but_bound_forwards_are_dispatched(compiler: FakeCompiler) -> None:
+    """A function of torch is called as it is; a bound forward of its modules is not."""
+    x, layer = torch.ones(2), torch.nn.Identity()
+    for _ in range(2):
+        assert compiler.dispatch_callee_at_break(x.backward) == x.backward
+    assert compiler.dispatch_callee(torch.nn.Identity.forward) is torch.nn.Identity.forward
+    assert dispatcher_state_of(compiler.dispatch_callee(layer.forward).__func__) is not None
+
+
 def test_methods_and_partials(compiler: FakeCompiler) -> None:
     """Bound, static and class methods and partials keep what they are bound to."""
     thing = Thing()

@@ -22,8 +22,8 @@ from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.options import config
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
-from engine.runtime.dispatch import inspect_cache
-from engine.runtime.dispatch.dispatcher import make_dispatcher
+from engine.runtime.dispatch import dispatcher, inspect_cache
+from engine.runtime.dispatch.dispatcher import ResumeDispatcherFactory, make_dispatcher
 from tests.engine.runtime.fake_compiler import FakeCompiler, InterceptingCompiler
 from tests.torch_internals import dynamo_config
 
@@ -541,6 +541,38 @@ def test_cells_are_freed_without_a_collection(role: str) -> None:
         assert alive() is None
     finally:
         gc.enable()
+
+
+def _reader(held: Any) -> Any:
+    def read(x: Any) -> Any:
+        if x is None:
+            raise ValueError(held)
+        return (x, held)
+
+    return read
+
+
+def test_resume_functions_in_closures_share_entries_but_not_their_cells() -> None:
+    """Each break calls the resume function with the cells of its frame.
+
+    Only a failed guard compiles. Errors have no frame of the engine, cleared caches are compiled again, and a session sees the call.
+    """
+    compiler = FakeCompiler()
+    factory = ResumeDispatcherFactory(compiler, "0", None, {})  # type: ignore[arg-type]
+    for x, held in ((1, "a"), (1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")):
+        assert factory(_reader(held))(x) == (x, held)
+    assert len(compiler.requests) == 3
+    for _ in range(2):
+        with pytest.raises(ValueError, match="a") as caught:
+            factory(_reader("a"))(None)
+        assert [entry.name for entry in caught.traceback][1:] == ["read"]
+    dispatcher.reset()
+    assert factory(_reader("a"))(1) == (1, "a")
+    assert len(compiler.requests) == 5
+    with set_current_session(Session()) as session:
+        assert factory(_reader("a"))(1) == (1, "a")
+    assert session is not None
+    assert [call.outcome for call in session.calls] == ["hit"]
 
 
 def test_routed_frames_dispatch_what_they_call() -> None:
