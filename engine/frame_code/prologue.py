@@ -24,7 +24,8 @@ from engine.frame_code.codegen_runtime.fallback_state import (
 )
 from engine.frame_code.codegen_runtime.torch_contexts import (
     call_leaving_with_block,
-    call_restoring_grad_state,
+    call_restoring_grad_mode,
+    call_restoring_torch_state,
     call_without_function_modes,
 )
 from engine.frame_code.constant_table import ConstantTable
@@ -33,6 +34,7 @@ from engine.ir.rerun_after_error import can_rerun, save_tensor
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.ir.traced_frame import TracedGraph
+from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class GraphCallPlan:
 
     globals: dict[str, Any]
     """Global variables of the frame's function."""
-    switches_torch_state: bool = False
-    """True if the graph switches grad mode or autocast while it runs."""
+    restoring_call: Callable[..., Any] | None = None
+    """Calls a graph that switches grad mode or autocast, and restores them if it raises."""
     outer_grad_mode: bool | None = None
     """Grad mode to set if the graph raises inside a resumed ``with`` block; None outside one."""
     hides_function_modes: bool = False
@@ -55,6 +57,14 @@ class GraphCallPlan:
     """Inputs in a try block whose data the graph may change."""
     requires_grad_inputs: tuple[Source, ...] = ()
     """Inputs on which the graph calls ``requires_grad_``."""
+
+
+def restoring_call(graph: torch.fx.Graph) -> Callable[..., Any] | None:
+    """Return what calls a graph that switches grad mode or autocast; None for others."""
+    targets = {node.target for node in graph.nodes if node.op == "call_function"}
+    if enter_autocast in targets or any(getattr(target, "changes_state", False) for target in targets):
+        return call_restoring_torch_state
+    return call_restoring_grad_mode if set_grad_enabled in targets else None
 
 
 class _SourceReader:
@@ -172,8 +182,8 @@ class PrologueCodegen:
         around: list[Any] = []
         if self._plan.outer_grad_mode is not None:
             around = [self._constants.entry(call_leaving_with_block), self._plan.outer_grad_mode]
-        elif self._plan.switches_torch_state:
-            around = [self._constants.entry(call_restoring_grad_state)]
+        elif self._plan.restoring_call is not None:
+            around = [self._constants.entry(self._plan.restoring_call)]
         if self._plan.hides_function_modes:
             around = [self._constants.entry(call_without_function_modes), *around]
 
@@ -240,7 +250,7 @@ class PrologueCodegen:
             self._load(owner)
             self._reader.call(keep)
             self._store_restorer()
-        if self._plan.outer_grad_mode is not None or self._plan.switches_torch_state:
+        if self._plan.outer_grad_mode is not None or self._plan.restoring_call is not None:
             self.prologue.callable_const(self._constants.entry(save_grad_context))
             self.prologue.call(0)
             self._store_restorer()

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch.fx
-
-from engine.frame_code.prologue import GraphCallPlan
+from engine.frame_code.prologue import GraphCallPlan, restoring_call
 from engine.ir.introspection.operator_facts import has_only_effect
 from engine.ir.traced_frame import TracedGraph
-from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.trace.annotations import Tracer
 from engine.trace.side_effects.input_mutations import mutates_inputs, requires_grad_inputs, restorable_mutated_inputs
-
-
-def _switches_torch_state(graph: torch.fx.Graph) -> bool:
-    """Return True if the graph switches grad mode or autocast while it runs."""
-    switches = (set_grad_enabled, enter_autocast)
-    return any(
-        node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
-        for node in graph.nodes
-    )
 
 
 def _reruns_after_error(tx: Tracer) -> bool:
@@ -51,7 +39,7 @@ def plan_graph_call(tx: Tracer) -> GraphCallPlan:
     in_try_block = tx.fallback.op_in_try_block
     return GraphCallPlan(
         tx.request.function.__globals__,
-        switches_torch_state=_switches_torch_state(tx.graph.graph),
+        restoring_call=restoring_call(tx.graph.graph),
         outer_grad_mode=tx.torch_state.outer_grad_mode(),
         hides_function_modes=bool(tx.torch_state.entry_function_modes),
         assumed_conditions=tuple((node, truth) for node, truth, _ in tx.fallback.assumed_conditions),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.autograd import forward_ad
 
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
@@ -62,7 +61,6 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     names: dict[str, Any] = {
         "as_traced": change.call.run_eager,
         "backward": change.call.backward,
-        "no_grad": torch.no_grad,
         "transforms": are_functorch_transforms_active,
         "forward_ad": forward_ad,
         "saving_hooks": top_saved_tensors_default_hooks,
@@ -71,7 +69,7 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     run_eager = f"    return as_traced({', '.join(f'i{n}' for n in range(len(change.call.input_names)))})"
     return WrapperCode(
         before=(f"if {' or '.join(conditions)}:", run_eager) if conditions else (),
-        context_manager="no_grad()" if change.call.autograd is None else "",
+        disables_grad=change.call.autograd is None,
         namespace=names,
     )
 

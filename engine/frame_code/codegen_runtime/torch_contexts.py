@@ -27,7 +27,17 @@ def switch_function_modes(exited_count: int, *entered: Any) -> None:
         push_on_torch_function_stack(mode)
 
 
-def call_restoring_grad_state(graph: Callable[..., Any], *inputs: Any) -> Any:
+def call_restoring_grad_mode(graph: Callable[..., Any], *inputs: Any) -> Any:
+    """Call a graph that switches grad mode; restore it if the graph raises."""
+    grad = torch.is_grad_enabled()
+    try:
+        return graph(*inputs)
+    except BaseException:
+        set_grad_enabled(grad)
+        raise
+
+
+def call_restoring_torch_state(graph: Callable[..., Any], *inputs: Any) -> Any:
     """Call a graph that switches grad mode or autocast; restore both if it raises."""
     return call_leaving_with_block(torch.is_grad_enabled(), graph, *inputs)
 
