@@ -84,7 +84,8 @@ def aten_callable(target: Any) -> Any:
     arguments = called._schema.arguments
     if any(a.name == "reduction" or str(a.type) == "List[Optional[Tensor]]" for a in arguments):
         return target  # the binding has another default of reduction, and takes no None among indices
-    return _binding(target.overloadpacket.__name__, is_method=[a.name for a in arguments[:1]] == ["self"]) or target
+    name = "item" if target is torch.ops.aten._local_scalar_dense.default else target.overloadpacket.__name__
+    return _binding(name, is_method=[a.name for a in arguments[:1]] == ["self"]) or target
 
 
 def _node_callable(node: torch.fx.Node) -> Any:

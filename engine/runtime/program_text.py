@@ -29,7 +29,7 @@ from engine.ir.kernels.lowered_program import (
     buffer_refs,
 )
 from engine.ir.kernels.symbol_locations import symbol_expr
-from engine.ir.loop_ir.index_expr import product
+from engine.ir.loop_ir.index_expr import product, symbols_of
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of
 from engine.ir.rerun_after_error import mark_inputs_written
@@ -84,6 +84,7 @@ class ProgramWriter:
         self._names |= {name: f"n{i}_{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for i, name in enumerate(sorted(numbers))}
         self._symbols |= {name: self._names[name] for name in self.program.assumed_numbers}
         self._defined_names: set[str] = set()
+        self._numbers: dict[str, str] = {}
         self.output_buffers = set() if self.output_memory is None else _output_allocations(self.program)
         inputs = set(self.program.inputs)
         self._allocated = {
@@ -121,6 +122,7 @@ class ProgramWriter:
     def text(self, *, checks: bool = True) -> str:
         """Return the text of ``run``; without ``checks``, inputs may be misaligned."""
         self._defined_names.clear()
+        self._numbers.clear()
         lines = [*self._symbol_lines(), *self._input_lines(checks)]
         deaths = self._last_uses()
         if self.is_boxed:
@@ -132,7 +134,8 @@ class ProgramWriter:
         written = set(self.program.inputs)
         first_write = self._first_input_write()
         for number, step in enumerate(self.program.steps):
-            lines += ["are_inputs_written = True"] * (number == first_write)
+            if number == first_write:
+                lines += [*_number_lines(self, number), "are_inputs_written = True"]
             lines += [line for launch in step.launches for line in self._launch_lines(number, launch, written)]
             lines += [line for call in step.calls for line in _call_lines(self, number, call)]
             if dead := deaths.get(number):
@@ -269,9 +272,8 @@ class ProgramWriter:
     def _argument(self, argument: KernelArg) -> str:
         if argument.kind == "pointer":
             return self._names[argument.buffer]
-        if argument.kind == "size":
-            return self._size(argument.value)
-        return self._value(argument.value)
+        text = self._size(argument.value) if argument.kind == "size" else self._value(argument.value)
+        return self._numbers.get(text, text)
 
     def _aten_call_lines(self, number: int, step: AtenCall) -> Iterator[str]:
         self.constants[f"extern{number}"] = self._aten_callable(step)
@@ -282,8 +284,8 @@ class ProgramWriter:
         if not any(step.result_buffers):
             yield call
             return
-        is_tensor = _returns_tensor(step.target)
-        if not is_tensor:
+        is_single = _returns_one_value(step.target)
+        if not is_single:
             yield f"r = {call}"
         for position, name in enumerate(step.result_buffers):
             if name is None:
@@ -291,7 +293,7 @@ class ProgramWriter:
             result_text = (
                 f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
             )
-            result_text = call if is_tensor else result_text
+            result_text = call if is_single else result_text
             is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
             if name not in self._names:
                 continue  # a number that introduces no new symbol
@@ -304,7 +306,7 @@ class ProgramWriter:
                 sizes = self._sizes(self.program.buffers[name].shape)
                 yield f"of_these_sizes({self._names[name]}, {sizes}, {name!r})"
             yield from self._expected_layout_lines(name)
-        if not is_tensor:
+        if not is_single:
             yield "del r"
         yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
 
@@ -487,11 +489,27 @@ def _output_allocations(program: LoweredProgram) -> set[str]:
     return names - set(program.inputs)
 
 
-def _returns_tensor(target: Any) -> bool:
-    """Return True if an operator returns one tensor, not a tuple or a list."""
+def _number_lines(writer: ProgramWriter, first: int) -> Iterator[str]:
+    """Yield the numbers that launches from step ``first`` on take.
+
+    To compute one may raise, as it does in eager.
+    """
+    unbacked = writer.program.unbacked_symbols
+    launches = (k for step in writer.program.steps[first:] for k in step.launches)
+    for argument in (a for k in launches for a in k.kernel.args if a.kind != "pointer"):
+        read = symbols_of([argument.value]) & unbacked.keys()
+        if read and {unbacked[symbol][0] for symbol in read} <= writer._defined_names:
+            text = writer._argument(argument)
+            if text not in writer._numbers.values():
+                name = writer._numbers[text] = f"v{len(writer._numbers)}"
+                yield f"{name} = {text}"
+
+
+def _returns_one_value(target: Any) -> bool:
+    """Return True if an operator returns one tensor or number, not a tuple or a list."""
     called = called_overload(target)
     returns = () if called is None else called._schema.returns
-    return len(returns) == 1 and str(returns[0].type) == "Tensor"
+    return len(returns) == 1 and str(returns[0].type) in ("Tensor", "number")
 
 
 def _may_write(target: Any) -> bool:

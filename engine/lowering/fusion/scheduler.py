@@ -614,7 +614,10 @@ class Scheduler:
                 self._merge_readers(source, present)
 
     def topological_order(self) -> tuple[FusionGroup | ExternNode, ...]:
-        """Sort the steps topologically; otherwise in program order."""
+        """Sort the steps topologically; otherwise in program order.
+
+        Calls that read numbers from inputs come first. A step that reads a number may raise, or the next one that computes with it: no input may be written before.
+        """
         emitted: set[int] = set()
         result: list[FusionGroup | ExternNode] = []
         steps: list[FusionGroup | ExternNode] = [*self.groups, *self.externs]
@@ -636,9 +639,25 @@ class Scheduler:
             # A call without results may check an assumption of later steps.
             return min(tensor_def, default=max((d.program_order for d in self.step_inputs(step)), default=-1))
 
-        for step in sorted(steps, key=program_position):
+        for step in sorted(steps, key=lambda step: (not self._reads_number_of_inputs(step), program_position(step))):
             visit(step)
         return tuple(result)
+
+    def _reads_number_of_inputs(self, step: FusionGroup | ExternNode) -> bool:
+        """Return True if a call reads a number that depends only on inputs.
+
+        Steps between them compute one element each.
+        """
+        if getattr(step, "target", None) is not torch.ops.aten._local_scalar_dense.default:
+            return False
+        pending, seen = self.step_inputs(step), {id(step)}
+        while pending:
+            owners = {id(o): o for d in pending if (o := self.owner.get(d)) is not None and id(o) not in seen}
+            if any(d.shape != () for owner in owners.values() for d in owner.output_defs):
+                return False
+            seen |= owners.keys()
+            pending = {d for owner in owners.values() for d in self.step_inputs(owner)}
+        return True
 
 
 def _symbols_of_group(group: FusionGroup) -> frozenset[str]:

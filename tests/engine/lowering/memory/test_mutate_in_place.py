@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import engine
 from engine.ir.kernels.llvm_machine import host_unit
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.kernels.cpu.printer import print_llvm
@@ -67,12 +69,48 @@ def test_results_that_alias_are_left_alone():
     assert not written(lambda w: (w + 1,), torch.randn(64, 1).expand(64, 64))
 
 
+def written_on_cpu(function: Any, *args: torch.Tensor, mutated: tuple[tuple[int, int], ...] = ((0, 0),)) -> set[str]:
+    """The inputs that the program for the CPU writes."""
+    graph = replace(trace_to_aten(function, args), mutated_inputs=mutated)
+    return set(lower(graph, CPU_TARGET, lambda kernel, target: print_llvm(kernel, host_unit())).written_inputs)
+
+
+def _update_twice(w: torch.Tensor, v: torch.Tensor, m: torch.Tensor, n: torch.Tensor, g: torch.Tensor) -> Any:
+    m, n = m + 1, n + 1
+    return w - g / (1 - 0.9 ** m.item()), m, v - g / (1 - 0.9 ** n.item()), n
+
+
+def test_numbers_are_read_before_inputs_are_written() -> None:
+    """A number that a later kernel takes is read first, so that each kernel writes its input."""
+    counts = torch.tensor(1.0), torch.tensor(2.0)
+    mutated = (0, 0), (1, 2), (2, 1), (3, 3)
+    assert written_on_cpu(_update_twice, SIDE, SIDE + 1, *counts, SIDE, mutated=mutated) == {"arg0_1", "arg1_1"}
+
+
+def test_an_error_of_a_number_leaves_what_eager_leaves() -> None:
+    """A division by zero in the second update leaves the first one done, as in eager."""
+
+    def optimizer() -> torch.optim.Adam:
+        parameters = [torch.nn.Parameter(SIDE + n) for n in range(3)]
+        made = torch.optim.Adam(parameters, foreach=False)
+        for parameter in parameters:
+            parameter.grad = SIDE * 2
+        made.step()
+        return made
+
+    eager, ours = optimizer(), optimizer()
+    run = engine.compile(ours.step)
+    for count in (1.0, -1.0):
+        for made, step in ((eager, eager.step), (ours, run)):
+            list(made.state.values())[1]["step"].fill_(count)
+            with pytest.raises(ZeroDivisionError) if count < 0 else contextlib.nullcontext():
+                step()
+        for theirs, its in zip(eager.state.items(), ours.state.items(), strict=True):
+            torch.testing.assert_close(its, theirs)
+
+
 def test_a_cpu_kernel_writes_an_input_only_where_nothing_raises_later() -> None:
     """An input keeps its value until the last check of an index or divisor passed."""
-
-    def written_on_cpu(function: Any, *args: torch.Tensor) -> tuple[str, ...]:
-        graph = replace(trace_to_aten(function, args), mutated_inputs=((0, 0),))
-        return lower(graph, CPU_TARGET, lambda kernel, target: print_llvm(kernel, host_unit())).written_inputs
 
     w, places, n = torch.randn(512, 512), torch.randint(0, 512, (512,)), torch.randint(1, 5, (512, 512))
     assert written_on_cpu(lambda w, i: (w.sin() * 2, i), w, places)
