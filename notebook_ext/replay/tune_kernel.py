@@ -37,6 +37,8 @@ def _result(tuning: engine.Tuning) -> str:
     if best is None or best.seconds is None:
         return f"{count} compiled for {tuning.target}. No GPU is here, so none is timed: the map shows registers, spills and occupancy."
     names = ", ".join(f"{name} {value}" for name, value in best.values.items())
+    if best.values == {c.name: c.default for c in tuning.controls}:
+        return f"{count} tried: the default, {names}, is the fastest with {format_seconds(best.seconds)}."
     usual = "" if tuning.usual_seconds is None else f"; the default takes {format_seconds(tuning.usual_seconds)}"
     return f"{count} tried: the fastest is {names} with {format_seconds(best.seconds)}{usual}."
 

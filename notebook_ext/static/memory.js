@@ -130,7 +130,7 @@ class MemoryView {
       h("p", { class: "mut" }, "Sizes are those of the compiled call. Temporary memory inside ATen calls is unknown."),
     );
     const first = part.source[step.lines[0]];
-    this.frame.say(h("b", {}, `Step ${this.at + 1} `), h("code", {}, step.name), `: ${bytesText(step.bytes)} live in ${plural(live.length, "tensor")}. `, first ? [badge(step.lines[0]), ` ${first[1]}`, first[2] ? [" ", h("code", {}, first[2])] : null, ". "] : null, h("span", { class: "mut" }, part.outcome));
+    this.frame.say(h("b", {}, `Step ${this.at + 1} of ${part.steps.length} `), h("code", {}, step.name), `: ${bytesText(step.bytes)} live in ${plural(live.length, "tensor")}. `, first ? [badge(step.lines[0]), ` ${first[1]}`, first[2] ? [" ", h("code", {}, first[2])] : null, ". "] : null, h("span", { class: "mut" }, part.outcome));
   }
 }
 

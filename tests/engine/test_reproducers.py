@@ -18,9 +18,10 @@ import torch.nn.functional as F
 
 import engine
 from engine import errors
+from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
-from engine.records.scripts.graph_script import CannotWrite
+from engine.records.scripts.graph_script import CannotWrite, input_statement
 from engine.records.scripts.inductor_script import inductor_kernel_program
 from engine.records.session import CompilationRecord
 
@@ -411,3 +412,10 @@ def test_an_operator_whose_code_is_unknown_is_a_sentence() -> None:
         engine.compile(lambda x: looked_up(x) * 2, backend="eager")(torch.randn(3))
     with pytest.raises(errors.NotReproduced, match="looked_up reads table, which is a Tensor"):
         session.reproducer(session.compilations[0].id, "fx")
+
+
+def test_a_graph_inside_a_graph_is_named_as_that() -> None:
+    """It is no input of unknown size, and the ATen graph may have a script."""
+    score = NodeRecord("n1", "score_mod_0", "get_attr", "score_mod_0", "score_mod_0 = self.score_mod_0")
+    with pytest.raises(CannotWrite, match="score_mod_0 is a graph inside this graph: copy the ATen graph instead"):
+        input_statement(score, {}, 0)

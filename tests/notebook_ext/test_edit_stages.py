@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import runpy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import engine
 from notebook_ext.replay.edit_stages import CELL, StageEditor
 from notebook_ext.views.cell_edits import CellText
+from notebook_ext.views.stage_differences import stage_differences
 
 
 def total(x: torch.Tensor) -> torch.Tensor:
@@ -113,6 +115,17 @@ def test_a_fault_marks_its_line(session: engine.Session) -> None:
     assert found["text"].splitlines()[2].lstrip().startswith("mul = x * (3")
     assert editor.answer("apply", entry, "fx", "nothing")["trial"]["line"] == 1
     assert not editor.tried
+
+
+def test_a_kernel_more_is_no_change_of_the_later_ones(session: engine.Session) -> None:
+    """Kernels are compared by name: their ids count through the program."""
+    before = session.compilations[0]
+    (kernel,) = before.cpu_kernels
+    added = replace(kernel, name="added", text="; added")
+    assert before.lowering is not None
+    program = replace(before.cpu_program, kernels=(added, replace(kernel, id="c1")))
+    after = replace(before, lowering=replace(before.lowering, cpu=program))
+    assert [d["title"] for d in stage_differences(before, after) if "llvm" in d["title"]] == ["Kernel c0, new (llvm)"]
 
 
 def test_a_fault_of_another_stage_is_named(session: engine.Session) -> None:

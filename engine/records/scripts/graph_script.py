@@ -64,8 +64,7 @@ def graph_function(graph: GraphRecord) -> str:
 
 
 def _statement(node: NodeRecord) -> Iterator[str]:
-    if node.op == "get_attr" and node.shape is None:
-        raise CannotWrite(f"{node.name} is a graph inside this graph{_ATEN_INSTEAD}")
+    _check_no_graph(node)
     if (equivalent := _TORCH_FUNCTIONS.get(node.target)) is not None:
         yield node.text.replace(f"{node.target}(", f"{equivalent}(", 1)
         return
@@ -82,6 +81,11 @@ def _statement(node: NodeRecord) -> Iterator[str]:
         yield f"{match[1]} = operator.{_IN_PLACE_NAMES[match[3]]}({match[2]}, {match[4]})"
         return
     yield node.text
+
+
+def _check_no_graph(node: NodeRecord) -> None:
+    if node.op == "get_attr" and node.shape is None:
+        raise CannotWrite(f"{node.name} is a graph inside this graph{_ATEN_INSTEAD}")
 
 
 def symbol_values(record: CompilationRecord) -> dict[str, int | float]:
@@ -104,6 +108,7 @@ def input_statement(node: NodeRecord, symbols: Mapping[str, int | float], seed: 
         CannotWrite: its sizes, or its type, are not known.
     """
     if node.shape is None:
+        _check_no_graph(node)
         match = re.search(r"\((.+)\)", node.dtype)
         return str(_evaluate(match[1] if match else node.text, symbols, node.name))
     shape = tuple(_evaluate_size(s, symbols, node.name) for s in node.shape)

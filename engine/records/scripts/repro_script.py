@@ -45,7 +45,8 @@ def repro_script(session: Session, compilation: str) -> str:
     frame = next(f for f in session.frames if f.id == record.frame)
     versions = ", ".join(f"{name} {version}" for name, version in session.versions.items())
     head = [f"{frame.name}, compilation {record.id} ({record.backend or 'no backend'}), with {versions}"]
-    head += [line for part in _outcome_lines(record) for line in part.splitlines()]
+    names = {f.id: f.name for f in session.files}
+    head += [line for part in _outcome_lines(record, names) for line in part.splitlines()]
     text = next((f.text for f in session.files if f.id == frame.file), "")
     parts = [
         "\n".join(f"# {line}".rstrip() for line in head),
@@ -56,10 +57,11 @@ def repro_script(session: Session, compilation: str) -> str:
     return "\n\n".join([*parts, _call_statements(frame, record.inputs or {}, text)]) + "\n"
 
 
-def _outcome_lines(record: CompilationRecord) -> Iterator[str]:
+def _outcome_lines(record: CompilationRecord, names: Mapping[str, str]) -> Iterator[str]:
     """Yield the graph breaks, and the stage failures with their tracebacks."""
     for graph_break in record.trace.breaks if record.trace is not None else ():
-        location = f" at {graph_break.span.file}:{graph_break.span.line}" if graph_break.span is not None else ""
+        span = graph_break.span
+        location = "" if span is None else f" at {names.get(span.file) or span.file}:{span.line}"
         yield f"break: {graph_break.title}: {graph_break.context}{location}"
     for failure in record.failures:
         yield f"failure: {failure.sentence} ({failure.fallback})"
