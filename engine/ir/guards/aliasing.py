@@ -29,6 +29,7 @@ class SameObject(Guard):
     rank: ClassVar[int] = 30
     is_relational: ClassVar[bool] = True
     reports_changed_dims: ClassVar[bool] = True
+    message: ClassVar[str] = "{value} is {actual}; the compiled code expects {expected}."
 
     other: Source
     expect_same: bool
@@ -54,9 +55,6 @@ class SameObject(Guard):
         return (
             f"{'the same object as' if value is other_values[0] else 'a different object than'} {user_expr(self.other)}"
         )
-
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} is {actual}; the compiled code expects {self.expected_text()}."
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expect_same:
@@ -228,6 +226,9 @@ class DisjointStorage(NoAliasing):
 
     kind: ClassVar[str] = "no overlap"
     copy_purpose: ClassVar[str] = "a write to one does not change the other"
+    message: ClassVar[str] = (
+        "Memory is {actual}; the compiled code writes to one of the tensors and expects no storage overlap."
+    )
     are_disjoint = staticmethod(has_disjoint_storage)
 
     num_mutated: int = 1
@@ -255,9 +256,6 @@ class DisjointStorage(NoAliasing):
                 if not has_disjoint_storage(tensor, its):
                     return f"shared by {name} and {other_name}"
         return "no memory shared"
-
-    def failure_message(self, actual: str) -> str:
-        return f"Memory is {actual}; the compiled code writes to one of the tensors and expects no storage overlap."
 
 
 @dataclass(frozen=True)
@@ -325,6 +323,10 @@ class SharedStorage(Guard):
     kind: ClassVar[str] = "shared memory"
     rank: ClassVar[int] = 80
     is_relational: ClassVar[bool] = True
+    message: ClassVar[str] = (
+        "The tensors share memory as {actual}; the compiled code writes to it and expects {expected}."
+    )
+    advice: ClassVar[str] = "Pass tensors that share memory in the same way in every call, or pass copies."
 
     others: tuple[Source, ...]
     byte_offsets: tuple[int, ...]
@@ -359,14 +361,6 @@ class SharedStorage(Guard):
         pairs = zip(names, starts, strict=True)
         text = ", ".join(f"{n} in another storage" if s is None else f"{n} from byte {s}" for n, s in pairs)
         return f"{text} of {layout}" if self.min_storage_bytes else text
-
-    def failure_message(self, actual: str) -> str:
-        return (
-            f"The tensors share memory as {actual}; the compiled code writes to it and expects {self.expected_text()}."
-        )
-
-    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix("Pass tensors that share memory in the same way in every call, or pass copies."),)
 
 
 def byte_offsets_in_storage(first: Any, *other_values: Any) -> tuple[int | None, ...]:

@@ -110,6 +110,10 @@ class Guard:
     """True if the guard only looks whether an attribute exists."""
     reports_changed_dims: ClassVar[bool] = False
     """True if ``changed_dims`` can return dimensions."""
+    message: ClassVar[str] = "{value}: {kind} is {actual}, the compiled code expects {expected}."
+    """Text of a failure: the ``value`` in the user's words, what it is, what was expected."""
+    advice: ClassVar[str] = ""
+    """Fix for each failure of the kind; empty if there is none or it depends on the value."""
 
     source: Source
     cause: Cause = field(default=NO_CAUSE, compare=False, kw_only=True)
@@ -202,11 +206,12 @@ class Guard:
 
     def failure_message(self, actual: str) -> str:
         """Return a sentence that explains why the guard failed."""
-        return f"{self.user_expr}: {self.kind} is {actual}, the compiled code expects {self.expected_text()}."
+        expected = self.expected_text()
+        return self.message.format(value=self.user_expr, kind=self.kind, actual=actual, expected=expected)
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         """Return possible fixes for the user, best first."""
-        return ()
+        return (Fix(self.advice.format(value=self.user_expr)),) if self.advice else ()
 
     def fix_by_method(self, text: str, method_call: str) -> tuple[Fix, ...]:
         """Return the fix to replace the value by the result of its method: ``x = x.clone()``."""

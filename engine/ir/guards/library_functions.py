@@ -10,7 +10,6 @@ from engine.ir.guards.base import Cause, Guard, ValueCode
 from engine.ir.introspection import describe_values
 from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import ConstantSource
-from engine.records.guards import Fix
 
 
 class LibraryFunction(NamedTuple):
@@ -45,6 +44,8 @@ class LibraryFunctionsMatch(Guard):
     kind: ClassVar[str] = "library functions"
     rank: ClassVar[int] = 90
     reads_value: ClassVar[bool] = False
+    message: ClassVar[str] = "A function that the traced code called was replaced: {actual}."
+    advice: ClassVar[str] = "Replace library functions once, before the first call, or accept one cache entry for each."
 
     functions: tuple[LibraryFunction, ...]
 
@@ -86,9 +87,3 @@ class LibraryFunctionsMatch(Guard):
     def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         replaced = [f"{f.text} is {describe_values.describe(f.current())}" for f in self._replaced_functions()]
         return ", ".join(replaced) or "not replaced"
-
-    def failure_message(self, actual: str) -> str:
-        return f"A function that the traced code called was replaced: {actual}."
-
-    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix("Replace library functions once, before the first call, or accept one cache entry for each."),)

@@ -146,6 +146,7 @@ class EqualsMatch(Guard):
     kind: ClassVar[str] = "equals"
     rank: ClassVar[int] = 14
     reports_changed_dims: ClassVar[bool] = True
+    message: ClassVar[str] = "{value} is {actual}; the compiled code was specialized for {expected}."
 
     expected: Any
 
@@ -199,9 +200,6 @@ class EqualsMatch(Guard):
             else actual
         )
 
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} is {actual}; the compiled code was specialized for {self.expected_text()}."
-
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.user_expr.endswith(".training"):
             return (Fix(f"{NO_FIX}: training and evaluation need one cache entry each."),)
@@ -240,6 +238,10 @@ class LengthMatch(Guard):
     kind: ClassVar[str] = "length"
     rank: ClassVar[int] = 16
     reports_changed_dims: ClassVar[bool] = True
+    message: ClassVar[str] = "{value} has length {actual}; the compiled code was specialized for length {expected}."
+    advice: ClassVar[str] = (
+        "Stack the items of {value} into one tensor: a tensor's size can be a symbol, a container's length cannot."
+    )
 
     length: int
 
@@ -277,16 +279,6 @@ class LengthMatch(Guard):
             else describe_values.describe(value)
         )
 
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has length {actual}; the compiled code was specialized for length {self.length}."
-
-    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                f"Stack the items of {self.user_expr} into one tensor: a tensor's size can be a symbol, a container's length cannot."
-            ),
-        )
-
 
 @dataclass(frozen=True)
 class DictKeysMatch(Guard):
@@ -297,6 +289,8 @@ class DictKeysMatch(Guard):
 
     kind: ClassVar[str] = "dict keys"
     rank: ClassVar[int] = 20
+    message: ClassVar[str] = "{value} has the keys {actual}; the compiled code expects {expected}, in this order."
+    advice: ClassVar[str] = "Always give {value} the same keys in the same order; use None for missing items."
 
     keys: tuple[Any, ...]
 
@@ -331,14 +325,6 @@ class DictKeysMatch(Guard):
         actual = _keys_text(python_objects.builtin_dict_keys(value))
         return f"{actual} (other objects)" if actual == self.expected_text() and not self.test(value) else actual
 
-    def failure_message(self, actual: str) -> str:
-        return (
-            f"{self.user_expr} has the keys {actual}; the compiled code expects {self.expected_text()}, in this order."
-        )
-
-    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Always give {self.user_expr} the same keys in the same order; use None for missing items."),)
-
 
 def _keys_text(keys: Any) -> str:
     key_texts = [describe_values.describe(k) for k in keys]
@@ -359,6 +345,7 @@ class HasAttrGuard(Guard):
     kind: ClassVar[str] = "hasattr"
     rank: ClassVar[int] = 22
     is_attribute_test: ClassVar[bool] = True
+    message: ClassVar[str] = "{value} {actual}; the compiled code expects that it {expected}."
 
     attribute: str
     present: bool
@@ -376,9 +363,6 @@ class HasAttrGuard(Guard):
     def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         return f"{'has' if python_objects.has_static_attribute(value, self.attribute) else 'has no'} {self.attribute}"
 
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} {actual}; the compiled code expects that it {self.expected_text()}."
-
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Set {self.user_expr}.{self.attribute} before the first call, to None if it has no value yet."),)
 
@@ -392,6 +376,8 @@ class CodeMatch(Guard):
 
     kind: ClassVar[str] = "code"
     rank: ClassVar[int] = 18
+    message: ClassVar[str] = "{value} is now {actual}; the compiled code was traced from {expected}."
+    advice: ClassVar[str] = "Define {value} once, before the first call: each new definition causes a recompile."
 
     code: Any
     namespace: Any = field(repr=False)
@@ -431,12 +417,6 @@ class CodeMatch(Guard):
         actual = _code_text(value.__code__)
         return f"another {actual}" if actual == self.expected_text() and not self.test(value) else actual
 
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} is now {actual}; the compiled code was traced from {self.expected_text()}."
-
-    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (Fix(f"Define {self.user_expr} once, before the first call: each new definition causes a recompile."),)
-
 
 @dataclass(frozen=True)
 class OperatorArgsMatch(Guard):
@@ -447,6 +427,7 @@ class OperatorArgsMatch(Guard):
 
     kind: ClassVar[str] = "made of"
     rank: ClassVar[int] = 24
+    message: ClassVar[str] = "{value} was created with {actual}; the compiled code expects {expected}."
 
     constructor_args: Any
     """Positional arguments, and (name, value) pairs of keyword arguments."""
@@ -466,9 +447,6 @@ class OperatorArgsMatch(Guard):
             return repr(python_objects.operator_callable_args(value)[0])
         except TypeError:
             return describe_values.describe(value)
-
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} was created with {actual}; the compiled code expects {self.expected_text()}."
 
 
 def codes_equal(first: types.CodeType, second: types.CodeType) -> bool:

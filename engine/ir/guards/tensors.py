@@ -313,11 +313,7 @@ class RequiresGradMatch(TensorPropertyGuard):
     attribute = "requires_grad"
     reader = staticmethod(_tensor_property_reader("requires_grad"))
     is_literal = True
-
-    def failure_message(self, actual: str) -> str:
-        return (
-            f"{self.user_expr}.requires_grad is {actual}; the compiled code was specialized for {self.expected_text()}."
-        )
+    message: ClassVar[str] = "{value}.requires_grad is {actual}; the compiled code was specialized for {expected}."
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if not self.expected:
@@ -335,16 +331,10 @@ class NdimMatch(TensorPropertyGuard):
     reader = staticmethod(_tensor_property_reader("ndim"))
     comparison = "=="
     is_literal = True
-
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has ndim {actual}; the compiled code was specialized for ndim {self.expected_text()}."
-
-    def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(
-                f"Give {self.user_expr} the same number of dimensions in every call, for example with unsqueeze or reshape."
-            ),
-        )
+    message: ClassVar[str] = "{value} has ndim {actual}; the compiled code was specialized for ndim {expected}."
+    advice: ClassVar[str] = (
+        "Give {value} the same number of dimensions in every call, for example with unsqueeze or reshape."
+    )
 
 
 class DimensionsGuard(TensorPropertyGuard):
@@ -425,9 +415,7 @@ class StrideMatch(DimensionsGuard):
     rank: ClassVar[int] = 56
     attribute = "stride()"
     reader = staticmethod(_tensor_property_reader("stride"))
-
-    def failure_message(self, actual: str) -> str:
-        return f"{self.user_expr} has strides {actual}; the compiled code was specialized for {self.expected_text()}."
+    message: ClassVar[str] = "{value} has strides {actual}; the compiled code was specialized for {expected}."
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return self.fix_by_method(f"Always pass {self.user_expr} with the same strides", "contiguous()")
