@@ -152,29 +152,20 @@ def _fake_outputs(*args: Any) -> list[torch.Tensor]:
     if autocast is None:
         return list(_outputs(kind, x, hidden, params, *flags, None))
     with disable_current_modes():
-        dtypes = _autocast_result_dtypes(
-            kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
-        )
+        facts = kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
+        dtypes = _autocast_result_dtypes(*facts)
     alike = [t.to(params[0].dtype) for t in (x, *hidden)]
     outputs = _outputs(kind, alike[0], alike[1:], params, *flags, None)
     return [torch.empty_like(t, dtype=d) for t, d in zip(outputs, dtypes, strict=True)]
 
 
 @functools.cache
-def _autocast_result_dtypes(
-    kind: str,
-    input_dtype: torch.dtype,
-    state: torch.dtype,
-    weight: torch.dtype,
-    has_biases: bool,
-    device: str,
-    autocast: torch.dtype,
-) -> list[torch.dtype]:
+def _autocast_result_dtypes(*layer: Any) -> list[torch.dtype]:
     """Return the result dtypes of a recurrent layer under autocast, using a minimal layer.
 
-    Autocast does not work on fake tensors.
+    ``layer`` is what ``_minimal_layer`` takes. Autocast does not work on fake tensors.
     """
-    results = _recurrent(*_minimal_layer(kind, input_dtype, state, weight, has_biases, device, autocast))
+    results = _recurrent(*_minimal_layer(*layer))
     return [t.dtype for t in results[:-1]]
 
 
@@ -204,22 +195,15 @@ def _saves_output(kind: str, x: torch.Tensor, rest: Sequence[torch.Tensor], flag
     if is_bidirectional or has_projection:
         return False
     with disable_current_modes():
-        return _minimal_layer_saves_output(kind, x.dtype, rest[0].dtype, rest[-1].dtype, has_biases, autocast)
+        return _minimal_layer_saves_output(kind, x.dtype, rest[0].dtype, rest[-1].dtype, has_biases, "cpu", autocast)
 
 
 @functools.cache
-def _minimal_layer_saves_output(
-    kind: str,
-    input_dtype: torch.dtype,
-    state: torch.dtype,
-    weight: torch.dtype,
-    has_biases: bool,
-    autocast: torch.dtype | None,
-) -> bool:
-    layer, x, hidden, params, *flags = _minimal_layer(kind, input_dtype, state, weight, has_biases, "cpu", autocast)
+def _minimal_layer_saves_output(*layer: Any) -> bool:
+    kind, x, hidden, params, *flags = _minimal_layer(*layer)
     with torch.enable_grad():
         x, hidden, params = _leaves(x, hidden, params)
-        output = _outputs(layer, x, hidden, params, *flags)[0]
+        output = _outputs(kind, x, hidden, params, *flags)[0]
         output.detach().zero_()  # shares the version counter
         try:
             torch.autograd.grad(output.sum(), x)

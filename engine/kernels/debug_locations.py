@@ -227,7 +227,7 @@ def mlir_locations(text: str) -> Iterator[InstructionLocation]:
     """
     locations = _MlirLocations(text)
     open_regions: list[tuple[int, str]] = []
-    places: list[InstructionLocation] = []
+    operations: list[InstructionLocation] = []
     for number, line in enumerate(text.splitlines(), 1):
         code = line.strip()
         if not code or code.startswith(("#", "^", "//", "{-#")):
@@ -240,13 +240,13 @@ def mlir_locations(text: str) -> Iterator[InstructionLocation]:
                 continue
             opened = open_regions.pop() if open_regions else None
             if opened is not None and not opened[1].startswith(("module", "tt.func", '"builtin')):
-                places.append(InstructionLocation(*opened, chain))
+                operations.append(InstructionLocation(*opened, chain))
         elif code.endswith("{"):
             open_regions.append((number, instruction))
         else:
-            places.append(InstructionLocation(number, instruction, chain))
-    places.sort()
-    return (location if location.chain else _with_location_of_use(location, places) for location in places)
+            operations.append(InstructionLocation(number, instruction, chain))
+    operations.sort()
+    return (location if location.chain else _with_location_of_use(location, operations) for location in operations)
 
 
 def _with_location_of_use(location: InstructionLocation, locations: list[InstructionLocation]) -> InstructionLocation:

@@ -45,6 +45,10 @@ class LoweredTensor:
         """Load one element, in the compute dtype."""
         return b.load(self.definition, self.index_map(index) if self.index_map else index)
 
+    def loader(self, dtype: torch.dtype) -> Body:
+        """Return a loader of one element, cast to ``dtype``."""
+        return lambda b, index: b.cast(self.load(b, index), dtype)
+
     def view(self, shape: Sequence[Size], mapping: Callable[[Coordinates], Coordinates]) -> LoweredTensor:
         """Return this tensor under another index map."""
         inner = self.index_map

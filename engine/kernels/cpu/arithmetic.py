@@ -133,7 +133,8 @@ class Arithmetic:
                 order = "ogt" if operation == "max" else "olt"
                 test = self._writer.assign("test", f"fcmp {order} {kind} {right}, {left}")
                 return self.select(operation, test, kind, lanes, right, left)
-            return self.intrinsic(operation, _integer_extreme(operation, dtype), scalar, lanes, [left, right])
+            name = f"{'u' if dtype in UNSIGNED else 's'}{operation}"
+            return self.intrinsic(operation, name, scalar, lanes, [left, right])
         raise NotPrintable(f"a reduction by {operation} has no code for the CPU")
 
     def nan_aware_extreme(self, operation: str, dtype: torch.dtype, lanes: int, left: str, right: str) -> str:
@@ -301,10 +302,6 @@ class Arithmetic:
         bits = write.assign("bits", f"zext {wide('i16', lanes)} {name} to {int_vector}")
         high = write.assign("high", f"shl {int_vector} {bits}, {splat('i32', '16', lanes)}")
         return write.assign(hint, f"bitcast {int_vector} {high} to {wide('float', lanes)}")
-
-
-def _integer_extreme(operation: str, dtype: torch.dtype) -> str:
-    return f"{'u' if dtype in UNSIGNED else 's'}{operation}"
 
 
 def _bits(dtype: torch.dtype) -> int:

@@ -207,7 +207,7 @@ def _choose_unrolled_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: Loo
     if static_size(var.size) not in SHORT_STRIDES or len({op.buffer for op in stores}) < len(stores):
         return None
     strides = [(lane_stride(op.index, lane_var), lane_stride(op.index, var)) for op in stores if op.index is not None]
-    return var if all(found == (var.size, 1) for found in strides) else None
+    return var if all(pair == (var.size, 1) for pair in strides) else None
 
 
 def _reduces_short_rows(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, lanes: int) -> bool:

@@ -117,6 +117,9 @@ class _AttentionPrinter:
         }
         if k.kind == DELTA_KERNEL:
             self.block_sizes = {"ROWS": k.blocks.query_block, "VALUES": _block_side(k.value_dim)}
+        self.rows, self.cols = ("row[:, None]", k.query_len, "ROWS"), ("col[None, :]", k.key_len, "COLS")
+        self.keys = ("col[:, None]", k.key_len, "COLS")
+        self.width, self.values = ("width[None, :]", k.head_dim, "WIDTH"), ("values[None, :]", k.value_dim, "VALUES")
         self.precision_arg = f', input_precision="{k.precision}"' if k.precision else ""
 
     def grid(self) -> tuple[Size, ...]:
@@ -208,6 +211,17 @@ class _AttentionPrinter:
             shared = k.heads // k.kv_heads
             self.add("key_head = head" if shared == 1 else f"key_head = head // {shared}")
 
+    def _print_indices(self, along: str) -> None:
+        """Print the indices of a program: its head, its block of rows or columns, the features."""
+        block = f"{along.upper()}S"
+        self._print_head_indices()
+        self.add(f"{along} = tl.program_id(0) * {block} + tl.arange(0, {block})")
+        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
+
+    def _print_key_load(self) -> None:
+        width = ("width[:, None]", self.kernel.head_dim, "WIDTH")
+        self._print_block_load("key", "key", self.cols, width, KEY)
+
     def _print_row_load(self, op: int, name: str, role: str, beyond: str) -> None:
         """Print a load of one number per row: its logsumexp or its delta."""
         tests = self._bounds_tests(("row", self.kernel.query_len, self.block_sizes["ROWS"]))
@@ -227,8 +241,7 @@ class _AttentionPrinter:
         mask = k.operand("mask")
         tests = self._bounds_tests(("col[None, :]", k.key_len, self.block_sizes["COLS"]))
         if mask is not None:
-            rows, cols = ("row[:, None]", k.query_len, "ROWS"), ("col[None, :]", k.key_len, "COLS")
-            self._print_block_load("mask", "mask", rows, cols, MASKED)
+            self._print_block_load("mask", "mask", self.rows, self.cols, MASKED)
             if mask.dtype == torch.bool:
                 tests.append("mask")
             else:
@@ -242,34 +255,28 @@ class _AttentionPrinter:
 
     def _print_forward(self) -> None:
         k = self.kernel
-        self._print_head_indices()
-        self.add("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)")
-        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
-        rows, width = ("row[:, None]", k.query_len, "ROWS"), ("width[None, :]", k.head_dim, "WIDTH")
-        values = ("values[None, :]", k.value_dim, "VALUES")
-        self._print_block_load("query", "query", rows, width, QUERY)
+        self._print_indices("row")
+        self._print_block_load("query", "query", self.rows, self.width, QUERY)
         self.add('largest = tl.full((ROWS,), float("-inf"), tl.float32)', WEIGHTS)
         self.add("total = tl.zeros((ROWS,), tl.float32)", WEIGHTS)
         self.add("out = tl.zeros((ROWS, VALUES), tl.float32)", OUT)
         self.add(f"for start in range(0, {self._key_limit()}, COLS):")
         self.text.indent = 2
         self.add("col = start + tl.arange(0, COLS)")
-        self._print_block_load(
-            "key", "key", ("col[None, :]", k.key_len, "COLS"), ("width[:, None]", k.head_dim, "WIDTH"), KEY
-        )
+        self._print_key_load()
         self._print_scores()
         self.add("new_largest = tl.maximum(largest, tl.max(scores, 1))", WEIGHTS)
         self.add('base = tl.where(new_largest == float("-inf"), 0.0, new_largest)', WEIGHTS)
         self.add("weights = tl.exp2(scores - base[:, None])", WEIGHTS)
         self.add("rescale = tl.exp2(largest - base)", WEIGHTS)
         self.add("total = total * rescale + tl.sum(weights, 1)", WEIGHTS)
-        self._print_block_load("value", "value", ("col[:, None]", k.key_len, "COLS"), values, VALUE)
+        self._print_block_load("value", "value", self.keys, self.values, VALUE)
         self.add(f"out = tl.dot(weights.to(value.dtype), value, out * rescale[:, None]{self.precision_arg})", OUT)
         self.add("largest = new_largest", WEIGHTS)
         self.text.indent = 1
         self.add("# A fully masked row gives zeros.")
         self.add("out = out / tl.where(total == 0.0, 1.0, total)[:, None]", OUT)
-        self._print_block_store("out", "out", rows, values, OUT)
+        self._print_block_store("out", "out", self.rows, self.values, OUT)
         if k.operand("logsumexp") is not None:
             self._print_row_store(LOGSUMEXP, "logsumexp", f"(largest + tl.log2(total)) * {math.log(2)!r}")
 
@@ -278,13 +285,11 @@ class _AttentionPrinter:
         return f"tl.minimum({k.key_len}, (tl.program_id(0) + 1) * ROWS)" if k.is_causal else str(k.key_len)
 
     def _print_delta(self) -> None:
-        k = self.kernel
         self._print_head_indices()
         self.add("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)")
         self.add("values = tl.arange(0, VALUES)")
-        rows, values = ("row[:, None]", k.query_len, "ROWS"), ("values[None, :]", k.value_dim, "VALUES")
-        self._print_block_load("out", "out", rows, values, DELTA)
-        self._print_block_load("grad", "grad", rows, values, DELTA)
+        self._print_block_load("out", "out", self.rows, self.values, DELTA)
+        self._print_block_load("grad", "grad", self.rows, self.values, DELTA)
         self.add("sums = tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)", DELTA)
         self._print_row_store(DELTA, "sums", "sums")
 
@@ -300,10 +305,8 @@ class _AttentionPrinter:
 
         Beyond the last row, and in rows without visible keys, logsumexp is inf, so that the weights are zero.
         """
-        k = self.kernel
-        rows = ("row[:, None]", k.query_len, "ROWS")
-        self._print_block_load("query", "query", rows, ("width[None, :]", k.head_dim, "WIDTH"), QUERY)
-        self._print_block_load("grad", "grad", rows, ("values[None, :]", k.value_dim, "VALUES"), GRAD_WEIGHTS)
+        self._print_block_load("query", "query", self.rows, self.width, QUERY)
+        self._print_block_load("grad", "grad", self.rows, self.values, GRAD_WEIGHTS)
         self._print_row_load(LOGSUMEXP, "logarithm", "logsumexp", 'float("inf")')
         counted = 'tl.where(logarithm == float("-inf"), float("inf"), logarithm)'
         self.add(f"logarithm = {counted} * {LOG2E!r}", LOGSUMEXP)
@@ -311,15 +314,9 @@ class _AttentionPrinter:
 
     def _print_key_value_backward(self) -> None:
         k = self.kernel
-        self._print_head_indices()
-        self.add("col = tl.program_id(0) * COLS + tl.arange(0, COLS)")
-        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
-        cols, width = ("col[:, None]", k.key_len, "COLS"), ("width[None, :]", k.head_dim, "WIDTH")
-        values = ("values[None, :]", k.value_dim, "VALUES")
-        self._print_block_load(
-            "key", "key", ("col[None, :]", k.key_len, "COLS"), ("width[:, None]", k.head_dim, "WIDTH"), KEY
-        )
-        self._print_block_load("value", "value", cols, values, VALUE)
+        self._print_indices("col")
+        self._print_key_load()
+        self._print_block_load("value", "value", self.keys, self.values, VALUE)
         self.add("grad_key = tl.zeros((COLS, WIDTH), tl.float32)", GRAD_KEY)
         self.add("grad_value = tl.zeros((COLS, VALUES), tl.float32)", GRAD_VALUE)
         shared = k.heads // k.kv_heads
@@ -339,14 +336,12 @@ class _AttentionPrinter:
         )
         self.add(f"grad_key = tl.dot(tl.trans(grad_scores), query, grad_key{self.precision_arg})", GRAD_KEY)
         self.text.indent = 1
-        self._print_block_store("grad_key", f"grad_key * {k.scale!r}", cols, width, GRAD_KEY)
-        self._print_block_store("grad_value", "grad_value", cols, values, GRAD_VALUE)
+        self._print_block_store("grad_key", f"grad_key * {k.scale!r}", self.keys, self.width, GRAD_KEY)
+        self._print_block_store("grad_value", "grad_value", self.keys, self.values, GRAD_VALUE)
 
     def _print_query_backward(self) -> None:
         k = self.kernel
-        self._print_head_indices()
-        self.add("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)")
-        self.add("width, values = tl.arange(0, WIDTH), tl.arange(0, VALUES)")
+        self._print_indices("row")
         self._print_row_loads()
         self.add("grad_query = tl.zeros((ROWS, WIDTH), tl.float32)", GRAD_QUERY)
         tells_mask = (
@@ -355,20 +350,14 @@ class _AttentionPrinter:
         self.add(f"for start in range(0, {k.key_len if tells_mask else self._key_limit()}, COLS):")
         self.text.indent = 2
         self.add("col = start + tl.arange(0, COLS)")
-        self._print_block_load(
-            "key", "key", ("col[None, :]", k.key_len, "COLS"), ("width[:, None]", k.head_dim, "WIDTH"), KEY
-        )
-        self._print_block_load(
-            "value", "value", ("col[:, None]", k.key_len, "COLS"), ("values[None, :]", k.value_dim, "VALUES"), VALUE
-        )
+        self._print_key_load()
+        self._print_block_load("value", "value", self.keys, self.values, VALUE)
         self._print_recomputed_weights()
         if tells_mask:
-            rows, cols = ("row[:, None]", k.query_len, "ROWS"), ("col[None, :]", k.key_len, "COLS")
-            self._print_block_store("grad_mask", "grad_scores", rows, cols, GRAD_MASK)
+            self._print_block_store("grad_mask", "grad_scores", self.rows, self.cols, GRAD_MASK)
         self.add(f"grad_query = tl.dot(grad_scores, tl.trans(key), grad_query{self.precision_arg})", GRAD_QUERY)
         self.text.indent = 1
-        rows, width = ("row[:, None]", k.query_len, "ROWS"), ("width[None, :]", k.head_dim, "WIDTH")
-        self._print_block_store("grad_query", f"grad_query * {k.scale!r}", rows, width, GRAD_QUERY)
+        self._print_block_store("grad_query", f"grad_query * {k.scale!r}", self.rows, self.width, GRAD_QUERY)
 
 
 def _block_side(size: int) -> int:

@@ -81,7 +81,7 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
             block = 2 * POINTWISE_BLOCK
         block = min(block, power_of_two(x))
         return BlockConfig(block, 0, False, 4 if block >= 512 else max(1, block // 128))
-    if kernel.is_2d_pointwise and not _count_contiguous_loads(kernel, X):
+    if kernel.is_2d_pointwise and not _contiguous_loads(kernel, X):
         block = POINTWISE_BLOCK if r is None else min(POINTWISE_BLOCK, power_of_two(r))
         return BlockConfig(1, block, False, 4, has_2d_grid=True)
     if kernel.is_2d_pointwise:
@@ -247,11 +247,6 @@ def _needs_one_pass(kernel: LoopKernel, online: dict[int, LoopIROp]) -> bool:
 
 def _num_warps(elements: int) -> int:
     return min(16, max(1, elements // 512))
-
-
-def _count_contiguous_loads(kernel: LoopKernel, loop: str) -> int:
-    """Count the loads whose consecutive elements along this loop are adjacent in memory."""
-    return len(_contiguous_loads(kernel, loop))
 
 
 def _contiguous_loads(kernel: LoopKernel, loop: str) -> list[LoopIROp]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.lowering.ops import (
+from engine.lowering.ops import (  # noqa: F401 -- importing them fills the registry
     adaptive_pooling,
     bitwise,
     complex_tensors,
@@ -29,31 +29,6 @@ from engine.lowering.ops import (
     views,
 )
 from engine.lowering.registry import COMPLEX_LOWERINGS, LOWERINGS, LoweringFn
-
-OP_MODULES = (
-    pointwise,
-    bitwise,
-    special_functions,
-    gamma_bessel_airy,
-    orthogonal_polynomials,
-    views,
-    indexing,
-    creation,
-    nll_loss,
-    reductions,
-    scans,
-    softmax_norms,
-    scatter,
-    scatter_reduce,
-    histogram,
-    pooling,
-    adaptive_pooling,
-    searchsorted,
-    embedding_bag,
-    grid_sample,
-    random,
-    complex_tensors,
-)
 
 
 def find_lowering(operator: Any) -> LoweringFn | None:

@@ -404,12 +404,12 @@ AdaptArgs = Callable[[int, list[Any]], list[Any]]
 """``(rank, args after the tensor) -> args`` for the real view with one more dimension."""
 
 
-def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
+def _canonical_dims(*positions: int, default: Sequence[Any] = ()) -> AdaptArgs:
     """Make the dimensions at these argument positions non-negative."""
 
     def changed(rank: int, args: list[Any]) -> list[Any]:
         filled = [*args, *default[len(args) :]]
-        for position in places:
+        for position in positions:
             argument = filled[position]
             filled[position] = tree_map(lambda d: canonical_dim(d, rank), argument)
         return filled

@@ -49,17 +49,20 @@ def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopI
 
 @dataclass(frozen=True)
 class _Bags:
-    """Sums over the indices of each bag; ``places``: number of each index's bag, plus one."""
+    """Sums over the indices of each bag.
+
+    ``bag_numbers``: number of each index's bag, plus one.
+    """
 
     low: LoweringContext
     indices: LoweredTensor
-    places: LoweredTensor
+    bag_numbers: LoweredTensor
     count: Size
     padding: int
 
     def _bag(self, b: LoopBuilder, i: Coordinates) -> Any:
         """Return the bag of an index. Indices after the last bag have none and are not written."""
-        bag = self.places.load(b, i) - 1
+        bag = self.bag_numbers.load(b, i) - 1
         return b.indirect_index(bag, self.count, wraps=False, is_checked=False)
 
     def sums(self, zeros: LoweredTensor, weight: LoweredTensor, per_sample: LoweredTensor | None) -> LoweredTensor:
@@ -132,10 +135,8 @@ def embedding_bag(
     return (
         low.pointwise(symbolic_shape(fake_bags), fake_bags.dtype, result),
         low.pointwise(symbolic_shape(bag_of_each), bag_of_each.dtype, owner, name=f"{low.node_name}_bags"),
-        low.pointwise(
-            symbolic_shape(size_of_each), size_of_each.dtype, lambda b, i: b.cast(counts.load(b, i), size_of_each.dtype)
-        ),
-        low.pointwise(symbolic_shape(largest), largest.dtype, lambda b, i: b.cast(counts.load(b, i), largest.dtype)),
+        low.pointwise(symbolic_shape(size_of_each), size_of_each.dtype, counts.loader(size_of_each.dtype)),
+        low.pointwise(symbolic_shape(largest), largest.dtype, counts.loader(largest.dtype)),
     )
 
 

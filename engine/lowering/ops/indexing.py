@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr
+from engine.ir.loop_ir.index_expr import IndexExpr, Size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
@@ -70,26 +70,27 @@ def index(low: LoweringContext, a: LoweredTensor, indices: Sequence[LoweredTenso
             LoweringFallback.DATA_DEPENDENT_SIZE,
             "a boolean index has no lowering: the size of its result is data-dependent",
         )
-    picked_shape = broadcast_shape(index_tensors)
-    spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
-    positions = sorted(spread)
-    is_together = positions == list(range(positions[0], positions[0] + len(positions)))
-    start = positions[0] if is_together else 0
     is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index.Tensor
-    shape = symbolic_shape(fake_result(low))
-    others = [d for d in range(len(a.shape)) if d not in spread]
+    _, position = indexed_elements(a, indices, is_checked=is_checked)
+    return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, lambda b, i: a.load(b, position(b, i)))
 
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+
+def indexed_elements(
+    a: LoweredTensor, indices: Sequence[LoweredTensor | None], *, is_checked: bool
+) -> tuple[tuple[Size, ...], Callable[[LoopBuilder, Coordinates], Coordinates]]:
+    """Return the shape of ``a[indices]``, and the position in ``a`` of each of its elements."""
+    picked_shape = broadcast_shape([t for t in indices if t is not None])
+    spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
+    positions, others = sorted(spread), [d for d in range(len(a.shape)) if d not in spread]
+    start = positions[0] if positions == list(range(positions[0], positions[0] + len(positions))) else 0
+    rest = tuple(a.shape[d] for d in others)
+
+    def position(b: LoopBuilder, i: Coordinates) -> Coordinates:
         where = i[start : start + len(picked_shape)]
-        rest = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
-        return a.load(
-            b,
-            tuple(
-                b.indirect_index(spread[d].load(b, where), a.shape[d], is_checked=is_checked)
-                if d in spread
-                else rest[d]
-                for d in range(len(a.shape))
-            ),
+        kept = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
+        return tuple(
+            b.indirect_index(spread[d].load(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
+            for d in range(len(a.shape))
         )
 
-    return low.pointwise(shape, a.dtype, body)
+    return (*rest[:start], *picked_shape, *rest[start:]), position

@@ -105,6 +105,15 @@ def _in_bounds_test(b: LoopBuilder, positions: Iterable[tuple[IndexExpr, Size, b
     return test
 
 
+def _element(
+    b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, offsets: Sequence[int]
+) -> WindowElement:
+    position = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
+    return position, _in_bounds_test(
+        b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(position, sides, strict=True))
+    )
+
+
 def _divisor(
     b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, counts_padding: bool, override: int | None
 ) -> LoopIROp:
@@ -151,10 +160,7 @@ def _avg_pool(
         lead, windows = index[:-rank], index[-rank:]
 
         def part(offsets: tuple[int, ...]) -> tuple[LoopIROp | None, Callable[[], LoopIROp]]:
-            position = tuple(s.start(w) + o for s, w, o in zip(sides, windows, offsets, strict=True))
-            inside = _in_bounds_test(
-                b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(position, sides, strict=True))
-            )
+            position, inside = _element(b, sides, windows, offsets)
             return inside, lambda: a.load(b, (*lead, *position))
 
         total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), math_dtype)
@@ -271,10 +277,7 @@ def max_pool_with_indices(
     def elements(b: LoopBuilder, index: Coordinates) -> Iterator[WindowElement]:
         lead, windows = index[:-rank], index[-rank:]
         for offsets in product(*(range(s.kernel_size) for s in sides)):
-            position = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
-            inside = _in_bounds_test(
-                b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(position, sides, strict=True))
-            )
+            position, inside = _element(b, sides, windows, offsets)
             yield (*lead, *position), inside
 
     return max_of_windows(low, a, rank, elements, lambda b, i: _first_index_in_plane(b, sides, i[-rank:]))

@@ -25,6 +25,7 @@ from engine.ir.loop_ir.index_expr import (
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.ir.node_values import results_of
+from engine.ir.register_once import register_each
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
@@ -350,21 +351,14 @@ def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
 
 def _sum_like(kind: str) -> Callable[..., LoweredTensor]:
     def lowered(
-        low: LoweringContext,
-        a: LoweredTensor,
-        dim: Any = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
+        low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False, **_: Any
     ) -> LoweredTensor:
         result = fake_result(low).dtype
         dims = _canonical_dims(a, dim)
-        check_supported_dtype(a)
-        check_supported_dtype(fake_result(low))
+        check_supported_dtype(a, fake_result(low))
         if any(a.shape[d] == 0 for d in dims):
-            of_nothing = 1 if kind == "prod" else 0
-            return low.full(symbolic_shape(fake_result(low)), result, of_nothing)
-        return reduce(low, kind, a, dims, keepdim, result, lambda b, i: b.cast(a.load(b, i), result))
+            return low.full(symbolic_shape(fake_result(low)), result, 1 if kind == "prod" else 0)
+        return reduce(low, kind, a, dims, keepdim, result, a.loader(result))
 
     return lowered
 
@@ -392,9 +386,7 @@ def _mean(
 ) -> LoweredTensor:
     math_dtype = compute_dtype(result)
     base = name or low.node_name
-    total = reduce(
-        low, "sum", a, dims, keepdim, math_dtype, lambda b, i: b.cast(a.load(b, i), math_dtype), name=f"{base}_sum"
-    )
+    total = reduce(low, "sum", a, dims, keepdim, math_dtype, a.loader(math_dtype), name=f"{base}_sum")
     count = product(a.shape[d] for d in dims)
     return low.pointwise(total.shape, result, lambda b, i: total.load(b, i) / b.size(count, math_dtype), name=name)
 
@@ -550,39 +542,18 @@ def min_or_max(
     low: LoweringContext, kind: str, a: LoweredTensor, dims: tuple[int, ...], keepdim: bool, name: str = ""
 ) -> LoweredTensor:
     """Reduce to the maximum or minimum; NaN if any element is NaN, as in eager."""
-    math_dtype = torch.int32 if a.dtype == torch.bool else a.dtype
     base = name or low.node_name
+    if a.dtype == torch.bool:
+        top = reduce(low, kind, a, dims, keepdim, torch.int32, a.loader(torch.int32), name=f"{base}_int")
+        return low.pointwise(top.shape, a.dtype, lambda b, i: top.load(b, i).differs(0))
     if not a.dtype.is_floating_point:
-        top = reduce(
-            low,
-            kind,
-            a,
-            dims,
-            keepdim,
-            math_dtype,
-            lambda b, i: b.cast(a.load(b, i), math_dtype),
-            name=base if math_dtype == a.dtype else f"{base}_int",
-        )
-        return (
-            top
-            if math_dtype == a.dtype
-            else low.pointwise(
-                top.shape,
-                a.dtype,
-                lambda b, i: top.load(b, i).differs(0),
-            )
-        )
+        return reduce(low, kind, a, dims, keepdim, a.dtype, a.load, name=base)
     top = reduce(low, kind, a, dims, keepdim, a.dtype, a.load, name=f"{base}_{kind}")
-    nan = reduce(
-        low,
-        "max",
-        a,
-        dims,
-        keepdim,
-        torch.int32,
-        lambda b, i: b.cast(a.load(b, i).is_nan(), torch.int32),
-        name=f"{base}_nan",
-    )
+
+    def is_nan(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.cast(a.load(b, i).is_nan(), torch.int32)
+
+    nan = reduce(low, "max", a, dims, keepdim, torch.int32, is_nan, name=f"{base}_nan")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = top.load(b, i)
@@ -636,19 +607,17 @@ register_lowering(aten.amax.default, aten.max.default)(_min_max_lowering("max"))
 register_lowering(aten.amin.default, aten.min.default)(_min_max_lowering("min"))
 
 
-def _min_max_with_index_lowering(kind: str) -> Callable[..., tuple[LoweredTensor, LoweredTensor]]:
-    def lowered(
-        low: LoweringContext, a: LoweredTensor, dim: int, keepdim: bool = False
-    ) -> tuple[LoweredTensor, LoweredTensor]:
-        dims = _canonical_dims(a, dim)
-        check_reducible(a, dims)
-        top = min_or_max(low, kind, a, dims, True, name=f"{low.node_name}_value")
-        position = arg_min_or_max(low, kind, a, dims, True, top, name=f"{low.node_name}_index")
-        if keepdim:
-            return top, position
-        return _drop_dims(top, dims), _drop_dims(position, dims)
-
-    return lowered
+def _extreme_and_index(
+    low: LoweringContext, kind: str, a: LoweredTensor, dim: Any, keepdim: bool, index_name: str
+) -> tuple[LoweredTensor, LoweredTensor]:
+    """Return the maximum or minimum along dimensions and the index of its first occurrence."""
+    dims = _canonical_dims(a, dim)
+    check_reducible(a, dims)
+    top = min_or_max(low, kind, a, dims, True, name=f"{low.node_name}_value")
+    position = arg_min_or_max(low, kind, a, dims, True, top, name=index_name)
+    if keepdim:
+        return top, position
+    return _drop_dims(top, dims), _drop_dims(position, dims)
 
 
 def _drop_dims(a: LoweredTensor, dims: tuple[int, ...]) -> LoweredTensor:
@@ -657,27 +626,20 @@ def _drop_dims(a: LoweredTensor, dims: tuple[int, ...]) -> LoweredTensor:
     return a.view(tuple(a.shape[d] for d in kept), lambda i: _insert_reduced_dims(i, kept, rank))
 
 
-register_lowering(aten.max.dim)(_min_max_with_index_lowering("max"))
+@register_each(register_lowering, aten.max.dim, aten.min.dim)
+def _min_max_with_index(
+    operator: Any, low: LoweringContext, a: LoweredTensor, dim: int, keepdim: bool = False
+) -> tuple[LoweredTensor, LoweredTensor]:
+    kind = "max" if operator is aten.max.dim else "min"
+    return _extreme_and_index(low, kind, a, dim, keepdim, f"{low.node_name}_index")
 
 
-register_lowering(aten.min.dim)(_min_max_with_index_lowering("min"))
-
-
-def _arg_min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
-    def lowered(low: LoweringContext, a: LoweredTensor, dim: int | None = None, keepdim: bool = False) -> LoweredTensor:
-        dims = _canonical_dims(a, dim)
-        check_reducible(a, dims)
-        top = min_or_max(low, kind, a, dims, True, name=f"{low.node_name}_value")
-        position = arg_min_or_max(low, kind, a, dims, True, top)
-        return position if keepdim else _drop_dims(position, dims)
-
-    return lowered
-
-
-register_lowering(aten.argmax.default)(_arg_min_max_lowering("max"))
-
-
-register_lowering(aten.argmin.default)(_arg_min_max_lowering("min"))
+@register_each(register_lowering, aten.argmax.default, aten.argmin.default)
+def _arg_min_max(
+    operator: Any, low: LoweringContext, a: LoweredTensor, dim: int | None = None, keepdim: bool = False
+) -> LoweredTensor:
+    kind = "max" if operator is aten.argmax.default else "min"
+    return _extreme_and_index(low, kind, a, dim, keepdim, "")[1]
 
 
 def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
@@ -686,19 +648,14 @@ def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
         check_supported_dtype(a)
         result = fake_result(low).dtype
         if any(a.shape[d] == 0 for d in dims):
-            shape = symbolic_shape(fake_result(low))
-            return low.full(shape, result, kind == "min")
+            return low.full(symbolic_shape(fake_result(low)), result, kind == "min")
 
         def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
             v = a.load(b, i)
             return b.cast(v if v.dtype == torch.bool else v.differs(0), torch.int32)
 
         reduced = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{low.node_name}_int")
-        return low.pointwise(
-            reduced.shape,
-            result,
-            lambda b, i: b.cast(reduced.load(b, i).differs(0), result),
-        )
+        return low.pointwise(reduced.shape, result, lambda b, i: b.cast(reduced.load(b, i).differs(0), result))
 
     return lowered
 

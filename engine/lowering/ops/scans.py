@@ -29,9 +29,9 @@ def _cumulative_extreme(
     """
     check_supported_dtype(a)
     if a.dtype == torch.bool:  # bool has no smallest and largest number, which a scan needs.
-        numbers = low.pointwise(a.shape, torch.int32, lambda b, i: b.cast(a.load(b, i), torch.int32))
+        numbers = low.pointwise(a.shape, torch.int32, a.loader(torch.int32))
         running, positions = _cumulative_extreme(low, numbers, dim, kind=kind)
-        return low.pointwise(a.shape, torch.bool, lambda b, i: b.cast(running.load(b, i), torch.bool)), positions
+        return low.pointwise(a.shape, torch.bool, running.loader(torch.bool)), positions
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] == 1:
         first = low.full(a.shape, torch.int64, 0)
@@ -71,8 +71,8 @@ def _cumulative(
     check_supported_dtype(a, fake_result(low))
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] in (0, 1):
-        return low.pointwise(a.shape, result, lambda b, i: b.cast(a.load(b, i), result))
-    return low.scan(kind, a.shape, dim, result, lambda b, i: b.cast(a.load(b, i), result))
+        return low.pointwise(a.shape, result, a.loader(result))
+    return low.scan(kind, a.shape, dim, result, a.loader(result))
 
 
 register_lowering(aten.cumsum.default)(functools.partial(_cumulative, kind="sum"))

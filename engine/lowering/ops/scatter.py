@@ -18,8 +18,9 @@ from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.lowering.context import LoweredTensor, LoweringContext
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import build_unfused
-from engine.lowering.ops.views import as_strided_index_map, at_least_1d, broadcast_to, reshape
-from engine.lowering.promotion import broadcast_loader, broadcast_shape, canonical_dim, check_supported_dtype
+from engine.lowering.ops.indexing import indexed_elements
+from engine.lowering.ops.views import as_strided_index_map, at_least_1d, reshape
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import is_non_overlapping
 
@@ -97,7 +98,7 @@ def scatter_along_dim(
 def scatter_src(
     low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor
 ) -> LoweredTensor:
-    return scatter_along_dim(low, a, dim, indices, lambda b, i: b.cast(source.load(b, i), a.dtype), is_added=False)
+    return scatter_along_dim(low, a, dim, indices, source.loader(a.dtype), is_added=False)
 
 
 @register_lowering(aten.scatter.value)
@@ -177,25 +178,12 @@ def index_put(
     index_tensors = [t for t in indices if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for t in index_tensors):
         return _masked_put(low, a, indices, values, accumulate)
-    picked_shape = broadcast_shape(index_tensors)
-    spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
-    positions = sorted(spread)
-    others = [d for d in range(len(a.shape)) if d not in spread]
-    start = positions[0] if positions == list(range(positions[0], positions[0] + len(positions))) else 0
-    rest = tuple(a.shape[d] for d in others)
-    ranges = (*rest[:start], *picked_shape, *rest[start:])
-    math_dtype = compute_dtype(a.dtype) if accumulate else a.dtype
-    value = broadcast_loader(values, math_dtype, ranges)
     is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index_put.default
+    ranges, position = indexed_elements(a, indices, is_checked=is_checked)
+    value = broadcast_loader(values, compute_dtype(a.dtype) if accumulate else a.dtype, ranges)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        where = i[start : start + len(picked_shape)]
-        kept = dict(zip(others, (*i[:start], *i[start + len(picked_shape) :]), strict=True))
-        position = tuple(
-            b.indirect_index(spread[d].load(b, where), a.shape[d], is_checked=is_checked) if d in spread else kept[d]
-            for d in range(len(a.shape))
-        )
-        return position, value(b, i)
+        return position(b, i), value(b, i)
 
     return scatter_into(low, a, ranges, write, is_added=accumulate)
 

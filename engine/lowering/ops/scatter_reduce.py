@@ -235,9 +235,7 @@ def scatter_reduce(
     start = a
     if not include_self:
         start = scatter_along_dim(low, a, dim, indices, lambda b, i: b.constant(0, a.dtype), is_added=False)
-    total = scatter_along_dim(
-        low, start, dim, indices, lambda b, i: b.cast(source.load(b, i), math_dtype), is_added=True
-    )
+    total = scatter_along_dim(low, start, dim, indices, source.loader(math_dtype), is_added=True)
     if reduce == "sum":
         return total
     none = low.full(a.shape, math_dtype, 1 if include_self else 0, name="count_start")
@@ -270,7 +268,7 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
         raise NotLowered(LoweringFallback.LONG_SEQUENCE, "a long mask, or one of symbolic size, has no lowering")
     row = reshape(broadcast_to(mask, shape), (count,))
     name = low.node_name
-    flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.load(b, i), torch.int32), name=f"{name}_flags")
+    flags = low.pointwise((count,), torch.int32, row.loader(torch.int32), name=f"{name}_flags")
     running = low.scan("sum", (count,), 0, torch.int32, flags.load) if count > 1 else flags
     source_size, kept = product(source.shape), broadcast_to(a, shape)
     pool = reshape(source, (source_size,))

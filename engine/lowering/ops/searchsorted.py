@@ -56,8 +56,8 @@ def binary_search(
         value = b.cast(values.load(b, i), math_dtype) if tensors else b.constant(values, math_dtype)
         lead = () if is_single else i[:-1]
 
-        def row_at(place: LoopIROp) -> LoopIROp:
-            where = b.indirect_index(place, count, wraps=False, is_checked=False)
+        def row_at(position: LoopIROp) -> LoopIROp:
+            where = b.indirect_index(position, count, wraps=False, is_checked=False)
             if sorter is not None:
                 where = b.indirect_index(sorter.load(b, (*lead, where)), count, wraps=False)
             return b.cast(rows.load(b, (*lead, where)), math_dtype)
@@ -116,8 +116,8 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
             f"a repeat of more than {MAX_ROW_LENGTH} elements, or of a symbolic number, has no lowering",
         )
     wide = torch.int64
-    each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")
+    each = low.pointwise((count,), wide, repeats.loader(wide), name=f"{name}_counts")
     ends = low.scan("sum", (count,), 0, wide, each.load) if count > 1 else each
-    places = low.pointwise((size,), wide, lambda b, i: b.cast(b.index_value(i[0]), wide), name=f"{name}_places")
+    positions = low.pointwise((size,), wide, lambda b, i: b.cast(b.index_value(i[0]), wide), name=f"{name}_places")
     name = "repeat_interleave has no lowering for repeats"
-    return binary_search(low, ends, places, None, fake_result(low).dtype, right=True, rows_name=name)
+    return binary_search(low, ends, positions, None, fake_result(low).dtype, right=True, rows_name=name)

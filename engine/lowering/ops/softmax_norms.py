@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import ZERO, as_size, exact_quotient, product
+from engine.ir.loop_ir.index_expr import ZERO, Size, as_size, exact_quotient, product
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Body, Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
@@ -21,38 +21,39 @@ from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import dense_stride
 
 
-def _row_max(
-    low: LoweringContext, a: LoweredTensor, dim: int, math_dtype: torch.dtype
-) -> tuple[LoweredTensor, Callable[[Coordinates], Coordinates]]:
-    """Return the row maximum, and the map from an index to its row.
-
-    The maximum need not propagate NaN, since the exponentials do.
-    """
-    top = reduce(
-        low,
-        "max",
-        a,
-        (dim,),
-        True,
-        math_dtype,
-        lambda b, i: b.cast(a.load(b, i), math_dtype),
-        name=f"{low.node_name}_max",
-    )
-    return top, lambda i: (*i[:dim], ZERO, *i[dim + 1 :])
-
-
 @register_lowering(aten._softmax.default, aten.softmax.int, aten._safe_softmax.default)
-def softmax(
-    low: LoweringContext, a: LoweredTensor, dim: int, *rest: Any, dtype: torch.dtype | None = None
-) -> LoweredTensor:
-    result = fake_result(low).dtype
-    dim = canonical_dim(dim, len(a.shape))
+def softmax(low: LoweringContext, a: LoweredTensor, dim: int, *_: Any, **__: Any) -> LoweredTensor:
+    return _over_rows(low, a, dim, _softmax_of_rows)
+
+
+@register_lowering(aten._log_softmax.default, aten.log_softmax.int)
+def log_softmax(low: LoweringContext, a: LoweredTensor, dim: int, *_: Any, **__: Any) -> LoweredTensor:
+    return _over_rows(low, a, dim, _log_softmax_of_rows)
+
+
+RowMap = Callable[[Coordinates], Coordinates]
+"""Map from an index to that of its row in a tensor reduced along the row."""
+
+
+def _over_rows(low: LoweringContext, a: LoweredTensor, dim: int, define: Callable[..., LoweredTensor]) -> LoweredTensor:
+    """Call ``define`` with the maximum of each row along ``dim``.
+
+    It also gets the map of an index to its row. The maximum need not propagate NaN, since the exponentials do.
+    """
     if not a.shape:
-        return reshape(softmax(low, at_least_1d(a), 0, dtype=dtype), ())
+        return reshape(_over_rows(low, at_least_1d(a), 0, define), ())
+    dim = canonical_dim(dim, len(a.shape))
     check_supported_dtype(a, fake_result(low))
+    math_dtype = compute_dtype(fake_result(low).dtype)
+    top = reduce(low, "max", a, (dim,), True, math_dtype, a.loader(math_dtype), name=f"{low.node_name}_max")
+    return define(low, a, dim, top, lambda i: (*i[:dim], ZERO, *i[dim + 1 :]))
+
+
+def _softmax_of_rows(
+    low: LoweringContext, a: LoweredTensor, dim: int, top: LoweredTensor, row: RowMap
+) -> LoweredTensor:
     is_safe = low.current_node is not None and low.current_node.target is aten._safe_softmax.default
-    math_dtype = compute_dtype(result)
-    top, row = _row_max(low, a, dim, math_dtype)
+    math_dtype = top.dtype
 
     def exponential(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.call("exp", b.cast(a.load(b, i), math_dtype) - top.load(b, row(i)))
@@ -67,36 +68,24 @@ def softmax(
         empty = top.load(b, row(i)).equals(-math.inf)
         return b.where(empty, 0.0, value)
 
-    return low.pointwise(a.shape, result, body)
+    return low.pointwise(a.shape, fake_result(low).dtype, body)
 
 
-@register_lowering(aten._log_softmax.default, aten.log_softmax.int)
-def log_softmax(
-    low: LoweringContext, a: LoweredTensor, dim: int, *rest: Any, dtype: torch.dtype | None = None
+def _log_softmax_of_rows(
+    low: LoweringContext, a: LoweredTensor, dim: int, top: LoweredTensor, row: RowMap
 ) -> LoweredTensor:
+    math_dtype, name = top.dtype, low.node_name
+
+    def shift(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.cast(a.load(b, i), math_dtype) - top.load(b, row(i))
+
+    shifted = low.pointwise(a.shape, math_dtype, shift, name=f"{name}_shifted")
+
+    def exponential(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return b.call("exp", shifted.load(b, i))
+
+    total = reduce(low, "sum", shifted, (dim,), True, math_dtype, exponential, name=f"{name}_sum")
     result = fake_result(low).dtype
-    dim = canonical_dim(dim, len(a.shape))
-    if not a.shape:
-        return reshape(log_softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    check_supported_dtype(a, fake_result(low))
-    math_dtype = compute_dtype(result)
-    top, row = _row_max(low, a, dim, math_dtype)
-    shifted = low.pointwise(
-        a.shape,
-        math_dtype,
-        lambda b, i: b.cast(a.load(b, i), math_dtype) - top.load(b, row(i)),
-        name=f"{low.node_name}_shifted",
-    )
-    total = reduce(
-        low,
-        "sum",
-        shifted,
-        (dim,),
-        True,
-        math_dtype,
-        lambda b, i: b.call("exp", shifted.load(b, i)),
-        name=f"{low.node_name}_sum",
-    )
     return low.pointwise(a.shape, result, lambda b, i: shifted.load(b, i) - b.call("log", total.load(b, row(i))))
 
 
@@ -109,31 +98,47 @@ def native_layer_norm(
     bias: LoweredTensor | None,
     eps: float,
 ) -> tuple[LoweredTensor, ...]:
-    dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
     check_supported_dtype(a)
-    math_dtype = compute_dtype(a.dtype)
-    variance, average = _variance(low, a, dims, True, 0.0, math_dtype, low.node_name)
-    scale = low.pointwise(
-        variance.shape,
-        math_dtype,
-        lambda b, i: b.call("rsqrt", variance.load(b, i) + eps),
-        name=f"{low.node_name}_rstd",
-    )
+    dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
     first = dims[0] if dims else len(a.shape)
+    moments = _variance(low, a, dims, True, 0.0, compute_dtype(a.dtype), low.node_name)
 
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        row = (*i[:first], *(ZERO for _ in dims))
-        value = (b.cast(a.load(b, i), math_dtype) - average.load(b, row)) * scale.load(b, row)
-        if weight is not None:
-            value = value * b.cast(weight.load(b, i[first:]), math_dtype)
-        if bias is not None:
-            value = value + b.cast(bias.load(b, i[first:]), math_dtype)
-        return value
+    def row(i: Coordinates) -> Coordinates:
+        return (*i[:first], *(ZERO for _ in dims))
 
-    return _normalized(low, a, body, average, scale)
+    return _normalized(low, a, moments, row, (weight, bias), lambda i: i[first:], eps)
 
 
 def _normalized(
+    low: LoweringContext,
+    a: LoweredTensor,
+    moments: tuple[LoweredTensor, LoweredTensor],
+    row: RowMap,
+    affine: tuple[LoweredTensor | None, LoweredTensor | None],
+    element: RowMap,
+    eps: float,
+) -> tuple[LoweredTensor, ...]:
+    """Return ``a`` normalized by the moments of its rows, and their mean and scale.
+
+    ``moments``: variance and mean of each row. ``affine``: weight and bias, read at ``element`` of an index.
+    """
+    (variance, average), (weight, bias), math_dtype = moments, affine, compute_dtype(a.dtype)
+    scale = _inverse_root(low, variance.shape, math_dtype, lambda b, i: variance.load(b, i) + eps)
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        value = (b.cast(a.load(b, i), math_dtype) - average.load(b, row(i))) * scale.load(b, row(i))
+        if weight is not None:
+            value = value * b.cast(weight.load(b, element(i)), math_dtype)
+        return value if bias is None else value + b.cast(bias.load(b, element(i)), math_dtype)
+
+    return _with_statistics(low, a, body, average, scale)
+
+
+def _inverse_root(low: LoweringContext, shape: tuple[Size, ...], dtype: torch.dtype, value: Body) -> LoweredTensor:
+    return low.pointwise(shape, dtype, lambda b, i: b.call("rsqrt", value(b, i)), name=f"{low.node_name}_rstd")
+
+
+def _with_statistics(
     low: LoweringContext, a: LoweredTensor, body: Body, *statistics: LoweredTensor
 ) -> tuple[LoweredTensor, ...]:
     """Return the normalized tensor in eager's layout, and its statistics in eager's dtype."""
@@ -164,23 +169,8 @@ def native_group_norm(
         )
     reduced = (channels * as_size(hw),) if low.is_cpu else (channels, as_size(hw))
     grouped = reshape(a, (as_size(n), groups, *reduced))
-    math_dtype = compute_dtype(a.dtype)
-    variance, average = _variance(low, grouped, (2, 3)[: len(reduced)], False, 0.0, math_dtype, low.node_name)
-    scale = low.pointwise(
-        variance.shape,
-        math_dtype,
-        lambda b, i: b.call("rsqrt", variance.load(b, i) + eps),
-        name=f"{low.node_name}_rstd",
-    )
-
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        row = (i[0], i[1].div(channels))
-        value = (b.cast(a.load(b, i), math_dtype) - average.load(b, row)) * scale.load(b, row)
-        if weight is not None:
-            value = value * b.cast(weight.load(b, (i[1],)), math_dtype)
-        return value if bias is None else value + b.cast(bias.load(b, (i[1],)), math_dtype)
-
-    return _normalized(low, a, body, average, scale)
+    moments = _variance(low, grouped, (2, 3)[: len(reduced)], False, 0.0, compute_dtype(a.dtype), low.node_name)
+    return _normalized(low, a, moments, lambda i: (i[0], i[1].div(channels)), (weight, bias), lambda i: (i[1],), eps)
 
 
 @register_lowering(aten._fused_rms_norm.default)
@@ -198,11 +188,8 @@ def rms_norm(
 
     total = reduce(low, "sum", a, dims, True, math_dtype, squared, name=f"{low.node_name}_squares")
     count = product(a.shape[d] for d in dims)
-    scale = low.pointwise(
-        total.shape,
-        math_dtype,
-        lambda b, i: b.call("rsqrt", total.load(b, i) / b.size(count, math_dtype) + small),
-        name=f"{low.node_name}_rstd",
+    scale = _inverse_root(
+        low, total.shape, math_dtype, lambda b, i: total.load(b, i) / b.size(count, math_dtype) + small
     )
     first = dims[0]
 
@@ -210,4 +197,4 @@ def rms_norm(
         value = b.cast(a.load(b, i), math_dtype) * scale.load(b, (*i[:first], *(ZERO for _ in dims)))
         return value if weight is None else value * b.cast(weight.load(b, i[first:]), math_dtype)
 
-    return _normalized(low, a, body, scale)
+    return _with_statistics(low, a, body, scale)

@@ -227,7 +227,7 @@ def _has_metadata(value: torch.Tensor | None, expected: torch.Tensor) -> bool:
     if value is None or value.dtype != expected.dtype or len(value.shape) != len(expected.shape):
         return False
     pairs = [static_sizes(pair) for pair in zip(value.shape, expected.shape, strict=True)]
-    return all(known is None or known[0] == known[1] for known in pairs)
+    return all(sizes is None or sizes[0] == sizes[1] for sizes in pairs)
 
 
 def _splice(
