@@ -11,13 +11,13 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.graph_callable import Run
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import copy_leaf, example_tensor, map_tensors, tensors_in
 from engine.records.bytecode import Span
 
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)

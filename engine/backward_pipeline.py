@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from engine.backends.registry import backend_name
 from engine.errors import named_error_line
 from engine.graph.to_records import graph_record
 from engine.ir.current_session import current_session
+from engine.ir.graph_callable import Run
 from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.pipeline_cache import pipeline_for
@@ -31,8 +32,6 @@ from engine.records.session import CompilationRecord, FrameRecord
 from engine.standalone_graph import compile_standalone_graph
 from engine.torch_private.autograd import is_any_autocast_enabled
 from engine.torch_private.entries import Feature, why_off
-
-Run = Callable[..., Any]
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from engine.guards.filter_guards import filter_guards
 from engine.guards.to_records import guards_record
 from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session, note_unrecorded_thread
+from engine.ir.graph_callable import Run
 from engine.ir.introspection.describe_values import describe_arguments
 from engine.ir.introspection.torch_global_state import without_torch_function_modes
 from engine.ir.kernels.kernel_edits import KernelEdit
@@ -47,8 +48,6 @@ from engine.torch_private.global_state import changed_setting
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.torch_reports import report_entry, report_trace
 from engine.trace.driver import trace_frame
-
-Run = Callable[..., Any]
 
 
 class Pipeline:

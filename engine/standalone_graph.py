@@ -14,14 +14,13 @@ from engine.backends.call_backend import call_backend
 from engine.backends.registry import backend_name, eager_run
 from engine.compilation import record_compilation
 from engine.guards.codegen import compile_check
+from engine.ir.graph_callable import Run
 from engine.ir.node_values import tensors_in
 from engine.ir.sources.roots import LocalSource
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.options import Options
 from engine.records.session import CompilationRecord
 from engine.torch_private.autograd import DisableAutocast
-
-Run = Callable[..., Any]
 
 
 def compile_standalone_graph(

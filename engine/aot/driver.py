@@ -22,7 +22,6 @@ import pathlib
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.fx
@@ -59,6 +58,7 @@ from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.current_session import current_session
 from engine.ir.fallback import Fallback, FallbackRequired
+from engine.ir.graph_callable import Run
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.pass_set import PassSet
@@ -67,9 +67,6 @@ from engine.ir.traced_frame import GraphInput
 from engine.records.aot import AotRecord
 from engine.records.graph import GraphRecord
 from engine.torch_private.entries import Feature, require
-
-Run = Callable[..., Any]
-
 
 Lower = Callable[[AotGraph], Run]
 

@@ -5,7 +5,7 @@ Functions decorated with ``torch.inference_mode`` produce such graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,11 +13,9 @@ import torch.fx
 
 from engine.aot.node_properties import may_mutate
 from engine.aot.storage_geometry import storage_id
-from engine.ir.graph_callable import graph_callable_of
+from engine.ir.graph_callable import Run, graph_callable_of
 from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput
-
-Run = Callable[..., Any]
 
 
 def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:

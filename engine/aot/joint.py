@@ -138,11 +138,6 @@ class _NonLeafAlias(torch.autograd.Function):
         return grads[0]
 
 
-def _mutates_tensor_list(node: torch.fx.Node) -> bool:
-    """Return True if an operator mutates each tensor of its first argument, a list."""
-    return facts_of_node(node).counts_list_writes
-
-
 class _SequenceNrInterpreter(FunctionalInterpreter):
     """Interpreter that records autograd's sequence number at each node.
 
@@ -159,7 +154,7 @@ class _SequenceNrInterpreter(FunctionalInterpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         self.sequence_nrs.append(get_sequence_nr())
         self.provenances.append(provenance_of(n))
-        listed = self.fetch_args_kwargs_from_env(n)[0][0] if _mutates_tensor_list(n) else ()
+        listed = self.fetch_args_kwargs_from_env(n)[0][0] if facts_of_node(n).counts_list_writes else ()
         versions = [t._version for t in listed]
         result = super().run_node(n)
         # Mutating functional tensors in a list bumps no version, so autograd would miss that saved tensors changed.

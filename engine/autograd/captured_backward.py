@@ -17,10 +17,9 @@ from engine.autograd.eager_fallback import make_exit_hook
 from engine.autograd.execution_order import AutogradNode
 from engine.graph.codegen import generate_function
 from engine.interrupts.deferred_interrupts import defer_interrupts
+from engine.ir.graph_callable import Run
 from engine.ir.graph_sources import limit_graph_sources
 from engine.process_state import make_rlock
-
-Run = Callable[..., Any]
 
 
 @dataclass(eq=False)

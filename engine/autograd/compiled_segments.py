@@ -25,6 +25,7 @@ from engine.autograd.segment_inputs import (
 )
 from engine.graph.codegen import EarlyExit, generate_function
 from engine.interrupts.deferred_interrupts import defer_interrupts
+from engine.ir.graph_callable import Run
 from engine.ir.graph_sources import limit_graph_sources
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
 from engine.ir.node_values import map_tensors, tensors_by_position
@@ -33,7 +34,6 @@ from engine.torch_private.autograd import DisableAutocast
 from engine.torch_private.dispatch import enable_python_dispatcher
 from engine.torch_private.fx import make_fx
 
-Run = Callable[..., Any]
 CompileSegment = Callable[["TracedSegment"], Run]
 """Compiles a traced segment to a runnable function."""
 

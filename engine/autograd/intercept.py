@@ -29,13 +29,12 @@ from engine.autograd.fallback_kinds import CaptureFallback
 from engine.autograd.node_marks import find_mark
 from engine.autograd.to_records import nodes_from_capture
 from engine.ir.fallback import Fallback, FallbackRequired
+from engine.ir.graph_callable import Run
 from engine.ir.node_values import tensors_in
 from engine.process_state import make_lock
 from engine.torch_private.autograd import execution_engine, saved_tensors_hooks_set_tracing, set_execution_engine
 from engine.torch_private.dispatch import len_torch_dispatch_stack
 from engine.torch_private.functorch import are_functorch_transforms_active, is_functorch_wrapped_tensor
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)

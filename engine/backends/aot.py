@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from engine.backends.record_program import record_later_calls, with_later_calls
 from engine.backends.registry import restoring_inputs
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.graph_callable import Run
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
@@ -26,8 +26,6 @@ from engine.runtime.collective_order import watch_collectives
 from engine.runtime.workers.compile_jobs import start_workers
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_reports import log_graph
-
-Run = Callable[..., Any]
 
 RUNS_AS_TRACED = "Calls run the traced graph, whose operators are those of eager."
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from engine.graph.passes.lift_requires_grad import lift_requires_grad
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.user_passes.fake_run import GraphFacts, number_of_assumptions
 from engine.graph.user_passes.run_passes import PassStage, run_user_passes
+from engine.ir.graph_callable import Run
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.node_metadata import provenance_of
@@ -31,8 +31,6 @@ from engine.records.runtime import StageFailure
 from engine.runtime.collective_order import watch_collectives
 from engine.runtime.verify.first_call import verify_first_call
 from engine.torch_private.global_state import loaded_dynamo_module
-
-Run = Callable[..., Any]
 
 
 def verify_on_first_call(run: Run, traced: TracedGraph, backend: str, record: RecordUpdater) -> Run:

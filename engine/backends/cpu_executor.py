@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
@@ -16,6 +15,7 @@ from engine.backends.stored_tunings import stored_tunings
 from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
+from engine.ir.graph_callable import Run
 from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
@@ -34,7 +34,6 @@ from engine.torch_private.entries import Feature, why_off
 
 _log = logging.getLogger("engine")
 
-Run = Callable[..., Any]
 
 NO_GAIN = "No operator of the graph is faster in a kernel: none is fused with another, and ATen moves the same bytes."
 

@@ -12,13 +12,12 @@ from engine.backends.registry import backend_callable, backend_name
 from engine.compilation import Compilation
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.interrupts.deferred_interrupts import allow_interrupts
+from engine.ir.graph_callable import Run
 from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput, TracedGraph
 from engine.options import MODES, Options
 from engine.torch_private import inductor
 from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode, TracingContext, tracing
-
-Run = Callable[..., Any]
 
 
 def compile_externally(options: Options, traced: TracedGraph, work: Compilation) -> Run:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 from engine.compilation import RecordUpdater
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.current_session import current_session
+from engine.ir.graph_callable import Run
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.lowering.graph_lowering import cpu_nodes
 from engine.options import Options
@@ -23,8 +22,6 @@ from engine.runtime.program_executor import program_executor
 from engine.torch_private.entries import Feature, why_off
 
 _log = logging.getLogger("engine")
-
-Run = Callable[..., Any]
 
 
 def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, record: RecordUpdater) -> Run:

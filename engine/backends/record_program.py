@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from engine import session_jobs
 from engine.compilation import Compilation, RecordUpdater
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
+from engine.ir.graph_callable import Run
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import map_tensors, tensors_in
@@ -19,8 +19,6 @@ from engine.records.kernels import KernelRecord
 from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
 from engine.records.session import CompilationRecord
 from engine.torch_reports import log_kernels
-
-Run = Callable[..., Any]
 
 MAX_KEPT_BACKWARD_BYTES = 1 << 27
 """Maximum size in bytes of a first backward's inputs that the session retains."""

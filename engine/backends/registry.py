@@ -8,11 +8,10 @@ from typing import Any
 
 import torch.fx
 
+from engine.ir.graph_callable import Run
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.rerun_after_error import restore_inputs_on_error
 from engine.ir.traced_frame import TracedGraph
-
-Run = Callable[..., Any]
 
 BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": None, "triton": None, "inductor": None}
 """Backends by name: None if built in, else ``(graph_module, example_inputs) -> callable``."""

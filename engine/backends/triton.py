@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from engine import errors
 from engine.backends.cpu_executor import cpu_executor
@@ -13,13 +11,12 @@ from engine.backends.program_runner import program_runner
 from engine.backends.record_program import note_target_mismatch, record_backward_program, record_program
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.graph_callable import Run
 from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.options import Options
 from engine.records.lowering import LoweringRecord
 from engine.runtime.aten_executor import aten_executor
-
-Run = Callable[..., Any]
 
 MAX_KERNEL_BUILD_FAILURES = 8
 """Kernel build failures of one compilation after which ATen runs the whole graph."""

@@ -212,13 +212,13 @@ _HIGHER_ORDER_TARGETS: Mapping[Any, str] = {
 
 
 _SIZE_FUNCTIONS: Mapping[Any, str] = {
-    getattr(place, name): f"{place.__name__}.{name}"
-    for place, names in (
+    getattr(module, name): f"{module.__name__}.{name}"
+    for module, names in (
         (torch, "sym_max sym_min sym_not sym_float sym_int sym_ite sym_sum"),
         (math, "ceil floor trunc"),
     )
     for name in names.split()
-    if hasattr(place, name)
+    if hasattr(module, name)
 }
 """Functions that compute with sizes, besides those of ``operator``."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.graph_callable import Run
 from engine.records.format_amounts import format_seconds
 from engine.torch_private.pytree import tree_leaves
 
@@ -28,8 +29,6 @@ MAX_REPEATS = 8
 TIMED_SECONDS = 0.3
 """Seconds that one measurement may take after its first calls."""
 MIN_CALLS, MAX_CALLS = 5, 100
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)

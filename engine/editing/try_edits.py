@@ -16,6 +16,7 @@ from engine.editing.edit_calls import CALL, UnreadableCall, call_code, call_text
 from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
 from engine.errors import BadArgument, PassUndone
 from engine.forked_run import graphs_use_gpu, run_in_fork
+from engine.ir.graph_callable import Run
 from engine.ir.pass_set import UserPass
 from engine.kernels.gpu_targets import default_target
 from engine.options import Options
@@ -38,8 +39,6 @@ TIMED_SECONDS = 0.2
 """Seconds that timing may take."""
 TIMED_RUNS = 30
 SEED = 0
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)

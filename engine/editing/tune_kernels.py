@@ -170,10 +170,10 @@ def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredG
         printed = next((k for k in lowered.program.kernels if k.id == kernel), None)
         if printed is None:
             continue
-        found: list[LoopKernel] = []
+        captured: list[LoopKernel] = []
 
-        def collect(loops: LoopKernel, found: list[LoopKernel] = found) -> None:
-            found.append(loops)
+        def collect(loops: LoopKernel, captured: list[LoopKernel] = captured) -> None:
+            captured.append(loops)
 
         target = lowered.program.target
         if target == CPU_TARGET:
@@ -182,7 +182,7 @@ def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredG
             options = replace(graphs[0].options, target=target)
             on_gpu = any(x.is_cuda for x in tensors_in(lowered.inputs))
             lower_to_program(lowered.graph, options, None, {}, on_gpu=on_gpu, find_tuning=collect)
-        same = [loops for loops in found if loops.nodes == printed.nodes]
+        same = [loops for loops in captured if loops.nodes == printed.nodes]
         if same:
             return lowered, replace(same[-1], name=printed.name)
         raise BadArgument(f"{kernel} cannot be tuned: it has no loops of its own.")

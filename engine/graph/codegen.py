@@ -8,7 +8,8 @@ from typing import Any
 
 import torch.fx
 
-Run = Callable[..., Any]
+from engine.ir.graph_callable import Run
+
 EarlyExit = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
 """Function of a node and of the nodes whose values are alive after it.
 

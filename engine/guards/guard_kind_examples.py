@@ -14,14 +14,12 @@ class GuardExample:
     """
 
     description: str
-    code: str
-    first_args: str
-    failing_args: str
+    code: str = "def f(x):\n    return x * 2"
+    first_args: str = "torch.ones(3)"
+    failing_args: str = "torch.ones(3)"
     between_calls: str = ""
     setup: str = ""
 
-
-_DOUBLE = "def f(x):\n    return x * 2"
 
 GUARD_EXAMPLES: dict[str, GuardExample] = {
     "type": GuardExample(
@@ -33,9 +31,7 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
     "id": GuardExample(
         "The value is the same object (identity).",
         "act = torch.sin\n\ndef f(x):\n    return act(x)",
-        "torch.ones(3)",
-        "torch.ones(3)",
-        "act = torch.cos",
+        between_calls="act = torch.cos",
     ),
     "equals": GuardExample(
         "The number, string or flag equals this value.",
@@ -58,9 +54,7 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
     "hasattr": GuardExample(
         "The object has this attribute, or does not have it.",
         "class Box:\n    pass\n\nbox = Box()\n\ndef f(x):\n    return x * 2 if hasattr(box, 'scale') else x",
-        "torch.ones(3)",
-        "torch.ones(3)",
-        "box.scale = 2",
+        between_calls="box.scale = 2",
     ),
     "code": GuardExample(
         "The function has this code and these globals. Its closure and its instance do not matter.",
@@ -95,10 +89,7 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
     ),
     "global state": GuardExample(
         "A setting of the whole process has the same value: grad mode, autocast, default dtype and similar.",
-        _DOUBLE,
-        "torch.ones(3)",
-        "torch.ones(3)",
-        "torch.set_grad_enabled(False)",
+        between_calls="torch.set_grad_enabled(False)",
     ),
     "shape relation": GuardExample(
         "An equation or inequality between symbols holds (a shape guard).",
@@ -110,30 +101,26 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
     "outcome": GuardExample(
         "A condition on the values of small state tensors has the same outcome.",
         "class Run:\n    steps = torch.tensor(0.0)\n\ndef f(x):\n    return x * 2 if Run.steps + 1 > 3 else x",
-        "torch.ones(3)",
-        "torch.ones(3)",
-        "Run.steps.fill_(5)",
+        between_calls="Run.steps.fill_(5)",
     ),
-    "dtype": GuardExample("The tensor has this dtype.", _DOUBLE, "torch.ones(3)", "torch.ones(3, dtype=torch.float64)"),
-    "device": GuardExample("The tensor is on this device.", _DOUBLE, "torch.ones(3)", "torch.ones(3, device='meta')"),
+    "dtype": GuardExample("The tensor has this dtype.", failing_args="torch.ones(3, dtype=torch.float64)"),
+    "device": GuardExample("The tensor is on this device.", failing_args="torch.ones(3, device='meta')"),
     "layout": GuardExample(
         "The tensor has this layout: dense, or a certain sparse layout.",
-        _DOUBLE,
-        "torch.ones(3)",
-        "torch.ones(3).to_sparse()",
+        failing_args="torch.ones(3).to_sparse()",
     ),
     "dispatch keys": GuardExample(
         "The tensor has these dispatch keys. For example, a tensor that was created in inference mode has others.",
-        _DOUBLE,
-        "torch.ones(3)",
-        "torch.ones(3).conj_physical()._neg_view()",
+        failing_args="torch.ones(3).conj_physical()._neg_view()",
     ),
     "requires_grad": GuardExample(
-        "The tensor requires gradients, or does not.", _DOUBLE, "torch.ones(3)", "torch.ones(3, requires_grad=True)"
+        "The tensor requires gradients, or does not.", failing_args="torch.ones(3, requires_grad=True)"
     ),
-    "ndim": GuardExample("The tensor has this many dimensions.", _DOUBLE, "torch.ones(3)", "torch.ones(3, 1)"),
-    "shape": GuardExample("The static dimensions have these sizes.", _DOUBLE, "torch.ones(3)", "torch.ones(4)"),
-    "stride": GuardExample("The tensor has these strides.", _DOUBLE, "torch.ones(3, 4)", "torch.ones(4, 3).t()"),
+    "ndim": GuardExample("The tensor has this many dimensions.", failing_args="torch.ones(3, 1)"),
+    "shape": GuardExample("The static dimensions have these sizes.", failing_args="torch.ones(4)"),
+    "stride": GuardExample(
+        "The tensor has these strides.", first_args="torch.ones(3, 4)", failing_args="torch.ones(4, 3).t()"
+    ),
     "made of": GuardExample(
         "An itemgetter, attrgetter or methodcaller was created with the same arguments.",
         "from operator import itemgetter\n\ndef f(xs, pick):\n    return pick(xs) * 2",

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch.fx
 
+Run = Callable[..., Any]
+"""Runs a compiled graph, a wrapper around one, or what takes its place."""
+
 
 class GraphCallable:
     """A callable with the name that the graph shows.
@@ -17,7 +20,7 @@ class GraphCallable:
     def __init__(
         self,
         name: str,
-        run: Callable[..., Any],
+        run: Run,
         *,
         changes_state: bool = False,
         is_python: bool = False,

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
+from engine.ir.graph_callable import Run
 from engine.torch_private.autograd import unsafe_set_version_counter
 from engine.torch_private.operators import debug_has_internal_overlap
-
-Run = Callable[..., Any]
 
 WRITTEN_MARK = "engine_inputs_written"
 MAX_SAVED_BYTES = 16 * 2**20

@@ -113,11 +113,11 @@ def explain_entry(
 
 
 def live_guard_failures(
-    prefix: str, resolve: PathResolver, known: Callable[[str], GuardsRecord | None]
+    prefix: str, resolve: PathResolver, recorded_guards: Callable[[str], GuardsRecord | None]
 ) -> dict[str, GuardFailure]:
     """Evaluate all guards of all entries while torch reports a recompile.
 
-    Returns guard failures by entry id, for the call's locals. ``known`` returns the guards of an entry as
+    Returns guard failures by entry id, for the call's locals. ``recorded_guards`` returns those of an entry as
     first recorded: torch has since reordered guards by failures. The locals are found in torch's frame
     further up the stack; the result is empty if that frame has another form.
     """
@@ -129,14 +129,14 @@ def live_guard_failures(
         entries, (list, tuple)
     ):  # before torch 2.12 it is a linked list, whose head is no longer available
         entries = _cache_entries(frame.f_code)
-    found: dict[str, GuardFailure] = {}
+    failures: dict[str, GuardFailure] = {}
     for entry in entries:
         with contextlib.suppress(Exception):
             rejection, _ = explain_entry(entry, frame.f_locals, resolve)
             if rejection is not None:
                 id = prefix + rejection.entry
-                found[id] = _with_recorded_ids(rejection, _printed_guards(entry, resolve), known(id))
-    return found
+                failures[id] = _with_recorded_ids(rejection, _printed_guards(entry, resolve), recorded_guards(id))
+    return failures
 
 
 def _with_recorded_ids(rejection: GuardFailure, now: GuardsRecord, then: GuardsRecord | None) -> GuardFailure:
@@ -167,12 +167,12 @@ def _recompile_reasons_frame(frame: FrameType | None) -> FrameType | None:
 
 def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     """Return the Python function, and ``(self,)`` for a method or module."""
-    found = _python_function(_original_callable(value))
-    if found is None:
+    compiled = _python_function(_original_callable(value))
+    if compiled is None:
         raise BadArgument(
             "This function was not compiled with torch.compile: pass the function or module that torch.compile returned."
         )
-    function, owners = found
+    function, owners = compiled
     return function, owners
 
 
@@ -213,14 +213,14 @@ def _(called: FunctionType) -> tuple[FunctionType, tuple[Any, ...]]:
 
 @_python_function.register(MethodType)
 def _(called: MethodType) -> tuple[FunctionType, tuple[Any, ...]] | None:
-    found = _python_function(called.__func__)
-    return None if found is None else (found[0], (called.__self__,))
+    inner = _python_function(called.__func__)
+    return None if inner is None else (inner[0], (called.__self__,))
 
 
 @_python_function.register(torch.nn.Module)
 def _(called: torch.nn.Module) -> tuple[FunctionType, tuple[Any, ...]] | None:
-    found = _python_function(type(called).forward)
-    return None if found is None else (found[0], (called,))
+    inner = _python_function(type(called).forward)
+    return None if inner is None else (inner[0], (called,))
 
 
 def _cache_entries(code: CodeType) -> list[Any]:
@@ -241,14 +241,14 @@ def _materialize(value: Any) -> Any:
     if not isinstance(value, TensorSpec):
         return value
     try:
-        made = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
+        tensor = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device=value.device)
     except (RuntimeError, AssertionError) as error:
         raise BadArgument(
             f"torch's guards need a real tensor, and this tensor cannot be created here: {error}"
         ) from None
     if value.is_parameter:
-        return torch.nn.Parameter(made, requires_grad=value.requires_grad)
-    return made.requires_grad_(value.requires_grad)
+        return torch.nn.Parameter(tensor, requires_grad=value.requires_grad)
+    return tensor.requires_grad_(value.requires_grad)
 
 
 def _frame_locals(function: FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:

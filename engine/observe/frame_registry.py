@@ -128,8 +128,8 @@ class FrameRegistry:
         for number in range(frame.first_line - 1, last if indent else frame.first_line, -1):
             line = self._sources.line(frame.file, number)
             if line.strip() and _indent(line) < indent:
-                found = _CLASS.match(line.strip())
-                return found["name"] if found else ""
+                match = _CLASS.match(line.strip())
+                return match["name"] if match else ""
         return ""
 
     def _is_wrapper(self, name: str, frame: FrameRecord) -> bool:

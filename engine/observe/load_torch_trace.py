@@ -80,7 +80,7 @@ def is_torch_trace(path: Path) -> bool:
 class _InternTable:
     """Interned strings of one process by number; undefined numbers are reported as missing."""
 
-    known: dict[int, str] = field(default_factory=dict)
+    strings: dict[int, str] = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
 
     def add(self, value: Any) -> str:
@@ -89,13 +89,13 @@ class _InternTable:
         number = as_int(values[1]) if len(values) == 2 else None
         if number is None:
             return ""
-        self.known[number] = as_text(values[0])
-        return self.known[number]
+        self.strings[number] = as_text(values[0])
+        return self.strings[number]
 
     def __call__(self, number: int) -> str:
-        if number not in self.known:
+        if number not in self.strings:
             self.missing.add(number)
-        return self.known.get(number, "?")
+        return self.strings.get(number, "?")
 
 
 @dataclass
@@ -200,9 +200,9 @@ class _TraceLoader:
         for process in self._processes.values():
             sources = process.builder.sources
             for file in sources.files:
-                known = _find_source(file, sources.known_lines(file), read_sources=read_sources)
-                if known is not None:
-                    sources.set_text(known)
+                source = _find_source(file, sources.known_lines(file), read_sources=read_sources)
+                if source is not None:
+                    sources.set_text(source)
             process.builder.finish()
             self._unrecognized.update(process.builder.unknown_events)
         self.session.set_stage("")
@@ -237,10 +237,10 @@ def _find_source(file: str, known_lines: dict[int, str], *, read_sources: bool) 
     name = display_name(file)
     if (cell := cell_in_memory(file, name)) is not None:
         return cell
-    found, known = read_matching_file(file, known_lines, name), reconstruct_file(file, known_lines, name)
-    if found is None or read_sources:
-        return found or known
-    return known and replace(known, is_withheld=True)
+    matching, rebuilt = read_matching_file(file, known_lines, name), reconstruct_file(file, known_lines, name)
+    if matching is None or read_sources:
+        return matching or rebuilt
+    return rebuilt and replace(rebuilt, is_withheld=True)
 
 
 def _total_seconds(session: Session) -> float:

@@ -199,17 +199,17 @@ def read_log_records(
                 yield from _without_metadata(head)
             damage.records += 1
             continue
-        found = _USUAL_PREFIX.match(head) or _LOG_PREFIX.search(head)
-        if found is None:
+        prefix = _USUAL_PREFIX.match(head) or _LOG_PREFIX.search(head)
+        if prefix is None:
             damage.foreign_lines += bool(head.strip()) or bool(raw.payload)
             continue
-        text = head[found.end() :]
+        text = head[prefix.end() :]
         metadata = parse(text)
         if metadata is None:
             damage.invalid_json += 1
-            found, metadata = _interleaved_record(raw.head)
+            prefix, metadata = _interleaved_record(raw.head)
             damage.interleaved += metadata is not None
-        if found is None or metadata is None:
+        if prefix is None or metadata is None:
             continue
         damage.records += 1
         last_left_out = b""
@@ -217,7 +217,7 @@ def read_log_records(
         is_wanted = not metadata.keys() & IGNORED_KINDS
         if digest and not raw.is_truncated and is_wanted:
             damage.corrupt_payloads += (digest, raw.payload) not in intact
-        yield LogRecord(metadata, int(found["process"]), raw.start, raw.payload, (found["date"], found["time"]))
+        yield LogRecord(metadata, int(prefix["process"]), raw.start, raw.payload, (prefix["date"], prefix["time"]))
     yield from _without_metadata(last_left_out)
 
 

@@ -109,10 +109,10 @@ def fullgraph_report(error: str) -> str:
     return f"Graph Break Reason: {report}\n\nUser code traceback:\n{code}"
 
 
-def as_fullgraph_error(found: BreakRecord) -> BreakRecord:
+def as_fullgraph_error(record: BreakRecord) -> BreakRecord:
     """Return a graph break that torch raised to the caller, with the other way out."""
     hint = "Remove fullgraph=True: this line then runs as Python between two graphs"
-    return replace(found, title=f"{found.title}, an error with fullgraph=True", hints=(*found.hints, hint))
+    return replace(record, title=f"{record.title}, an error with fullgraph=True", hints=(*record.hints, hint))
 
 
 def _without_listing(text: str) -> str:

@@ -47,7 +47,6 @@ from engine.observe.trace_events import TraceEvent, frame_id_of
 from engine.observe.trace_payloads import InMemoryPayload
 from engine.observe.unnamed_programs import UnnamedPrograms
 from engine.records.bytecode import SourceFile, Span
-from engine.records.graph import GraphRecord
 from engine.records.guards import GuardFailure, GuardsRecord
 from engine.records.lowering import LoweringRecord
 from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, StageFailure
@@ -271,7 +270,7 @@ class SessionBuilder:
             kind.id_prefix,
             event.compilation,
         )
-        self._update(event, graphs=tuple(sorted([*graphs, graph], key=_graph_order)))
+        self._update(event, graphs=tuple(sorted([*graphs, graph], key=lambda g: _GRAPH_ORDER[g.stage])))
 
     def _graph_kind(self, event: TraceEvent) -> GraphKind:
         """Return the kind of a graph.
@@ -495,7 +494,3 @@ def _merge_break(breaks: tuple[BreakRecord, ...], new_break: BreakRecord) -> tup
         return (*breaks, new_break)
     index = same[0]
     return (*breaks[:index], replace(breaks[index], count=breaks[index].count + 1), *breaks[index + 1 :])
-
-
-def _graph_order(graph: GraphRecord) -> float:
-    return _GRAPH_ORDER[graph.stage]

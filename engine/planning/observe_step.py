@@ -421,7 +421,7 @@ class StepObserver(TorchDispatchMode):
         timed = []
         for c in own:
             exposed = length_outside((c.start, c.start + c.seconds), computed)
-            timed.append(_with_times(c, c.start - self.step_start, exposed, steps))
+            timed.append(replace(c, step=steps, start=c.start - self.step_start, exposed_seconds=exposed))
         spans = merge_intervals([(c.start, c.start + c.seconds) for c in own])
         operators = sorted(self.operators.items(), key=lambda item: -item[1][1])
         return RankClass(
@@ -441,10 +441,6 @@ class StepObserver(TorchDispatchMode):
             operators=tuple(PlannedOperator(n, int(v[0]), v[1], int(v[2]), int(v[3])) for n, v in operators),
             notes=tuple(self.notes),
         )
-
-
-def _with_times(c: PlannedCollective, start: float, exposed: float, step: int) -> PlannedCollective:
-    return replace(c, step=step, start=start, exposed_seconds=exposed)
 
 
 def gather_own_values(outputs: Any, inputs: Any) -> None:

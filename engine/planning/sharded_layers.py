@@ -29,7 +29,7 @@ class ShardedLayers:
                     f"The style of layer {name!r} must be a parallel style such as ColwiseParallel(), or None, not {style!r}."
                 )
         self.styles = dict(styles)
-        self.found: set[str] = set()
+        self.matched: set[str] = set()
         self.known: dict[str, None] = {}
 
     def wrap_parallelize_module(self, parallelize: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ class ShardedLayers:
         result = dict(styles)
         for pattern, style in self.styles.items():
             for name in (n for n in names if fnmatchcase(n, pattern)):
-                self.found.add(pattern)
+                self.matched.add(pattern)
                 result = {k: v for k, v in result.items() if not fnmatchcase(name, k)} | (
                     {name: style} if style else {}
                 )
@@ -56,7 +56,7 @@ class ShardedLayers:
 
     def problem(self) -> str:
         """Return in one sentence which name is of no layer; empty if all were found."""
-        missing = [name for name in self.styles if name not in self.found]
+        missing = [name for name in self.styles if name not in self.matched]
         if not missing:
             return ""
         layer_names = ", ".join(list(self.known)[:12]) or "none: it calls no parallelize_module"

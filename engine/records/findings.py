@@ -265,9 +265,9 @@ def useful_fixes(
     compilations = tuple(compilations)
     if failure.is_expected:
         return failure.fixes if failure.needs_no_fix(len(compilations)) else tuple(map(_for_many_values, failure.fixes))
-    places = set(_changed_values(failure))
+    changed_sources = set(_changed_values(failure))
     every = [s for c in compilations for s in (c.trace.symbols if c.trace else ())]
-    symbols = [s for s in every if places.intersection(s.sources)]
+    symbols = [s for s in every if changed_sources.intersection(s.sources)]
     for symbol in symbols:
         if symbol.is_constant and symbol.specialized_by:
             line = _change_line(symbol, name_place(symbol.specialized_by.span))
@@ -275,7 +275,7 @@ def useful_fixes(
     enough = tuple(f for f in failure.fixes if f.verified or "dynamic=True" in f.code)
     if enough and symbols and failure.kind == "equals":
         return enough
-    changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in places)
+    changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in changed_sources)
     others = list(dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
     return tuple(_with_marks(f, others) for f in failure.fixes) if symbols and others else failure.fixes
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import torch.fx
 from engine.graph.codegen import generate_function
 from engine.graph.device_dependent_composites import eager_implementation
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.graph_callable import Run
 from engine.ir.node_metadata import PADDED_ROWS_KEY
 from engine.ir.node_values import called_overload
 from engine.torch_private.operators import (
@@ -26,7 +26,6 @@ from engine.torch_private.operators import (
     special_functions,
 )
 
-Run = Callable[..., Any]
 BERNOULLI, EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from engine.errors import error_line
+from engine.ir.graph_callable import Run
 from engine.ir.rerun_after_error import WRITTEN_MARK
 
 
@@ -22,7 +23,6 @@ class OutOfBounds(IndexError):
     """A CPU kernel found an index out of bounds or a division by zero."""
 
 
-Run = Callable[..., Any]
 OnFallback = Callable[[BaseException, str, str], None]
 """Called on a failure with the error, a message, and the fallback taken."""
 

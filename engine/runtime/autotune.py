@@ -21,7 +21,6 @@ import torch
 
 from engine.cache.disk_store import DiskStore, DiskStoreError
 from engine.errors import error_line
-from engine.ir.kernels.generated_kernel import Size
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram, buffer_refs
 from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
 from engine.ir.loop_ir.index_expr import concrete_size, symbols_of
@@ -213,14 +212,10 @@ def _random_inputs(program: LoweredProgram, sizes: Mapping[str, int]) -> dict[st
     tensors: dict[str, torch.Tensor] = {}
     for name in program.inputs:
         buffer = program.buffers[name]
-        shape, stride = ([_concrete_size(s, sizes) for s in side] for side in (buffer.shape, buffer.stride))
+        shape, stride = ([concrete_size(s, sizes.__getitem__) for s in side] for side in (buffer.shape, buffer.stride))
         value = torch.empty_strided(shape, stride, dtype=buffer.dtype, device=generator.device)
         tensors[name] = value.normal_(generator=generator) if buffer.dtype.is_floating_point else value.zero_()
     return tensors
-
-
-def _concrete_size(size: Size, sizes: Mapping[str, int]) -> int:
-    return concrete_size(size, lambda symbol: sizes[symbol])
 
 
 def _is_close(actual: torch.Tensor, expected: torch.Tensor) -> bool:

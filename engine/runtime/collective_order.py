@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +20,13 @@ import torch.distributed
 import torch.fx
 
 from engine.graph.to_records import fake_value_of
+from engine.ir.graph_callable import Run
 from engine.ir.node_metadata import provenance_of
 from engine.ir.user_code_files import display_name
 from engine.process_state import make_lock
 from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
 
-Run = Callable[..., Any]
 Collective = tuple[str, str]
 """Text and user line: ``("all_reduce(float32[4], sum)", "train.py:12")``."""
 INTERVAL_SECONDS = 1.0

@@ -374,7 +374,7 @@ def _extract(
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    needed = _nodes_between(inputs, [*nodes_in(outputs), *effects])
+    needed = ancestors_of([*nodes_in(outputs), *effects], set(inputs))
     lazy = {n for n in needed if not is_backward_node(n)} if is_lazy else set()
 
     def emit(last: Node) -> None:
@@ -404,11 +404,6 @@ def _extract(
             emit(node)
     graph.output(torch.fx.map_arg(tuple(outputs), copies.__getitem__))
     return torch.fx.GraphModule(module, graph)
-
-
-def _nodes_between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
-    """Return the nodes that must run to compute ``last`` from ``inputs``."""
-    return ancestors_of(last, set(inputs))
 
 
 def _record(

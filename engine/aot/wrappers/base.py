@@ -6,7 +6,7 @@ Python. ``engine.aot.wrappers.order`` lists the wrappers in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,11 +17,10 @@ from engine.aot.wrappers.codegen import WrapperCode, compile_wrapper_code, join_
 from engine.aot.wrappers.lazy_backward import BackwardProbe, LazyBackward
 from engine.aot.wrappers.value_probe import ValueProbe
 from engine.ir.aot.aot_metadata import AotMetadata
+from engine.ir.graph_callable import Run
 from engine.ir.guards.base import Guard
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction, WrapperRecord
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Wrapper(Protocol[Call]):
 class WrapperStack(Generic[Call]):
     """Call left to compile after every ``pre_compile``, and their results, outermost first."""
 
-    given: Call
+    original: Call
     call: Call
     results: tuple[tuple[Wrapper[Call], PreCompileResult[Call] | None], ...]
 
@@ -133,7 +132,7 @@ class WrapperStack(Generic[Call]):
 
         ``probe`` records the values at each wrapper boundary.
         """
-        outer = self.given
+        outer = self.original
         changes: list[tuple[Wrapper[Call], PreCompileResult[Call], int]] = []
         for wrapper, change in self.results:
             if change is not None:
@@ -143,7 +142,7 @@ class WrapperStack(Generic[Call]):
             if probe is not None:
                 run = probe.wrap_wrapper(wrapper.NAME, run, change.call.input_names)
             run = compile_wrapper_code(wrapper.post_compile(change), run, num_inputs)
-        return run if probe is None else probe.wrap_call(run, self.given.input_names)
+        return run if probe is None else probe.wrap_call(run, self.original.input_names)
 
     def apply_post_compile_at_once(self, run: Run, probe: ValueProbe | None = None) -> Run:
         """Put the code of all wrappers around ``run`` as one function.
@@ -152,13 +151,13 @@ class WrapperStack(Generic[Call]):
         """
         codes = [(w.NAME, w.post_compile(c)) for w, c in self.results if c is not None]
         if probe is not None:
-            codes = record_values_of(codes, self.given.input_names, probe.record_values)
-        return compile_wrapper_code(join_wrapper_code(c for _, c in codes), run, len(self.given.input_names))
+            codes = record_values_of(codes, self.original.input_names, probe.record_values)
+        return compile_wrapper_code(join_wrapper_code(c for _, c in codes), run, len(self.original.input_names))
 
     def without_real_inputs(self) -> WrapperStack[Call]:
         """Return an equal stack without the real inputs, so that it does not retain them."""
         results = tuple((w, c and replace(c, call=c.call.without_real_inputs())) for w, c in self.results)
-        return WrapperStack(self.given.without_real_inputs(), self.call.without_real_inputs(), results)
+        return WrapperStack(self.original.without_real_inputs(), self.call.without_real_inputs(), results)
 
     def result_of(self, wrapper: Wrapper[Call]) -> PreCompileResult[Call] | None:
         """Return the ``pre_compile`` result of a wrapper; None if it has nothing to do."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from engine.aot.wrappers.value_probe import RecordValues
+from engine.ir.graph_callable import Run
 from engine.torch_private.autograd import set_grad_enabled
-
-Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)

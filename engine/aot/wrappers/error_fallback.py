@@ -15,8 +15,9 @@ import torch.fx
 from engine.aot.node_properties import may_mutate
 from engine.aot.random_generators import generator_positions
 from engine.aot.version_counters import has_version_counter, write_count
-from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
+from engine.ir.graph_callable import Run
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.traced_frame import GraphInput

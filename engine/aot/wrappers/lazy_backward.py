@@ -33,6 +33,7 @@ from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
 from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR
 from engine.ir.fallback import FallbackRequired
+from engine.ir.graph_callable import Run
 from engine.ir.graph_sources import limit_graph_sources
 from engine.ir.node_values import is_scalar
 from engine.process_state import make_rlock
@@ -44,7 +45,6 @@ from engine.torch_private.autograd import (
 )
 from engine.torch_private.functorch import is_legacy_batchedtensor
 
-Run = Callable[..., Any]
 Compile = Callable[[torch.fx.GraphModule], Run]
 
 NODE_SECONDS = 40e-6

@@ -38,7 +38,7 @@ def node_statistics(graph: AotGraph, inputs: Sequence[Any]) -> tuple[NodeValuesR
     recorder = _Recorder(graph.module, prefix)
     with torch.no_grad(), DisableTorchFunction(), disable_current_modes():
         recorder.run(*inputs)
-    return tuple(recorder.found)
+    return tuple(recorder.records)
 
 
 def _can_run_again(node: torch.fx.Node) -> bool:
@@ -54,14 +54,14 @@ class _Recorder(torch.fx.Interpreter):
     def __init__(self, module: torch.fx.GraphModule, prefix: str) -> None:
         super().__init__(module)
         self.prefix = prefix
-        self.found: list[NodeValuesRecord] = []
+        self.records: list[NodeValuesRecord] = []
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run a node, and add statistics of its result if that is one tensor."""
         value = super().run_node(n)
         tensors = list(tensors_in((value,))) if n.op != "output" else []
         if len(tensors) == 1:  # of several results, each has a node of its own
-            self.found.extend(_statistics(self.prefix + n.name, tensors[0].detach()))
+            self.records.extend(_statistics(self.prefix + n.name, tensors[0].detach()))
         return value
 
 

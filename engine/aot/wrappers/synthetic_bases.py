@@ -29,12 +29,12 @@ from engine.aot.version_counters import (
     write_count,
 )
 from engine.aot.wrappers import error_fallback, input_mutations, output_aliases
-from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode, join_wrapper_code
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
 from engine.ir.fallback import FallbackRequired
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import GraphCallable, Run
 from engine.ir.guards.aliasing import SharedStorage
 from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput

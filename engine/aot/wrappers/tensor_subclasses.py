@@ -25,13 +25,13 @@ from engine.aot.node_properties import output_args
 from engine.aot.storage_geometry import storage_id
 from engine.aot.subclass_spec import SubclassSpec
 from engine.aot.version_counters import set_version_counter, version_counter_writes, write_count
-from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.double_backward import EagerRerun, current_autocast, rng_devices_of
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_inputs, flatten_with_grad
 from engine.ir.fallback import FallbackRequired
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import GraphCallable, Run
 from engine.ir.guards.aliasing import DisjointStorage
 from engine.ir.introspection.symbols import symbol_of
 from engine.ir.node_values import example_tensor, tensors_in

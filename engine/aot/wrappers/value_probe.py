@@ -15,13 +15,13 @@ import torch
 
 from engine.errors import named_error_line
 from engine.ir.current_session import current_session
+from engine.ir.graph_callable import Run
 from engine.records.aot import CallValuesRecord, NodeValuesRecord, WrapperValuesRecord
 from engine.records.session import Session
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.torch_private.torch_function import DisableTorchFunction
 
-Run = Callable[..., Any]
 Describe = Callable[[Sequence[Any]], tuple[NodeValuesRecord, ...]]
 """Runs a graph through ATen once more, and returns statistics of its nodes."""
 RecordValues = Callable[[str, str, Sequence[str], Sequence[Any]], None]

@@ -5,7 +5,7 @@ Other compilers do not support these calls in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.graph_callable import Run
 from engine.ir.node_values import tensors_in
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.fake_tensors import FakeTensor
 
-Run = Callable[..., Any]
 RequiresGradCalls = tuple[tuple[int, bool], ...]
 """Positions of inputs, each with the ``requires_grad`` value to set, in order."""
 

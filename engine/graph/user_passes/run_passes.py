@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -150,11 +151,7 @@ def _is_same(first: _State, second: _State) -> bool:
 
 
 def _same_items(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    return first is second or (len(first) == len(second) and all(map(_is_identical, first, second)))
-
-
-def _is_identical(first: Any, second: Any) -> bool:
-    return first is second
+    return first is second or (len(first) == len(second) and all(map(operator.is_, first, second)))
 
 
 def _check_inputs(before: torch.fx.GraphModule, after: torch.fx.GraphModule) -> None:

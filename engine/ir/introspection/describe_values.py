@@ -133,7 +133,7 @@ def _tensor_text(dtype: torch.dtype, shape: Sequence[Any], device: torch.device)
     return text if device.type == "cpu" else f"{text} {device}"
 
 
-_SNAPSHOT_TEXTS: dict[type, Callable[[Any], str]] = {tuple: lambda found: _tensor_text(*found), str: str}
+_SNAPSHOT_TEXTS: dict[type, Callable[[Any], str]] = {tuple: lambda fields: _tensor_text(*fields), str: str}
 
 
 def _describe_argument(value: Any) -> str:

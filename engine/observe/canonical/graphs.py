@@ -169,10 +169,12 @@ def _inputs_with_other_sizes(
     return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
 
 
-def _inputs_by_name(graph: GraphRecord, known: GraphInputs, saved: Mapping[str, NodeValue]) -> dict[str, NodeRecord]:
+def _inputs_by_name(
+    graph: GraphRecord, graph_inputs: GraphInputs, saved: Mapping[str, NodeValue]
+) -> dict[str, NodeRecord]:
     """Return the inputs that are no saved values, by a name that all graphs share."""
     inputs = (n for n in graph.nodes if n.op == "placeholder" and n.name not in saved)
-    return {known.names.get(n.name) or input_name(n.name): n for n in inputs}
+    return {graph_inputs.names.get(n.name) or input_name(n.name): n for n in inputs}
 
 
 def _static_shape(node: NodeRecord) -> tuple[str, ...] | None:

@@ -26,6 +26,7 @@ from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
+from engine.ir.graph_callable import Run
 from engine.ir.graph_sources import limit_graph_sources
 from engine.ir.guards.base import LOOP_VALUE_TEXT, STACK_VALUE_TEXT
 from engine.ir.introspection.transformed_functions import is_traced_as_one_call
@@ -68,8 +69,6 @@ _FORCED_EAGER = (
     'torch.compiler.set_stance("force_eager") is on, so the call ran as Python',
     'Call torch.compiler.set_stance("default") to compile again.',
 )
-
-Run = Callable[..., Any]
 
 
 class _CompilingFlag(threading.local):

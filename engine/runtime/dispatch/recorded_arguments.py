@@ -7,7 +7,6 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,12 +119,9 @@ def record_arguments(
     frames = _recorded_frames.setdefault(session, {})
     frame = frames.get(dispatch.cache.frame.id)
     if frame is None or frame.dispatcher_state() is None:
-        dispatch_reference = (
-            weakref.ref(dispatch) if dispatch.cache.frame.role == "resume" else partial(_return_dispatcher, dispatch)
-        )
-        frame = frames[dispatch.cache.frame.id] = RecordedFrame(
-            dispatch_reference, [] if frame is None else frame.calls
-        )
+        is_resume = dispatch.cache.frame.role == "resume"
+        reference: Callable[[], DispatcherState | None] = weakref.ref(dispatch) if is_resume else lambda: dispatch
+        frame = frames[dispatch.cache.frame.id] = RecordedFrame(reference, [] if frame is None else frame.calls)
     if not keep_beyond_next and frame.last_call is not None and frame.last_call.entry == entry:
         return
     call = RecordedCall(index, entry, {name: describe_argument(value) for name, value in arguments.items()})
@@ -137,15 +133,7 @@ def record_arguments(
 def record_stock_arguments(session: Session, frame: str, ask: ExplainArguments, arguments: Mapping[str, Any]) -> None:
     """Store the last call of a frame that another compiler compiled, and its explain function."""
     call = RecordedCall(0, "", {name: describe_argument(value) for name, value in arguments.items()})
-    _recorded_frames.setdefault(session, {})[frame] = RecordedFrame(_return_none, last_call=call, explain=ask)
-
-
-def _return_none() -> None:
-    return None
-
-
-def _return_dispatcher(dispatch: DispatcherState) -> DispatcherState:
-    return dispatch
+    _recorded_frames.setdefault(session, {})[frame] = RecordedFrame(lambda: None, last_call=call, explain=ask)
 
 
 def recorded_frame(session: Session, frame: str) -> RecordedFrame | None:
@@ -192,12 +180,15 @@ def resolve_argument(value: Any) -> Any:
             return referent
         case UndescribedValue(message):
             raise ValueUnavailable(f"{message} was not recorded")
-        case list() | tuple() if type(value) in (list, tuple):
-            return type(value)(resolve_argument(v) for v in value)
-        case dict() if type(value) is dict:
-            return {k: resolve_argument(v) for k, v in value.items()}
         case _:
-            return value
+            return _map_items(resolve_argument, value)
+
+
+def _map_items(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to the items of a list, tuple or dict; return others unchanged."""
+    if type(value) in (list, tuple):
+        return type(value)(map(function, value))
+    return {k: function(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def make_argument(value: Any) -> Any:
@@ -208,15 +199,7 @@ def make_argument(value: Any) -> Any:
     Raises:
         ValueUnavailable: the tensor is not on the CPU, or overlaps itself.
     """
-    match value:
-        case TensorSpec():
-            return _make_tensor(value)
-        case list() | tuple() if type(value) in (list, tuple):
-            return type(value)(make_argument(v) for v in value)
-        case dict() if type(value) is dict:
-            return {k: make_argument(v) for k, v in value.items()}
-        case _:
-            return value
+    return _make_tensor(value) if isinstance(value, TensorSpec) else _map_items(make_argument, value)
 
 
 def _make_tensor(spec: TensorSpec) -> torch.Tensor:

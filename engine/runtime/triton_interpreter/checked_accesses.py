@@ -61,15 +61,15 @@ def _check(pointers: Any, mask: Any, allowed: Mapping[str, range], verb: str) ->
     """
     import numpy as np
 
-    places = np.asarray(pointers.data).astype(np.int64)
+    starts = np.asarray(pointers.data).astype(np.int64)
     if mask is not None:
-        places = places[np.broadcast_to(np.asarray(mask, dtype=bool), places.shape)]
+        starts = starts[np.broadcast_to(np.asarray(mask, dtype=bool), starts.shape)]
     size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-    is_inside = np.zeros(places.shape, dtype=bool)
+    is_inside = np.zeros(starts.shape, dtype=bool)
     for addresses in allowed.values():
-        is_inside |= (places >= addresses.start) & (places + size <= addresses.stop)
+        is_inside |= (starts >= addresses.start) & (starts + size <= addresses.stop)
     if not is_inside.all():
-        raise OutOfArguments(describe_access(int(places[~is_inside].reshape(-1)[0]), allowed, verb))
+        raise OutOfArguments(describe_access(int(starts[~is_inside].reshape(-1)[0]), allowed, verb))
 
 
 def describe_access(address: int, buffers: Mapping[str, range], verb: str) -> str:

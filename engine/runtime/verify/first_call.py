@@ -12,14 +12,13 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.graph_callable import graph_callable_of
+from engine.ir.graph_callable import Run, graph_callable_of
 from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_values import copy_leaf, tensors_by_position, tensors_in
 from engine.process_state import make_lock
 from engine.runtime.workers.fork import is_fork_backward_error
 from engine.torch_private.pytree import tree_leaves
 
-Run = Callable[..., Any]
 RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
 """Tolerance relative to the largest value, by dtype; 1e-4 for dtypes not listed."""
 

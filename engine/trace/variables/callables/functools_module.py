@@ -58,7 +58,7 @@ for _wrap in (reprlib.recursive_repr(), vars(dataclasses).get("_recursive_repr")
 def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     if read.instance is None:
         return call_user_descriptor(tx, read)
-    method = read.found
+    method = read.raw
     tx.guard(IdMatch, read.dict_source, method, why=f"the method {read.name!r} was used")
     source = ConstantSource(method, read.name)
     inner = realize(tx, tx.wrap(method.func, AttrSource(source, "func")))

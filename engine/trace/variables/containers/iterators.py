@@ -284,9 +284,9 @@ def iterator_of(tx: Tracer, value: Variable) -> Variable:
 
 _SAMPLE_ITERABLES: tuple[Any, ...] = ("", b"", (), [], {}, range(0), range(2**99), set())
 _BUILTIN_ITERATOR_TYPES = frozenset(
-    type(made)
+    type(iterator)
     for over in _SAMPLE_ITERABLES
-    for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
+    for iterator in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
 )
 """Types of iterators over built-in containers, which are finite."""
 

@@ -34,7 +34,7 @@ from engine.trace.variables.objects.class_lookup import (
 
 @dataclass(frozen=True, slots=True)
 class AttributeRead:
-    """A read that found the raw entry ``found`` of the class ``base``.
+    """A read that found the raw entry ``raw`` of the class ``base``.
 
     ``instance`` is None for a read through the class ``cls``.
     """
@@ -42,7 +42,7 @@ class AttributeRead:
     cls: builtins.type
     base: builtins.type
     name: str
-    found: Any
+    raw: Any
     instance: Variable | None
 
     @property
@@ -106,7 +106,7 @@ def bind_attribute(
 
 @binds(ClassAttrWrite)
 def _bind_class_attr_write(tx: Tracer, read: AttributeRead) -> Variable:
-    value = realize(tx, read.found.variable)
+    value = realize(tx, read.raw.variable)
     if issubclass(value.python_type(), types.FunctionType):
         return value if read.instance is None else BoundMethodVariable(read.instance, value, name=read.name)
     if find_in_class(value.python_type(), "__get__") is not None:
@@ -116,30 +116,30 @@ def _bind_class_attr_write(tx: Tracer, read: AttributeRead) -> Variable:
 
 @binds(types.BuiltinFunctionType, type)
 def _read_entry(tx: Tracer, read: AttributeRead) -> Variable:
-    return tx.wrap(read.found, read.source)
+    return tx.wrap(read.raw, read.source)
 
 
 @binds(types.FunctionType, functools._lru_cache_wrapper)
 def _bind_function(tx: Tracer, read: AttributeRead) -> Variable:
-    function = tx.wrap(read.found, read.source)
+    function = tx.wrap(read.raw, read.source)
     return function if read.instance is None else BoundMethodVariable(read.instance, function, name=read.name)
 
 
 @binds(*((functools.partial,) if sys.version_info >= (3, 14) else ()))  # before, a partial is not a method
 def _bind_partial(tx: Tracer, read: AttributeRead) -> Variable:
-    if _overrides_descriptor_get(read.found, functools.partial):
+    if _overrides_descriptor_get(read.raw, functools.partial):
         return call_user_descriptor(tx, read)
     return _bind_function(tx, read)
 
 
 @binds(staticmethod)
 def _bind_static_method(tx: Tracer, read: AttributeRead) -> Variable:
-    return tx.wrap(read.found.__func__, read.source)
+    return tx.wrap(read.raw.__func__, read.source)
 
 
 @binds(classmethod)
 def _bind_class_method(tx: Tracer, read: AttributeRead) -> Variable:
-    behind = read.found.__func__
+    behind = read.raw.__func__
     owner = tx.wrap(read.cls, class_source(read.cls))
     if isinstance(behind, property) and sys.version_info < (3, 13):  # these versions support @classmethod @property
         getter = tx.wrap(behind.fget, AttrSource(AttrSource(read.dict_source, "__func__"), "fget"))
@@ -149,34 +149,34 @@ def _bind_class_method(tx: Tracer, read: AttributeRead) -> Variable:
 
 @binds(types.ClassMethodDescriptorType)
 def _bind_c_class_method(tx: Tracer, read: AttributeRead) -> Variable:
-    return tx.wrap_static(read.found.__get__(None, read.cls))  # read.cls may override it: super() comes here too
+    return tx.wrap_static(read.raw.__get__(None, read.cls))  # read.cls may override it: super() comes here too
 
 
 @binds(types.MethodDescriptorType, types.WrapperDescriptorType)
 def _bind_c_method(tx: Tracer, read: AttributeRead) -> Variable:
     if read.instance is None:
         return _read_entry(tx, read)
-    return BoundMethodVariable(read.instance, tx.wrap_static(read.found))
+    return BoundMethodVariable(read.instance, tx.wrap_static(read.raw))
 
 
 @binds(property)
 def _bind_property(tx: Tracer, read: AttributeRead) -> Variable:
-    if _overrides_descriptor_get(read.found, property):
+    if _overrides_descriptor_get(read.raw, property):
         return call_user_descriptor(tx, read)
     if read.instance is None:
         return _read_entry(tx, read)
-    if read.found.fget is None:
+    if read.raw.fget is None:
         raise_missing_accessor(tx, read.cls, "getter")
-    return tx.wrap(read.found.fget, AttrSource(read.source, "fget")).call(tx, [read.instance], {})
+    return tx.wrap(read.raw.fget, AttrSource(read.source, "fget")).call(tx, [read.instance], {})
 
 
 @binds(functools.cached_property)
 def _bind_cached_property(tx: Tracer, read: AttributeRead) -> Variable:
-    if _overrides_descriptor_get(read.found, functools.cached_property):
+    if _overrides_descriptor_get(read.raw, functools.cached_property):
         return call_user_descriptor(tx, read)
     if read.instance is None:
         return _read_entry(tx, read)
-    value = tx.wrap(read.found.func, AttrSource(read.source, "func")).call(tx, [read.instance], {})
+    value = tx.wrap(read.raw.func, AttrSource(read.source, "func")).call(tx, [read.instance], {})
     read.instance.set_attr(tx, read.name, value)
     return value
 
@@ -196,7 +196,7 @@ def _bind_namedtuple_field(tx: Tracer, read: AttributeRead) -> Variable:
     contents = getattr(read.instance, "inner", None)  # of an instance of a namedtuple subclass
     if contents is None:
         return _bind_by_protocol(tx, read)
-    return contents.get_item(tx, ConstantVariable(read.found.__reduce__()[1][0]))  # type: ignore[no-any-return]
+    return contents.get_item(tx, ConstantVariable(read.raw.__reduce__()[1][0]))  # type: ignore[no-any-return]
 
 
 @binds(types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -221,9 +221,9 @@ def _bind_slot(tx: Tracer, read: AttributeRead) -> Variable:
 
 def _bind_by_protocol(tx: Tracer, read: AttributeRead) -> Variable:
     """Bind an entry of a type without its own binder: call its ``__get__`` if it has one."""
-    if not hasattr(type(read.found), "__get__"):
+    if not hasattr(type(read.raw), "__get__"):
         return _read_entry(tx, read)
-    if find_python_method(type(read.found), "__get__") is not None:
+    if find_python_method(type(read.raw), "__get__") is not None:
         return call_user_descriptor(tx, read)
     if read.instance is None:
         return _read_entry(tx, read)
@@ -232,6 +232,6 @@ def _bind_by_protocol(tx: Tracer, read: AttributeRead) -> Variable:
 
 def call_user_descriptor(tx: Tracer, read: AttributeRead) -> Variable:
     """Trace ``__get__`` of a descriptor whose class is written in Python."""
-    descriptor = realize(tx, tx.wrap(read.found, read.dict_source))
+    descriptor = realize(tx, tx.wrap(read.raw, read.dict_source))
     owner = tx.wrap(read.cls, class_source(read.cls))
     return descriptor.call_method(tx, "__get__", [read.instance or NONE, owner], {})

@@ -32,14 +32,8 @@ from engine.trace.variables.callables.reconstruct_calls import record_call
 from engine.trace.variables.objects.class_lookup import find_in_class, wrap_entry
 
 _LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
+    **{name: getattr(logging, name.upper()) for name in "debug info warning warn error critical fatal".split()},
     "exception": logging.ERROR,
-    "critical": logging.CRITICAL,
-    "fatal": logging.CRITICAL,
 }
 
 

@@ -268,12 +268,8 @@ def _restorer() -> Callable[[], None]:
 
 
 _SWITCHES: dict[Any, Any] = {
-    torch.set_autocast_enabled: None,
-    torch.set_autocast_dtype: None,
-    torch.set_autocast_cpu_enabled: None,
-    torch.set_autocast_cpu_dtype: None,
-    torch.set_autocast_gpu_dtype: None,
-    torch.set_autocast_cache_enabled: None,
+    **dict.fromkeys((torch.set_autocast_enabled, torch.set_autocast_dtype, torch.set_autocast_cache_enabled)),
+    **dict.fromkeys((torch.set_autocast_cpu_enabled, torch.set_autocast_cpu_dtype, torch.set_autocast_gpu_dtype)),
     torch.autocast_increment_nesting: torch.autocast_decrement_nesting,
     torch.autocast_decrement_nesting: torch.autocast_increment_nesting,
 }

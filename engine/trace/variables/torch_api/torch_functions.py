@@ -189,9 +189,9 @@ def _group_by_device_and_dtype(tx: Tracer, tensorlistlist: Variable, with_indice
     with BreakGraph("torch-internals", what, (RuntimeError, TypeError)):
         groups = group_tensors_by_device_and_dtype(fakes, True)
     entries: dict[object, tuple[Variable, Variable]] = {}
-    for (device, dtype), (_, places) in groups.items():
+    for (device, dtype), (_, positions) in groups.items():
         key = TupleVariable([ConstantVariable(device), ConstantVariable(dtype)])
-        rows = ListVariable([ListVariable([row[n] for n in places] if row else []) for row in lists])
-        indices = ListVariable([ConstantVariable(n) for n in places] if with_indices.is_truthy(tx) else [])
+        rows = ListVariable([ListVariable([row[n] for n in positions] if row else []) for row in lists])
+        indices = ListVariable([ConstantVariable(n) for n in positions] if with_indices.is_truthy(tx) else [])
         entries[key.hash_key(tx)] = (key, TupleVariable([rows, indices]))
     return DictVariable(entries)
