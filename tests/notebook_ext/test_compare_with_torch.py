@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from engine.torch_private.inductor import inductor_config
 from notebook_ext.call_recorder import CallRecorder
 from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
+from notebook_ext.views.comparison.session_comparison import headline
 
 # Inductor imports it when it first compiles: after some other tests of the same process, it could not.
 importlib.import_module("setuptools")
@@ -68,3 +70,12 @@ def test_results_are_compared_where_a_fork_runs_no_backward(monkeypatch: pytest.
     assert found.max_difference == 0
     assert [row.value for row in found.rows] == ["result"]
     assert "gradients are not compared: this build of torch runs no backward in a fork" in found.text
+
+
+def test_the_headline_names_the_counts_that_it_ignores() -> None:
+    """Two compilers guard in their own ways: the number in the table is no contradiction."""
+    guards = AspectComparison("guards", "17", "27", is_figure=True)
+    times = AspectComparison("compile time", "2 s", "1 s", is_figure=True)
+    frame = FrameComparison("f", "a cell", ("0/0",), ("0/0",), (guards, times))
+    told = headline(SessionComparison((guards,), (frame,)), "stock", "ours")
+    assert told == "stock and ours: no difference in 1 function, ignoring times, numbers of guards on values."

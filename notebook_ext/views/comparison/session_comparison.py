@@ -45,7 +45,14 @@ def headline(comparison: SessionComparison, first: str, second: str) -> str:
     a, b = one_line(first, 40), one_line(second, 40)
     changed = [f for f in comparison.frames if not f.is_same]
     if not changed:
-        return f"{a} and {b}: no difference in {pluralize(len(comparison.frames), 'function')}, ignoring times."
+        figures = dict.fromkeys(
+            _title(c)
+            for f in comparison.frames
+            for c in f.aspects
+            if c.is_figure and c.first != c.second and "time" not in c.aspect
+        )
+        ignored = ", ".join(["times", *(f"numbers of {name}" for name in figures)])
+        return f"{a} and {b}: no difference in {pluralize(len(comparison.frames), 'function')}, ignoring {ignored}."
     totals = ", ".join(
         f"{c.aspect} {c.first} → {c.second}" for c in comparison.totals if c.first != c.second and c.aspect != "graphs"
     )
@@ -137,9 +144,14 @@ def comparison(first: Session, second: Session, names: tuple[str, str]) -> dict[
     }
 
 
+def _title(change: AspectComparison) -> str:
+    """Return the name of a count: guards on functions and modules are not compared."""
+    return "guards on values" if change.aspect == "guards" else change.aspect
+
+
 def _change_row(change: AspectComparison) -> dict[str, Any]:
     return {
-        "what": change.aspect,
+        "what": _title(change),
         "first": one_line(change.first, 200),
         "second": one_line(change.second, 200),
         "is_same": change.is_same,
