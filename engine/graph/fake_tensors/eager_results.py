@@ -38,21 +38,29 @@ def _counts_of_weights(arguments: Mapping[str, Any], result: Any) -> Any:
     return result if result.dtype == dtype else torch.empty_like(result, dtype=dtype)
 
 
-def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None], *, training: bool) -> bool:
-    """Return True if batch norm on the CPU saves float32 statistics of a half-precision input.
+def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> bool:
+    """Return True if a norm on the CPU saves float32 statistics of a half-precision input.
 
-    ATen does if its weight, bias or running statistics are float32; torch's decomposition saves the input's dtype.
+    ATen does if its weight, bias or running statistics are float32; torch's decompositions save the input's dtype.
     """
     is_half = input.device.type == "cpu" and input.dtype in {torch.bfloat16, torch.float16}
-    return training and is_half and any(p is not None and p.dtype == torch.float32 for p in parameters)
+    return is_half and any(p is not None and p.dtype == torch.float32 for p in parameters)
 
 
-def _batch_statistics(arguments: Mapping[str, Any], result: Any) -> tuple[Any, ...]:
+def _saved_statistics(arguments: Mapping[str, Any], result: Any) -> tuple[Any, ...]:
+    """Return a norm's statistics as float32 where eager does."""
     output, mean, deviation, *others = result
     parameters = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    if has_float_statistics(arguments["input"], parameters, training=arguments["training"]):
+    if arguments.get("training", True) and has_float_statistics(arguments["input"], parameters):
         mean, deviation = (torch.empty_like(t, dtype=torch.float32) for t in (mean, deviation))
     return (output, mean, deviation, *others)
+
+
+def _gradient_like_input(arguments: Mapping[str, Any], result: Any) -> tuple[Any, ...]:
+    """Return the input's gradient in its dtype; fakes have that of the statistics."""
+    gradient, *others = result
+    dtype = arguments["input"].dtype
+    return (gradient if gradient is None else torch.empty_like(gradient, dtype=dtype), *others)
 
 
 def _with_mask(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -89,8 +97,13 @@ RESULT_RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
     "bincount": _counts_of_weights,
     **dict.fromkeys(
-        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"), _batch_statistics
+        (
+            *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+            *("native_layer_norm", "native_group_norm"),
+        ),
+        _saved_statistics,
     ),
+    "native_group_norm_backward": _gradient_like_input,
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }
 """Corrections of fake results by name of ATen operators, without overload."""

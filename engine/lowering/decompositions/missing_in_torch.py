@@ -180,7 +180,7 @@ def _update_scale(
 def _batch_norm(input: torch.Tensor, *rest: Any) -> Any:
     """Normalize in float32 where the saved statistics are float32."""
     decomposed = decomposition_table[aten._native_batch_norm_legit_functional.default]
-    if not has_float_statistics(input, rest[:4], training=rest[4]):
+    if not (rest[4] and has_float_statistics(input, rest[:4])):
         return decomposed(input, *rest)
     output, *statistics = decomposed(input.float(), *rest)
     return (output.to(input.dtype), *statistics)

@@ -833,6 +833,25 @@ class NormOfHalf(nn.Module):
         return self.n(x)
 
 
+@program(
+    lambda: (torch.randn(1, 64, 8, 8).requires_grad_(),),
+    lambda: (torch.randn(2, 64, 9, 11).requires_grad_(),),
+    tolerance=0.05,
+)
+class NormsUnderAutocast(nn.Module):
+    """Norms of half-precision results, with parameters and saved statistics in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups, self.rows = nn.GroupNorm(32, 64), nn.LayerNorm(64)
+        self.one, self.two = nn.Conv2d(64, 64, 3, padding=1), nn.Linear(64, 64)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = torch.nn.functional.silu(self.groups(self.one(x)))
+            return self.one(h), self.two(self.rows(self.two(h.movedim(1, -1))))
+
+
 @program(lambda: (torch.randn(2, 8),))
 class AMP(nn.Module):
     """A part under autocast."""

@@ -60,3 +60,27 @@ def test_the_number_of_unique_values_is_unknown():
         values, inverse = torch.ops.aten._unique(mode.from_tensor(torch.tensor([2, 1, 2])), False)
     assert isinstance(values.shape[0], torch.SymInt)
     assert (values.dtype, inverse.dtype) == (torch.int64, torch.int64)
+
+
+@pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_group_norm", [True, False])
+def test_norms_of_half_precision_save_what_eager_saves(is_group_norm, parameters):
+    """Statistics are float32 where the parameters are; the input's gradient has its dtype."""
+    x, weight = torch.randn(2, 8, 4).bfloat16(), torch.ones(8 if is_group_norm else 4, dtype=parameters)
+
+    def results(x, weight):
+        if is_group_norm:
+            saved = torch.ops.aten.native_group_norm(x, weight, weight, 2, 8, 4, 4, 1e-5)
+            back = torch.ops.aten.native_group_norm_backward(
+                saved[0], x, *saved[1:], weight, 2, 8, 4, 4, [True, True, True]
+            )
+        else:
+            saved = torch.ops.aten.native_layer_norm(x, [4], weight, weight, 1e-5)
+            back = torch.ops.aten.native_layer_norm_backward(
+                saved[0], x, [4], *saved[1:], weight, weight, [True, True, True]
+            )
+        return [t.dtype for t in (*saved, *back)]
+
+    with make_fake_mode(ShapeEnv()) as mode:
+        found = results(mode.from_tensor(x), mode.from_tensor(weight))
+    assert found == results(x, weight)
