@@ -34,23 +34,8 @@ OP_TEXTS = (
     "grad_key = dot(grad_scores, query) * scale", "grad_query = dot(grad_scores, key) * scale",
     "grad_mask = grad_scores",
 )  # fmt: skip
-(
-    QUERY,
-    KEY,
-    VALUE,
-    SCORES,
-    MASKED,
-    WEIGHTS,
-    OUT,
-    LOGSUMEXP,
-    DELTA,
-    GRAD_WEIGHTS,
-    GRAD_SCORES,
-    GRAD_VALUE,
-    GRAD_KEY,
-    GRAD_QUERY,
-    GRAD_MASK,
-) = range(15)
+QUERY, KEY, VALUE, SCORES, MASKED, WEIGHTS, OUT, LOGSUMEXP, DELTA = range(9)
+GRAD_WEIGHTS, GRAD_SCORES, GRAD_VALUE, GRAD_KEY, GRAD_QUERY, GRAD_MASK = range(9, 15)
 KERNEL_NAMES = {
     FORWARD_KERNEL: "attention",
     DELTA_KERNEL: "attention_sums",

@@ -28,19 +28,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
 _AUGMENTED = re.compile(r"\((\w+) (\*\*|//|[-+*/%@&|^]|<<|>>)= (.*)\)$")
 _STATEMENT = re.compile(r"^\w+ = ")
 _FREED = re.compile(r";\s+\w+( = \w+)* = None.*$")
-_TORCH_NAMESPACES = {
-    "",
-    "aten",
-    "prims",
-    "operator",
-    "F",
-    "nn",
-    "_C",
-    "special",
-    "functional",
-    "Tensor",
-    "_VariableFunctions",
-}
+_TORCH_NAMESPACES = {"", *"aten prims operator F nn _C special functional Tensor _VariableFunctions".split()}
 """Namespaces whose functions are torch's own operators, by their last name."""
 
 

@@ -59,16 +59,8 @@ class _ReprsInProgress:
 
 
 SCALARS: tuple[type, ...] = (int, float, complex, str, bytes)
-_BUILTIN_BASES: tuple[type, ...] = (
-    collections.OrderedDict,
-    collections.defaultdict,
-    dict,
-    list,
-    set,
-    frozenset,
-    tuple,
-    *SCALARS,
-)
+_CONTAINERS = (collections.OrderedDict, collections.defaultdict, dict, list, set, frozenset, tuple)
+_BUILTIN_BASES: tuple[type, ...] = (*_CONTAINERS, *SCALARS)
 
 
 def builtin_base_of(cls: type) -> Any:

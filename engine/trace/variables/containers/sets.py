@@ -33,15 +33,8 @@ from engine.trace.variables.slotted_type import state
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
 
 _GUARDABLE_ELEMENT_TYPES = (
-    type,
-    tuple,
-    frozenset,
-    FunctionType,
-    BuiltinFunctionType,
-    MethodDescriptorType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-    GetSetDescriptorType,
+    *(type, tuple, frozenset, FunctionType, BuiltinFunctionType),
+    *(MethodDescriptorType, MethodWrapperType, WrapperDescriptorType, GetSetDescriptorType),
 )
 """Set element types that a guard can compare, because their instances are immutable."""
 
