@@ -22,6 +22,8 @@ EXPECTED = pathlib.Path(__file__).parent / "expected"
 OWN_PROCESS = "TEST_IN_OWN_PROCESS"
 """Variable that is set in a process that pytest started for one test."""
 DEPTH = sys.getrecursionlimit()
+YOUNG_OBJECTS = 10_000
+"""New objects after which garbage is collected, instead of Python 3.11's 700."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -57,11 +59,13 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Freeze what collection made, and share the cores among the workers.
 
-    Each full collection would visit the thousands of tests and modules again. Workers that each start a thread for
-    every core wait for one another at the end of each parallel loop.
+    Each full collection would visit the thousands of tests and modules again. It still visits what tests import and
+    cache, so collections are rarer. Workers that each start a thread for every core wait for one another at the end of
+    each parallel loop.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1 and (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
