@@ -65,7 +65,7 @@ FAULTS = {  # edit, sentence, and its line: the last one for -1
     "returns no tuple": ("return (", "return 1 # (", "a graph returns a tuple, as in: return (x,), not: return 1", -1),
     "unknown name": ("(add)", "(nope)", "NameError: name 'nope' is not defined", 4),
     "another signature": ("def graph(x, b)", "def graph(x)", "the text must begin with: def graph(x, b):", 2),
-    "another result": ("return (", "return (add, ", "the graph returns 2 results, and returned 1 before", 2),
+    "another result": ("return (", "return (add, ", "the graph returns 2 results, and returned 1 before", -1),
     "no statement": ("gelu = ", "del ", "each line must be an assignment to one name, or the return", 4),
 }
 

@@ -100,7 +100,7 @@ def test_edits_of_two_stages_stack() -> None:
 FAULTS = {
     "does not parse": ("x * 3", "x * (3", "Line 3: syntax error"),
     "another signature": ("graph(x)", "graph(x, y)", "Line 2: the text must begin with: def graph(x):"),
-    "another result": ("return (", "return (mul, ", "Line 2: the graph returns 2 results, and returned 1 before."),
+    "another result": ("return (", "return (mul, ", "Line 5: the graph returns 2 results, and returned 1 before."),
 }
 
 

@@ -245,9 +245,10 @@ def _arguments(node: Any) -> str:
 
 
 def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.GraphModule) -> None:
-    if len(old.results) != len(new.results):
-        raise InvalidPassResult(f"the graph returns {len(new.results)} results, and returned {len(old.results)} before")
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    if len(old.results) != len(new.results):
+        sentence = f"the graph returns {len(new.results)} results, and returned {len(old.results)} before"
+        raise InvalidPassResult(sentence, output)
     returned = output.args[0]
     for kind, before, after in (("result", old.results, new.results), ("input", old.inputs, new.inputs)):
         for number, (expected, actual) in enumerate(zip(before, after, strict=True)):
