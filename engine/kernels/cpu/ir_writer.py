@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from engine.kernels.source_builder import SourceLine
 
@@ -84,6 +84,18 @@ class IrWriter:
         self.line(f"{name}.next = add i64 {name}, {step}")
         self.line(f"br label %{label}.head")
         self._label(f"{label}.exit")
+
+    def choose(self, condition: str, write_if: Callable[[], None], write_else: Callable[[], None]) -> None:
+        """Write two sets of lines, of which one runs; no line after them may use their values."""
+        label = self.fresh("any")[1:]
+        self.line(f"br i1 {condition}, label %{label}.if, label %{label}.else")
+        for part, write in (("if", write_if), ("else", write_else)):
+            self._label(f"{label}.{part}")
+            self._indent += "  "
+            write()
+            self._indent = self._indent[:-2]
+            self.line(f"br label %{label}.end")
+        self._label(f"{label}.end")
 
     def _label(self, name: str) -> None:
         self.lines.append(SourceLine(f"{name}:", []))

@@ -84,18 +84,39 @@ class Memory:
     def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, slot: str) -> None:
         """Store a transposed tile in a stack slot; each vector read is contiguous in memory.
 
-        With a ``mask``, vectors of lanes that are not in it are zero.
+        With a ``mask``, vectors of lanes that are not in it are zero, and nothing is read if it is empty.
+        """
+        address, step = self._pointer_at(pointer, _memory_type(dtype), at.base), self._addresses.size_name(at.stride)
+        if not mask:
+            self._load_rows(address, dtype, step, "", slot)
+            return
+        word = self._writer.assign("exist", f"bitcast <{self._lanes} x i1> {mask} to i{self._lanes}")
+        vector = wide(self.tile_type(dtype), self._lanes)
+        self._writer.choose(
+            self._writer.assign("exists", f"icmp ne i{self._lanes} {word}, 0"),
+            lambda: self._load_rows(address, dtype, step, word, slot),
+            lambda: self._store_rows(["zeroinitializer"] * self._lanes, vector, slot),
+        )
+
+    def _load_rows(self, address: str, dtype: torch.dtype, step: str, word: str, slot: str) -> None:
+        """Load the rows of a tile, at distances of ``step`` elements; transpose and store them.
+
+        Rows whose bits are not in ``word`` are zero. The tile that follows in the lanes' direction is prefetched: its
+        rows are too distant from each other for the CPU to foresee.
         """
         scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
-        kind, step = wide(scalar, lanes), self._addresses.size_name(at.stride)
-        tile_vector = wide(self.tile_type(dtype), lanes)
+        kind, tile_vector = wide(scalar, lanes), wide(self.tile_type(dtype), lanes)
         bits = wide(f"i{8 * dtype.itemsize}", lanes)
-        rows, address = [], self._pointer_at(pointer, scalar, at.base)
-        conditions = self._lane_conditions(mask)
-        zeros = self._zeros(kind) if mask else ""
+        conditions = self._lane_conditions(word)
+        zeros = self._zeros(kind) if word else ""
+        rows = []
+        write.declare("llvm.prefetch.p0", "void", "ptr, i32, i32, i32")
+        ahead = write.assign("ahead", f"mul i64 {step}, {lanes}")
         for lane in range(lanes):
             row_address = address
-            if mask:
+            next_address = self._pointer_at(address, scalar, ahead)
+            write.line(f"call void @llvm.prefetch.p0(ptr {next_address}, i32 0, i32 3, i32 1)")
+            if word:
                 row_address = write.assign("place", f"select i1 {conditions[lane]}, ptr {address}, ptr {zeros}")
             row = write.assign(
                 "row", f"load {kind if tile_vector == kind else bits}, ptr {row_address}, align {dtype.itemsize}"
@@ -103,16 +124,18 @@ class Memory:
             rows.append(row if tile_vector == kind else write.assign("row", f"zext {bits} {row} to {tile_vector}"))
             if lane + 1 < lanes:
                 address = self._pointer_at(address, scalar, step)
-        for number, row in enumerate(self._transpose(rows, tile_vector)):
-            address = self._pointer_at(slot, tile_vector, str(number))
-            write.line(f"store {tile_vector} {row}, ptr {address}")
+        self._store_rows(self._transpose(rows, tile_vector), tile_vector, slot)
 
-    def _lane_conditions(self, mask: str) -> list[str]:
-        """Return the lanes of a mask as conditions; an empty list without one."""
-        if not mask:
+    def _store_rows(self, rows: list[str], tile_vector: str, slot: str) -> None:
+        for number, row in enumerate(rows):
+            address = self._pointer_at(slot, tile_vector, str(number))
+            self._writer.line(f"store {tile_vector} {row}, ptr {address}")
+
+    def _lane_conditions(self, word: str) -> list[str]:
+        """Return the bits of a word as conditions; an empty list without one."""
+        if not word:
             return []
         lanes, write = self._lanes, self._writer
-        word = write.assign("exist", f"bitcast <{lanes} x i1> {mask} to i{lanes}")
         bits = [write.assign("bit", f"and i{lanes} {word}, {1 << lane}") for lane in range(lanes)]
         return [write.assign("exists", f"icmp ne i{lanes} {bit}, 0") for bit in bits]
 

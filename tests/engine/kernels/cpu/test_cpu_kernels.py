@@ -403,6 +403,23 @@ def test_joined_slices_of_a_transposed_operand_read_tiles(channels: int, dtype: 
     assert [k.loads_tiles for k in program.kernels] == [unit.bits > 0]
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_tiles_beyond_a_slice_are_zero(unit: VectorUnit) -> None:
+    """The margin of a padded transposed operand is zero, where tiles have no lane."""
+
+    def pad(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = torch.cat([x, y, x], 1).permute(0, 2, 3, 1)
+        return F.pad(rows.sigmoid(), (40, 40)) + 1
+
+    args = torch.full((2, 37, 8, 8), torch.inf), torch.randn(2, 41, 8, 8)
+    program, result = run_on_cpu(pad, args, unit)
+    torch.testing.assert_close(result[0], pad(*args))
+    if unit.bits:
+        texts = [kernel.text for kernel in program.kernels if kernel.loads_tiles]
+        assert texts
+        assert all("llvm.prefetch" in text for text in texts)
+
+
 @pytest.mark.usefixtures("cpu_kernels")
 def test_a_transposed_operand_is_not_left_to_aten() -> None:
     """One operator runs in a kernel if the kernel reads in a better order."""
