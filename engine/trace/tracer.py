@@ -17,6 +17,7 @@ from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.python_values import IdMatch, TypeMatch
 from engine.ir.node_metadata import NodeProvenance
+from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.user_code_files import innermost_user_span
@@ -220,6 +221,8 @@ class Tracer:
         with UserErrors(self, AttributeError):
             attribute = getattr(value.value, name)
         is_enum = isinstance(value.value, enum.Enum)
+        if is_enum and value.source is not None and not name.startswith("_") and name in vars(value.value):
+            return self.wrap(attribute, AttrSource(value.source, name))
         if is_enum and isinstance(attribute, MethodType) and attribute.__self__ is value.value:
             return BoundMethodVariable(value, self.wrap_static(attribute.__func__))
         if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded

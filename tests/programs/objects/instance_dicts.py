@@ -2,7 +2,10 @@
 
 import collections
 import copy
+import enum
+import logging
 import pickle
+import random
 import struct
 import sys
 from typing import Any, ClassVar
@@ -213,3 +216,52 @@ def plain_data_loaded(x: torch.Tensor) -> Any:
     found = pickle.loads(LISTS)  # noqa: S301
     found["a"].append(4)
     return found, outcomes_of(lambda: [].__name__, lambda: ().mro, lambda: {}.__bases__), [].__doc__, x + 1  # type: ignore[attr-defined]
+
+
+class Shade(enum.Enum):
+    DARK = 1
+
+
+class Window(collections.deque):
+    """Values of the last steps."""
+
+
+MARKED = {
+    "ordered": collections.OrderedDict(a=1),
+    "member": Shade.DARK,
+    "window": Window([1]),
+    "no_grad": torch.no_grad(),
+    "inference": torch.inference_mode(),
+    "autocast": torch.autocast("cpu", enabled=False),
+    "logger": logging.getLogger("tests.instance_dicts"),
+    "numbers": random.Random(0),
+}
+
+
+def mark_all(scale):
+    """Set or delete an attribute of several objects between the calls."""
+    for of in MARKED.values():
+        if scale is None:
+            vars(of).pop("scale", None)
+        else:
+            of.scale = scale
+    return (torch.ones(2),)
+
+
+@program(*[lambda s=s: mark_all(s) for s in (None, 2.0, 3.0, None)])
+def attributes_of_library_objects(x):
+    """Objects of library classes gain an attribute, change it and lose it between calls."""
+    read = {name: getattr(of, "scale", None) for name, of in MARKED.items()}
+    try:
+        x = x * MARKED["ordered"].scale
+    except AttributeError as error:
+        x = x - len(str(error))
+    return x, read, [hasattr(of, "scale") for of in MARKED.values()], MARKED["ordered"]["a"]
+
+
+@program(*[lambda s=s: mark_all(s) for s in (2.0, 3.0)])
+def contexts_with_attributes(x):
+    """Contexts that have attributes are entered, as decorators too, and compared."""
+    with torch.no_grad():
+        y = x * MARKED["inference"].scale
+    return y, MARKED["no_grad"](lambda z: z + 1)(x), MARKED["no_grad"] is MARKED["no_grad"]

@@ -334,7 +334,7 @@ def decorated_across_a_break(x):
     return before, plain(x), switched(x), lowered(x), double(x), torch.is_grad_enabled()
 
 
-@program(lambda: (torch.randn(3),), breaks=2)
+@program(lambda: (torch.randn(3),), breaks=1)
 def context_of_autocast_has_other_names(x):
     """The arguments of autocast are no attributes of the context."""
     context = torch.autocast("cpu", dtype=torch.bfloat16)

@@ -203,8 +203,6 @@ class SequenceVariable(Variable):
         return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), iterable=self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if self.lacks_methods(name) and self.source is not None and self.python_type().__dictoffset__:
-            raise self.unsupported_attribute("reading", name)
         return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:

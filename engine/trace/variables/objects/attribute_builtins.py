@@ -6,6 +6,7 @@ import inspect
 
 from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.introspection.python_objects import has_static_attribute
+from engine.ir.sources.attributes import AttrSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
@@ -29,12 +30,39 @@ def read_attribute(tx: Tracer, of: Variable, name: str, default: Variable | None
     except UserException as error:
         if not issubclass(error.exception.python_type(), AttributeError):
             raise
-        is_outside = of.source is not None and not of.source.is_fixed
-        if is_outside and not has_static_attribute(of.as_python_object(), name):
-            tx.guard(HasAttrGuard, of.source, name, False, why=f"it has no attribute {name!r}")
-        if default is None:
+        value = _attribute_set_outside(tx, of, name) or default
+        if value is None:
             raise
-        return default
+        return value
+    except Unsupported:
+        if not _has_real_attributes(tx, of) or not of.lacks_methods(name, "__getattr__"):
+            raise
+        value = _attribute_set_outside(tx, of, name) or default
+        if value is None:
+            tx.raise_error(AttributeError, f"'{of.python_type().__name__}' object has no attribute '{name}'")
+        return value
+
+
+def _has_real_attributes(tx: Tracer, of: Variable) -> bool:
+    """Return True if an object from outside has the attributes of its real object: traced code sets and deletes none."""
+    if of.source is None or of.source.is_fixed or tx.objects.object_from_outside(of) is NotImplemented:
+        return False
+    return type(of).del_attr is Variable.del_attr
+
+
+def _attribute_set_outside(tx: Tracer, of: Variable, name: str) -> Variable | None:
+    """Return an attribute that only the instance has, of a class that is written in C or known to the tracer.
+
+    Guard that the attribute is missing if it is.
+    """
+    if of.source is None or of.source.is_fixed:
+        return None
+    real = tx.objects.object_from_outside(of)
+    if not has_static_attribute(real, name):
+        tx.guard(HasAttrGuard, of.source, name, False, why=f"it has no attribute {name!r}")
+        return None
+    own = getattr(real, "__dict__", {}) if _has_real_attributes(tx, of) else {}
+    return tx.wrap(own[name], AttrSource(of.source, name)) if name in own else None
 
 
 @register_rule(getattr)

@@ -52,7 +52,7 @@ class LoggerVariable(FixedObjectVariable):
         added = find_in_class(type(self.real_object), name)
         if attribute is None and added is not None and type(added.raw) is functools._lru_cache_wrapper:
             return BoundMethodVariable(self, wrap_entry(tx, added, name))
-        return BuiltinMethodVariable(self, name)
+        return super().get_attr(tx, name) if added is None else BuiltinMethodVariable(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("isEnabledFor", "getEffectiveLevel"):

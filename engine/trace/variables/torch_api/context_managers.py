@@ -17,7 +17,7 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.callable_registry import CallRule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.slotted_type import fresh
+from engine.trace.variables.slotted_type import fresh, state
 
 
 class ContextMethodVariable(BuiltinMethodVariable):
@@ -29,9 +29,17 @@ class ContextMethodVariable(BuiltinMethodVariable):
 class ContextVariable(Variable):
     """A context manager of torch. Subclasses say what entering and exiting it do."""
 
+    source: Source | None = state(None)
+    is_outdated: bool = state(False)
+    """True if traced code entered or left a context from outside: the real one has another state."""
+
     is_mutable = True
     methods: ClassVar[tuple[str, ...]] = ("__enter__", "__exit__", "clone")
     """Methods that traced code can read."""
+
+    @property
+    def is_loaded_by_source(self) -> bool:  # type: ignore[override]
+        return not self.is_outdated
 
     def enter(self, tx: Tracer) -> Variable:
         """Trace ``__enter__``."""
@@ -119,6 +127,7 @@ class GraphContextVariable(ContextVariable):
 
     def enter(self, tx: Tracer) -> Variable:
         tx.side_effects.mutation_count += 1
+        self.is_outdated = True
         real = self.real_context()
         node = self.emit_enter(tx, real)
         enter_while_tracing(tx, real)

@@ -50,11 +50,13 @@ class GradModeVariable(ContextVariable):
         return super().get_attr(tx, name)
 
     def enter(self, tx: Tracer) -> Variable:
+        self.is_outdated = True
         self.previous_modes.append(torch.is_grad_enabled())
         set_grad_mode(tx, self.mode)
         return NONE
 
     def exit(self, tx: Tracer) -> Variable:
+        self.is_outdated = True
         set_grad_mode(tx, self.previous_modes.pop())
         return NONE
 
@@ -104,6 +106,7 @@ def _grad_enabled_context(tx: Tracer, real: Any, source: Source) -> Variable:
 
 def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, source: Source) -> GradModeVariable:
     """Record the grad mode that exiting a real context restores, with a guard."""
+    context.source = source
     mode_before = getattr(real, "prev", None)
     if mode_before is not None:
         tx.guard(EqualsMatch, AttrSource(source, "prev"), mode_before, why="leaving the context sets grad mode to it")
@@ -206,7 +209,9 @@ def _autocast_context(tx: Tracer, real: Any, source: Source) -> Variable:
         tx.guard(EqualsMatch, AttrSource(source, field), options[name], why="autocast is switched to it")
     if hasattr(real, "prev"):
         return _EnteredAutocastVariable(real, source, options)
-    return AutocastModeVariable(torch.autocast, options)
+    context = AutocastModeVariable(torch.autocast, options)
+    context.source = source
+    return context
 
 
 class _EnteredAutocastVariable(AutocastModeVariable):
@@ -215,28 +220,23 @@ class _EnteredAutocastVariable(AutocastModeVariable):
     A node that restores the previous state exits it.
     """
 
-    __slots__ = ("_entered_source", "previous_state", "source")
+    __slots__ = ("previous_state",)
 
     def __init__(self, real: Any, source: Source, arguments: dict[str, Any]) -> None:
         super().__init__(torch.autocast, arguments)
         self.source = source
         self.previous_state = (real.device, real.prev, real.prev_fastdtype, real.prev_cache_enabled)
-        self._entered_source = source
 
     def clone(self) -> Variable:
-        self.source = None  # after another use the real instance is outdated: reconstruct a new one
+        self.is_outdated = True
         return AutocastModeVariable(torch.autocast, self.arguments)
-
-    def enter(self, tx: Tracer) -> Variable:
-        self.source = None
-        return super().enter(tx)
 
     def exit(self, tx: Tracer) -> Variable:
         if self.active:
             return super().exit(tx)
         for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.previous_state[1:], strict=True):
             why = "leaving the context sets autocast to it"
-            tx.guard(EqualsMatch, AttrSource(self._entered_source, field), value, why=why)
+            tx.guard(EqualsMatch, AttrSource(self.source, field), value, why=why)
         tx.side_effects.mutation_count += 1
         run = functools.partial(exit_autocast, *self.previous_state)
         append_node(tx, GraphCallable("exit_autocast", run, changes_state=True))

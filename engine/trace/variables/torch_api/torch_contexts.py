@@ -63,7 +63,9 @@ def _inference_context(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard(EqualsMatch, AttrSource(source, "mode"), real.mode, why="inference mode is set to it")
     if getattr(real, "_inference_mode_context", None) is not None:
         raise Unsupported("context-manager", "an inference mode context that was entered outside the function")
-    return GraphContextVariable(torch.inference_mode, {"mode": real.mode})
+    context = GraphContextVariable(torch.inference_mode, {"mode": real.mode})
+    context.source = source
+    return context
 
 
 def _register_graph_context(make: Any, kind: type[GraphContextVariable], *names: str) -> None:
@@ -139,7 +141,6 @@ class ErrorOnGraphBreakVariable(ContextVariable):
 
     make: type
     raises: bool
-    source: Source | None = state(None)
     active: list[Any] = fresh(list)
     previous_policy: bool | None = state(None)
     """Setting that the exit restores, if Python entered the context."""
