@@ -29,7 +29,10 @@ from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import CellVariable, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_call_plan import plan_graph_call, with_rerun_plan
-from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.base import ConstantVariable, Variable, are_plain_constants
+
+_MAX_PUSHED = 1024
+"""Number of constants from which on a list or tuple is made of one constant."""
 
 
 class PyCodegen:
@@ -143,6 +146,15 @@ class PyCodegen:
 
     def build(self, opname: str, values: list[Variable]) -> None:
         """Push a new container or slice of these variables."""
+        if len(values) > _MAX_PUSHED and opname in ("BUILD_LIST", "BUILD_TUPLE") and are_plain_constants(values):
+            constant = tuple(v.resolved.constant for v in values)
+            if opname == "BUILD_TUPLE":
+                self.load_const(constant)
+                return
+            self.body.emit("BUILD_LIST", 0)
+            self.load_const(constant)
+            self.body.emit("LIST_EXTEND", 1)
+            return
         self.load_all(values)
         self.body.emit(opname, len(values))
 

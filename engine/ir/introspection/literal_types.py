@@ -52,8 +52,9 @@ SINGLETON_TYPES = (
 )
 """Types with one instance each."""
 
-_NUMBERS_AND_TEXTS = (int, float, complex, bool, str, bytes)
-LITERAL_TYPES = frozenset((*IDENTIFIED_LITERAL_TYPES, *NUMPY_INFO_TYPES, *_NUMBERS_AND_TEXTS, DispatchKeySet))
+PLAIN_LITERAL_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes))
+"""Numbers, strings and None."""
+LITERAL_TYPES = frozenset((*IDENTIFIED_LITERAL_TYPES, *NUMPY_INFO_TYPES, *PLAIN_LITERAL_TYPES, DispatchKeySet))
 LITERAL_TYPES |= {*SINGLETON_TYPES, *TORCH_LITERAL_TYPES}
 
 

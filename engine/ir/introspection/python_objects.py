@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import hashlib
+import marshal
 import math
 import operator
 import threading
@@ -98,6 +100,14 @@ def constants_equal(value: Any, expected: Any) -> bool:
     if kind.__module__ == "datetime":
         return repr(value) == repr(expected)  # For equal times, one may be the later of two in a repeated hour.
     return False
+
+
+def digest_literals(values: Iterable[Any]) -> str:
+    """Return a text that depends on the types and values of numbers, strings and None; "" if others are among them."""
+    try:
+        return hashlib.sha256(marshal.dumps(list(values), 2)).hexdigest()
+    except ValueError:
+        return ""
 
 
 def is_dtensor_placement(value: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from engine.ir.introspection.python_objects import digest_literals
 from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, SourceEmitter, constant_code
 
 
@@ -44,6 +45,17 @@ class LengthSource(FunctionSource):
     """The length of a builtin container."""
 
     function = staticmethod(len)
+
+
+@dataclass(frozen=True)
+class ContentsSource(FunctionSource):
+    """A text that equals that of any other list, tuple or deque of the same numbers, strings and None."""
+
+    function = staticmethod(digest_literals)
+
+    @property
+    def expr(self) -> str:
+        return f"digest({self.base.expr})"
 
 
 @dataclass(frozen=True)

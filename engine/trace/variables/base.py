@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from engine.frame_code.codegen_runtime.f_strings import format_value, join_f_string
-from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
+from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES, PLAIN_LITERAL_TYPES
 from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
@@ -666,6 +666,13 @@ class ConstantVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_const(self.value)
+
+
+def are_plain_constants(values: Iterable[Variable]) -> bool:
+    """Return True if all are numbers, strings or None that do not vary between calls."""
+    resolved = [v.resolved for v in values]
+    is_constant = {v.__class__ for v in resolved} <= {ConstantVariable}
+    return is_constant and {type(v.constant) for v in resolved} <= PLAIN_LITERAL_TYPES
 
 
 def _survives_repr_round_trip(value: complex) -> bool:

@@ -94,3 +94,21 @@ def sampled(x, items):
     chosen = random.sample(list(items), 1)
     items.append(5)
     return x * 2, chosen, list(items)
+
+
+def long_values(kind):
+    """Many numbers, with one that differs in value, type or sign from those of the call before."""
+    values = [float(n) for n in range(4100)]
+    values[0] = {"int": 0, "negative": -0.0, "nan": float("nan")}.get(kind, 0.0)
+    return (torch.ones(2), values)
+
+
+@program(*[lambda k=k: long_values(k) for k in ("", "", "int", "negative", "nan")], breaks=1)
+def long_list_of_numbers(x, values):
+    """All numbers of a long list are read, before and after a break; then the list grows."""
+    y = x * sum(values)
+    kinds = {str(v)[:2] for v in values}
+    engine.graph_break()
+    total = sum(values)
+    values.append(1.0)
+    return y + max(values[1:]), values.index(4000), sorted(kinds), total, str(values[0])

@@ -26,6 +26,7 @@ from engine.trace.variables.base import (
     Kwargs,
     UserErrors,
     Variable,
+    are_plain_constants,
     is_none,
     raise_missing_method,
     realize,
@@ -127,6 +128,8 @@ def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             sum, (), next(kind() for kind in (str, bytes, bytearray) if issubclass(total.python_type(), kind))
         )
     items = list(sequence_items(tx, args[0]))
+    if are_plain_constants([total, *items]):
+        return tx.fold_constant(sum, [v.constant for v in items], total.constant)
     count = _count_compensated(total, items)
     if count:
         if any(realize(tx, number).is_symbolic for number in (total, *items[:count])):

@@ -17,11 +17,12 @@ import torch.fx
 from engine.frame_code.codegen_runtime.containers import extend_deque, list_with_appended, refill_deque, refill_list
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
+from engine.ir.introspection.literal_types import PLAIN_LITERAL_TYPES
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.containers import HasItemsSource, LengthSource, item_source
+from engine.ir.sources.containers import ContentsSource, HasItemsSource, LengthSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
@@ -41,6 +42,11 @@ def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
     return realize(tx, value).iterated_items(tx)
 
 
+def has_many_literals(items: Any) -> bool:
+    """Return True for a long sequence of numbers, strings and None."""
+    return len(items) >= _MANY_ITEMS and {*map(type, items)} <= PLAIN_LITERAL_TYPES
+
+
 def items_or_value(tx: Tracer, value: Variable) -> list[Variable]:
     """Return the items of a tuple; the value alone if it is anything else."""
     return list(sequence_items(tx, value)) if issubclass(value.python_type(), tuple) else [value]
@@ -53,6 +59,8 @@ _MAX_SIZES = 16
 """Maximum number of items of a list of sizes."""
 _MAX_LIST_LENGTH = sys.maxsize // 8
 """A list cannot have more items than this."""
+_MANY_ITEMS = 4096
+"""Number of plain items from which on a sequence that is read as a whole has one guard."""
 _CONTAINER_ERRORS = (IndexError, TypeError, ValueError, OverflowError, MemoryError)
 
 
@@ -91,7 +99,7 @@ class SequenceVariable(Variable):
         return self
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        return self._build_real(tx.as_python_constants(self.items))
+        return self._build_real(tx.as_python_constants(self.iterated_items(tx)))
 
     def _build_real(self, items: list[Any]) -> Any:
         return self.python_type()(items)
@@ -116,7 +124,7 @@ class SequenceVariable(Variable):
         return ConstantVariable(len(self.items))
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        pairs = [realize(tx, i).as_node_arg(tx) for i in self.items]
+        pairs = [realize(tx, i).as_node_arg(tx) for i in self.iterated_items(tx)]
         return self._build_arg([p[0] for p in pairs]), self._build_arg([p[1] for p in pairs])
 
     def _build_arg(self, items: list[Any]) -> Any:
@@ -145,6 +153,15 @@ class SequenceVariable(Variable):
                 return function(self.builtin_class(self.items), *args)
 
     def iterated_items(self, tx: Tracer) -> list[Variable]:
+        if self.load_items is not None and self.source is not None and has_many_literals(self.external):
+            # One guard and one constant an item: a variable and a guard for each would take minutes.
+            source = ContentsSource(self.source)
+            why = "all its items were read"
+            tx.guard(EqualsMatch, source, source.read(self.external), why=why)
+            items: list[Variable] = [
+                ConstantVariable(v, item_source(self.external, self.source, n)) for n, v in enumerate(self.external)
+            ]
+            self.load_items = lambda: items
         return self.items
 
     def make_slice(self, items: list[Variable]) -> Variable:

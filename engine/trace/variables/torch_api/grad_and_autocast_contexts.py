@@ -234,6 +234,7 @@ class _EnteredAutocastVariable(AutocastModeVariable):
     def exit(self, tx: Tracer) -> Variable:
         if self.active:
             return super().exit(tx)
+        assert self.source is not None
         for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.previous_state[1:], strict=True):
             why = "leaving the context sets autocast to it"
             tx.guard(EqualsMatch, AttrSource(self.source, field), value, why=why)

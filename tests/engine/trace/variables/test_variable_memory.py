@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
+import engine
 import engine.trace.driver  # noqa: F401 -- imports the modules of all variables
 from engine.trace.variables.base import ConstantVariable, Variable
 
@@ -28,3 +31,22 @@ def test_undeclared_attribute_of_a_variable_raises() -> None:
     except AttributeError:
         return
     raise AssertionError("the attribute was stored")
+
+
+def test_a_long_list_of_numbers_has_one_guard_on_its_items() -> None:
+    """The sum of a long list, in a resume function too, adds neither a guard nor an instruction for each number."""
+
+    def total(x: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+        later = [n + 1 for n in range(5000)]
+        y = x * sum(numbers)
+        engine.graph_break()
+        return y + sum(numbers) + sum(later)
+
+    numbers = list(range(5000))
+    compiled = engine.compile(total, backend="eager")
+    with engine.record() as session:
+        assert torch.equal(compiled(torch.ones(1), numbers), total(torch.ones(1), numbers))
+        numbers[3] = 7
+        assert torch.equal(compiled(torch.ones(1), numbers), total(torch.ones(1), numbers))
+    assert len(session.compilations) == 4
+    assert all(len(c.guards.guards) < 30 for c in session.compilations if c.guards is not None)
