@@ -103,7 +103,7 @@ def constants_equal(value: Any, expected: Any) -> bool:
 
 
 def digest_literals(values: Iterable[Any]) -> str:
-    """Return a text that depends on the types and values of numbers, strings and None; "" if others are among them."""
+    """Return a digest of the types and values of numbers, strings and None; "" with others."""
     try:
         return hashlib.sha256(marshal.dumps(list(values), 2)).hexdigest()
     except ValueError:

@@ -49,7 +49,7 @@ class LengthSource(FunctionSource):
 
 @dataclass(frozen=True)
 class ContentsSource(FunctionSource):
-    """A text that equals that of any other list, tuple or deque of the same numbers, strings and None."""
+    """A digest of the numbers, strings and None in a list, tuple or deque."""
 
     function = staticmethod(digest_literals)
 

@@ -35,7 +35,7 @@ class KnownObjects:
         return value.as_python_object() if variable_and_real is None else variable_and_real[1]
 
     def object_from_outside(self, value: Variable) -> Any:
-        """Return the object that was wrapped as the variable, in its state before tracing; else NotImplemented."""
+        """Return the object that was wrapped as the variable; else NotImplemented."""
         real = self.real_object(value)
         mutable = (r for v, r in self.variables_by_id.values() if v is value)
         return next(mutable, NotImplemented) if real is NotImplemented else real

@@ -97,7 +97,7 @@ def sampled(x, items):
 
 
 def long_values(kind):
-    """Many numbers, with one that differs in value, type or sign from those of the call before."""
+    """Many numbers, with one whose value, type or sign differs from call to call."""
     values = [float(n) for n in range(4100)]
     values[0] = {"int": 0, "negative": -0.0, "nan": float("nan")}.get(kind, 0.0)
     return (torch.ones(2), values)

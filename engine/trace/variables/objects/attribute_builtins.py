@@ -44,14 +44,14 @@ def read_attribute(tx: Tracer, of: Variable, name: str, default: Variable | None
 
 
 def _has_real_attributes(tx: Tracer, of: Variable) -> bool:
-    """Return True if an object from outside has the attributes of its real object: traced code sets and deletes none."""
+    """Return True for an object from outside whose attributes traced code cannot change."""
     if of.source is None or of.source.is_fixed or tx.objects.object_from_outside(of) is NotImplemented:
         return False
     return type(of).del_attr is Variable.del_attr
 
 
 def _attribute_set_outside(tx: Tracer, of: Variable, name: str) -> Variable | None:
-    """Return an attribute that only the instance has, of a class that is written in C or known to the tracer.
+    """Return an attribute that the user set on an instance of a library class.
 
     Guard that the attribute is missing if it is.
     """

@@ -31,7 +31,7 @@ class ContextVariable(Variable):
 
     source: Source | None = state(None)
     is_outdated: bool = state(False)
-    """True if traced code entered or left a context from outside: the real one has another state."""
+    """True if traced code entered or left a context from outside: the real one differs."""
 
     is_mutable = True
     methods: ClassVar[tuple[str, ...]] = ("__enter__", "__exit__", "clone")

@@ -34,7 +34,7 @@ def test_undeclared_attribute_of_a_variable_raises() -> None:
 
 
 def test_a_long_list_of_numbers_has_one_guard_on_its_items() -> None:
-    """The sum of a long list, in a resume function too, adds neither a guard nor an instruction for each number."""
+    """A sum of a long list, in a resume function too, adds no guard for each number."""
 
     def total(x: torch.Tensor, numbers: list[int]) -> torch.Tensor:
         later = [n + 1 for n in range(5000)]
