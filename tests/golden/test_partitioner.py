@@ -80,6 +80,20 @@ def test_matmul_is_not_recomputed(show: Show) -> None:
     show(f, torch.ones(64, 64), torch.ones(64, 64, requires_grad=True))
 
 
+@shows("engine/aot/partitioner/partition.py")
+def test_small_parameters_are_cloned(show: Show) -> None:
+    """Clones a small parameter from which the backward recomputes a large value.
+
+    Here the bias of a norm: eager does not save it, and an optimizer may change it before the backward.
+    """
+
+    def f(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.silu(F.group_norm(x, 2, weight, bias))
+
+    parameters = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
+    show(f, torch.ones(4, 8, 64, 64, requires_grad=True), *parameters)
+
+
 @shows("engine/aot/saved_tensors.py", "engine/aot/partitioner/partition.py")
 def test_saved_sizes(show: Show) -> None:
     """Symbolic sizes that the backward needs are saved as numbers beside the tensors."""

@@ -31,6 +31,11 @@ from engine.records.aot import PartitionRecord, SavedValue
 
 _INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
 """Cost of saving a byte of an input and of an intermediate; inputs are preferred."""
+_MAX_CLONED_BYTES, _CLONE_COST = 2**16, 2**18
+"""The largest parameter that may be cloned, and the bytes that this must save.
+
+A clone is one more tensor a call.
+"""
 
 PartitionMethod = Literal["min-cut", "default"]
 Node = torch.fx.Node
@@ -75,9 +80,13 @@ def partition_joint_graph(
     make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=recompute_random)
     _clone_mutated_inputs(joint, _JointNodes(joint))
     duplicates = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
+    clones = _clone_small_parameters(joint, _JointNodes(joint), is_parameter) if method == "min-cut" else {}
     parts = _JointNodes(joint)
     read = parts.read_by_backward()
-    chosen = read if method == "default" else _minimum_cut(parts, read, is_parameter)
+    chosen = read if method == "default" else _minimum_cut(parts, read, is_parameter, clones)
+    if any(clone not in chosen for clone in clones):
+        _erase_unsaved_clones(joint, clones, chosen)
+        parts = _JointNodes(joint)
     saved = _tensors_before_scalars(parts, _unpack_saved_tuples(parts, chosen))
     unpack_unsaved_masks(joint.module.graph, masks, saved)
     for node, duplicate in duplicates.items():
@@ -178,6 +187,40 @@ def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
             reader.replace_input_with(node, copy)
 
 
+def _clone_small_parameters(joint: JointGraph, parts: _JointNodes, is_parameter: Sequence[bool]) -> dict[Node, Node]:
+    """Clone parameters that eager does not save, so that the backward may read them.
+
+    An optimizer may change a parameter before the backward. The bias of a group norm is an example: without it, the
+    norm's result would be saved for the activation after it. Returns a map from each clone to its parameter.
+    """
+    if parts.checkpointed:  # their inputs are saved as in eager
+        return {}
+    graph = joint.module.graph
+    read = {*parts.read_by_autograd(), *parts.read_by_backward(), *parts.mutated_inputs}
+    clones: dict[Node, Node] = {}
+    for node, is_candidate in zip(parts.inputs, is_parameter, strict=True):
+        if not is_candidate or node in read or num_bytes(node.meta["val"]) > _MAX_CLONED_BYTES:
+            continue
+        readers = [u for u in node.users if u.op != "output" and not is_view(u) and not _cannot_recompute(u, parts)]
+        if not readers:
+            continue
+        with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
+            clone = graph.call_function(torch.ops.aten.clone.default, (node,))
+        clone.meta = {"val": node.meta["val"]}
+        set_provenance(clone, NodeProvenance(note="the value of the parameter, to recompute from"))
+        for reader in readers:
+            reader.replace_input_with(node, clone)
+        clones[clone] = node
+    return clones
+
+
+def _erase_unsaved_clones(joint: JointGraph, clones: dict[Node, Node], saved: set[Node]) -> None:
+    for clone, parameter in clones.items():
+        if clone not in saved:
+            clone.replace_all_uses_with(parameter)
+            joint.module.graph.erase_node(clone)
+
+
 def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict[Node, Node]:
     """Duplicate checkpoint outputs that the backward reads, so that it can recompute them.
 
@@ -205,7 +248,9 @@ def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict
     return {node: duplicate for node, duplicate in duplicates.items() if duplicate.users}
 
 
-def _minimum_cut(parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool]) -> set[Node]:
+def _minimum_cut(
+    parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool], clones: Collection[Node]
+) -> set[Node]:
     """Return the forward values to save so that ``read`` can be computed at the fewest bytes."""
     early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
     relevant = _ancestors(read)
@@ -218,7 +263,7 @@ def _minimum_cut(parts: _JointNodes, read: set[Node], is_parameter: Sequence[boo
         return node in parts.checkpointed and not is_view(node) and parts.escapes_checkpoint(node)
 
     for node, (into, out) in vertices.items():
-        network.edge(into, out, costs(node))
+        network.edge(into, out, costs(node) + (_CLONE_COST * _INTERMEDIATE_BYTE_COST if node in clones else 0))
         if node.op == "placeholder" or is_left(node) or _cannot_recompute(node, parts):
             network.edge(source, into, INFINITE)
         if node in read:
@@ -488,6 +533,8 @@ def _why_saved(node: Node, inputs: set[Node], free: set[Node], method: Partition
         return "a number computed from sizes"
     if method == "default":
         return "the backward reads it"
+    if node.target is torch.ops.aten.clone.default and node.all_input_nodes[0] in free:
+        return "a copy of a parameter, which may change before the backward: larger values are recomputed from it"
     producer = node.all_input_nodes[0] if node.target.__class__.__name__ == "builtin_function_or_method" else node
     if reason := why_not_recomputable(node) or why_not_recomputable(producer):
         return reason
