@@ -101,7 +101,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
             with mode:
                 return make(arguments_by_name(func, args, kwargs or {}))
         results = dispatch(func, types, args, kwargs or {})
-        if correct is not None:
+        if correct is not None and results is not NotImplemented:  # a subclass such as DTensor takes the call
             with mode:
                 results = correct(arguments_by_name(func, args, kwargs or {}), results)
         if rule is None:

@@ -40,7 +40,7 @@ def _added(x, *args, scale=1, **words):
     return x * scale + sum(args) + sum(words.values())
 
 
-@program(lambda: (torch.randn(3),), breaks=6)
+@program(lambda: (torch.randn(3),), breaks=5)
 def partial_subclass(x):
     """A ``partial`` subclass instance has own attributes; a partial of a partial is flattened."""
     p = Named(_added, x, 1).named("first")

@@ -129,7 +129,7 @@ def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         )
     items = list(sequence_items(tx, args[0]))
     if are_plain_constants([total, *items]):
-        return tx.fold_constant(sum, [v.constant for v in items], total.constant)
+        return tx.fold_constant(sum, [v.resolved.constant for v in items], total.constant)
     count = _count_compensated(total, items)
     if count:
         if any(realize(tx, number).is_symbolic for number in (total, *items[:count])):
