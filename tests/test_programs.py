@@ -310,6 +310,7 @@ def test_kernels_in_interpreter(name: str) -> None:
         for k, v in results.items()
         if v.outcome in ("equal", "close")
         or "verified with the kernel that reads them" in v.note
+        or (name not in VERIFIED and "inputs of the call share memory" in v.note)
         or (name not in VERIFIED and "the ATen graph could not be run" in v.note)  # its call raises in eager, too
     }
     if name in VERIFIED:

@@ -116,6 +116,8 @@ def _verification(program: LoweredProgram, graph: HasGraphModule | None, inputs:
     if module is None:
         raise ValueError("there is no ATen graph to compare with")
     inputs = tuple(_on_cpu(x) for x in inputs)
+    if len(inputs) > len(module.graph.find_nodes(op="placeholder")):
+        raise ValueError("inputs of the call share memory, and its graph reads them from one input in their place")
     try:
         values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
         sizes = _SizeValues(program, inputs, values)
