@@ -311,7 +311,8 @@ def test_kernels_in_interpreter(name: str) -> None:
         if v.outcome in ("equal", "close")
         or "verified with the kernel that reads them" in v.note
         or (name not in VERIFIED and "inputs of the call share memory" in v.note)
-        or (name not in VERIFIED and "the ATen graph could not be run" in v.note)  # its call raises in eager, too
+        # its call raises in eager, too, or falls back to it
+        or (name not in VERIFIED and ("the ATen graph could not be run" in v.note or "its graph assumes" in v.note))
     }
     if name in VERIFIED:
         assert agree, "no kernel was verified"

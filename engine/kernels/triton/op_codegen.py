@@ -69,6 +69,8 @@ NAN_PROPAGATING = ("maximum", "minimum")
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
     """Format a constant; ``typed``: with its dtype, where Triton cannot infer it."""
     is_finite = math.isfinite(value)
+    if not value and math.copysign(1.0, value) < 0:  # Triton makes every zero a positive one
+        return f"(tl.full((), 0.0, {TRITON_DTYPES[dtype]}) * -1.0)"
     text = repr(value) if is_finite else f'float("{value}")'
     is_exact = not is_finite or float(torch.tensor(value, dtype=torch.float32, device="cpu")) == value
     if typed or (dtype == torch.float64 and not is_exact):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import engine
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.triton.printer import print_triton
@@ -99,3 +100,18 @@ def test_wide_indices_only_where_needed() -> None:
     (small,) = kernels_of(lambda x: x + 1, torch.randn(64))
     assert "tl.program_id(0).to(tl.int64)" in kernel.text
     assert "int64" not in small.text
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_a_negative_zero_keeps_its_sign(dtype):
+    """Triton makes every zero constant a positive one; 1 divided by it has the other sign."""
+    x = torch.ones(4, dtype=dtype)
+
+    def f(x):
+        return 1 / torch.full((4,), -0.0, dtype=dtype) + x, 1 / torch.where(x > 0, -0.0, x)
+
+    with engine.record() as session:
+        engine.compile(f, backend="triton")(x)
+    outcomes = {v.outcome for v in engine.verify(session).values() if v.where == "Triton's interpreter"}
+    assert outcomes == {"equal"}
