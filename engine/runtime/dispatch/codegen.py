@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, TracebackType
 from typing import Any
 
+from engine.frame_code.codegen_runtime import resume_calls
 from engine.interrupts.weak_tables import WeakMemo
 from engine.ir.current_session import slow_dispatch_tokens
 from engine.runtime.dispatch.stock_switches import stance_owner_cell, usual_stance_cell
@@ -101,16 +102,30 @@ def _generate(code: CodeType) -> Signature:
 
 
 _signatures = WeakMemo(_generate)
-_DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatcher.py"))))
+_DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatcher.py")), resume_calls.__file__))
 
 
 def strip_dispatch_frames(error: BaseException) -> None:
-    """Remove dispatcher frames from an error's traceback, so that it is eager's."""
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename in _DISPATCH_FILES:
-        traceback = traceback.tb_next
-    if traceback is not None:
-        error.__traceback__ = traceback
+    """Remove frames of dispatchers from an error's traceback.
+
+    They are also between a function and its resume function. The innermost frame stays, whatever it is.
+    """
+    shown = None
+    for entry in reversed(_traceback_entries(error)):
+        if shown is None or entry.tb_frame.f_code.co_filename not in _DISPATCH_FILES:
+            entry.tb_next = shown
+            shown = entry
+    if shown is not None:
+        error.__traceback__ = shown
+
+
+def _traceback_entries(error: BaseException) -> list[TracebackType]:
+    entries = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    return entries
 
 
 def _definition_and_return(code: CodeType) -> tuple[str, str]:

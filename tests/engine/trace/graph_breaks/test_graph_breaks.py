@@ -617,3 +617,31 @@ def test_reason_names_the_error_of_an_autograd_function() -> None:
         assert engine.compile(run, backend="eager")(torch.ones(3, requires_grad=True)) == "too many rows"
     contexts = [b.context for c in session.compilations if c.trace for b in c.trace.breaks]
     assert contexts[0] == "RejectsRows raises ValueError('too many rows') while it is traced"
+
+
+def raises_after_a_break(x, n):
+    """Break, and raise if n is negative."""
+    y = x * 2
+    print("between")
+    if n < 0:
+        raise ValueError("negative")
+    return y
+
+
+@pytest.mark.parametrize("is_closure", [True, False])
+def test_the_traceback_after_a_break_has_frames_of_the_user_alone(is_closure, capsys):
+    """An exception after a graph break shows no frame of the engine."""
+    limit = 0
+
+    def closure(x, n):
+        print("between")
+        if n < limit:
+            raise ValueError("negative")
+        return x * 2
+
+    compiled = engine.compile(closure if is_closure else raises_after_a_break, backend="eager")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="negative") as caught:
+            compiled(torch.ones(2), -1)
+        assert {str(entry.path) for entry in caught.traceback} == {__file__}
+    assert capsys.readouterr().out == "between\n" * 2
