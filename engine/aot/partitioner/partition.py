@@ -78,10 +78,12 @@ def partition_joint_graph(
     """
     masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
     make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=recompute_random)
-    _clone_mutated_inputs(joint, _JointNodes(joint))
+    _clone_mutated_inputs(_JointNodes(joint))
     duplicates = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
-    clones = _clone_small_parameters(joint, _JointNodes(joint), is_parameter) if method == "min-cut" else {}
     parts = _JointNodes(joint)
+    clones = _clone_small_parameters(parts, is_parameter) if method == "min-cut" else {}
+    if clones:
+        parts = _JointNodes(joint)
     read = parts.read_by_backward()
     chosen = read if method == "default" else _minimum_cut(parts, read, is_parameter, clones)
     if any(clone not in chosen for clone in clones):
@@ -172,22 +174,28 @@ class _JointNodes:
         return read
 
 
-def _clone_mutated_inputs(joint: JointGraph, parts: _JointNodes) -> None:
+def _clone_mutated_inputs(parts: _JointNodes) -> None:
     """Clone mutated inputs for the backward, if the mutation precedes its reads."""
-    graph = joint.module.graph
     for node in parts.mutated_inputs:
         readers = [u for u in node.users if u in parts.backward_only or is_backward_node(u)]
         if not readers:
             continue
-        with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
-            copy = graph.call_function(torch.ops.aten.clone.default, (node,))
-        copy.meta = {"val": node.meta["val"]}
-        set_provenance(copy, NodeProvenance(note="the value of the input before its mutation"))
-        for reader in readers:
-            reader.replace_input_with(node, copy)
+        _read_clone(parts, node, readers, "the value of the input before its mutation")
 
 
-def _clone_small_parameters(joint: JointGraph, parts: _JointNodes, is_parameter: Sequence[bool]) -> dict[Node, Node]:
+def _read_clone(parts: _JointNodes, node: Node, readers: Iterable[Node], note: str) -> Node:
+    """Insert a clone of an input at the start of the graph, and make the readers read it."""
+    graph = parts.joint.module.graph
+    with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
+        clone = graph.call_function(torch.ops.aten.clone.default, (node,))
+    clone.meta = {"val": node.meta["val"]}
+    set_provenance(clone, NodeProvenance(note=note))
+    for reader in readers:
+        reader.replace_input_with(node, clone)
+    return clone
+
+
+def _clone_small_parameters(parts: _JointNodes, is_parameter: Sequence[bool]) -> dict[Node, Node]:
     """Clone parameters that eager does not save, so that the backward may read them.
 
     An optimizer may change a parameter before the backward. The bias of a group norm is an example: without it, the
@@ -195,22 +203,15 @@ def _clone_small_parameters(joint: JointGraph, parts: _JointNodes, is_parameter:
     """
     if parts.checkpointed:  # their inputs are saved as in eager
         return {}
-    graph = joint.module.graph
     read = {*parts.read_by_autograd(), *parts.read_by_backward(), *parts.mutated_inputs}
+    read |= {view_base_node(n) for n in (*read, *nodes_in(parts.results))}
     clones: dict[Node, Node] = {}
     for node, is_candidate in zip(parts.inputs, is_parameter, strict=True):
         if not is_candidate or node in read or num_bytes(node.meta["val"]) > _MAX_CLONED_BYTES:
             continue
-        readers = [u for u in node.users if u.op != "output" and not is_view(u) and not _cannot_recompute(u, parts)]
-        if not readers:
-            continue
-        with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
-            clone = graph.call_function(torch.ops.aten.clone.default, (node,))
-        clone.meta = {"val": node.meta["val"]}
-        set_provenance(clone, NodeProvenance(note="the value of the parameter, to recompute from"))
-        for reader in readers:
-            reader.replace_input_with(node, clone)
-        clones[clone] = node
+        readers = [u for u in node.users if not _cannot_recompute(u, parts)]
+        if readers:
+            clones[_read_clone(parts, node, readers, "the value of the parameter, to recompute from")] = node
     return clones
 
 
