@@ -616,7 +616,8 @@ class Scheduler:
     def topological_order(self) -> tuple[FusionGroup | ExternNode, ...]:
         """Sort the steps topologically; otherwise in program order.
 
-        Calls that read numbers from inputs come first. A step that reads a number may raise, or the next one that computes with it: no input may be written before.
+        Calls that read numbers from inputs come first: what computes with a number may raise, and no input may be
+        written before it does.
         """
         emitted: set[int] = set()
         result: list[FusionGroup | ExternNode] = []
@@ -644,10 +645,7 @@ class Scheduler:
         return tuple(result)
 
     def _reads_number_of_inputs(self, step: FusionGroup | ExternNode) -> bool:
-        """Return True if a call reads a number that depends only on inputs.
-
-        Steps between them compute one element each.
-        """
+        """Return True if a call reads a number computed from inputs by steps of one element."""
         if getattr(step, "target", None) is not torch.ops.aten._local_scalar_dense.default:
             return False
         pending, seen = self.step_inputs(step), {id(step)}

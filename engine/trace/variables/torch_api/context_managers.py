@@ -30,16 +30,12 @@ class ContextVariable(Variable):
     """A context manager of torch. Subclasses say what entering and exiting it do."""
 
     source: Source | None = state(None)
-    is_outdated: bool = state(False)
-    """True if traced code entered or left a context from outside: the real one differs."""
+    is_loaded_by_source: bool = state(True)
+    """False once traced code entered or left a context from outside: the real one differs."""
 
     is_mutable = True
     methods: ClassVar[tuple[str, ...]] = ("__enter__", "__exit__", "clone")
     """Methods that traced code can read."""
-
-    @property
-    def is_loaded_by_source(self) -> bool:  # type: ignore[override]
-        return not self.is_outdated
 
     def enter(self, tx: Tracer) -> Variable:
         """Trace ``__enter__``."""
@@ -127,7 +123,7 @@ class GraphContextVariable(ContextVariable):
 
     def enter(self, tx: Tracer) -> Variable:
         tx.side_effects.mutation_count += 1
-        self.is_outdated = True
+        self.is_loaded_by_source = False
         real = self.real_context()
         node = self.emit_enter(tx, real)
         enter_while_tracing(tx, real)

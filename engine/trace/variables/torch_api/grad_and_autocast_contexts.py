@@ -50,13 +50,13 @@ class GradModeVariable(ContextVariable):
         return super().get_attr(tx, name)
 
     def enter(self, tx: Tracer) -> Variable:
-        self.is_outdated = True
+        self.is_loaded_by_source = False
         self.previous_modes.append(torch.is_grad_enabled())
         set_grad_mode(tx, self.mode)
         return NONE
 
     def exit(self, tx: Tracer) -> Variable:
-        self.is_outdated = True
+        self.is_loaded_by_source = False
         set_grad_mode(tx, self.previous_modes.pop())
         return NONE
 
@@ -228,7 +228,7 @@ class _EnteredAutocastVariable(AutocastModeVariable):
         self.previous_state = (real.device, real.prev, real.prev_fastdtype, real.prev_cache_enabled)
 
     def clone(self) -> Variable:
-        self.is_outdated = True
+        self.is_loaded_by_source = False
         return AutocastModeVariable(torch.autocast, self.arguments)
 
     def exit(self, tx: Tracer) -> Variable:
