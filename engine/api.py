@@ -21,7 +21,13 @@ from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
-from engine.backends.torch_compile_arguments import find_backend, options_of_torch, shape_spec_of, with_dynamic_shapes
+from engine.backends.torch_compile_arguments import (
+    find_backend,
+    options_of_torch,
+    pass_options_to_backend,
+    shape_spec_of,
+    with_dynamic_shapes,
+)
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.bytecode.calling_frames import make_calling_frame
 from engine.doctor_result import Diagnosis
@@ -139,12 +145,12 @@ def compile(
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
-    See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
-    ``disable``, ``observe_torch``; ``BREAKS.md`` and ``GUARDS.md`` in ``notebooks/reference``.
+    See also: ``explain``, ``record``, ``doctor``, ``guards_of``; ``STOCK_SWITCHES.md`` in ``notebooks/reference``.
     """
     subject = model if fn_or_module is None else fn_or_module
     if disable or is_compiling_disabled():
         return (lambda each: each) if subject is None else subject
+    backend, options = pass_options_to_backend(backend, options, mode)
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
     captures = compiled_autograd or bool(changed_setting("compiled_autograd"))

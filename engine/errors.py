@@ -8,11 +8,11 @@ from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord
 
 
-class EngineError(Exception):
+class EngineError(RuntimeError):
     """Base class of all errors raised on purpose.
 
-    ``stack`` is the user's call stack, outermost call first, if the error concerns user code; the traceback
-    shows the engine's frames.
+    ``RuntimeError`` is also the base of ``torch.compile``'s errors. ``stack`` is the user's call stack, outermost
+    call first, if the error concerns user code; the traceback shows the engine's frames.
     """
 
     stack: tuple[Span, ...] = ()
@@ -135,7 +135,7 @@ class RecompileLimit(EngineError):
         )
 
 
-class RecompileForbidden(EngineError, RuntimeError):
+class RecompileForbidden(EngineError):
     """A call would compile, which a switch of ``torch.compile`` that the user set forbids."""
 
     def __init__(self, name: str, switch: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from engine import errors
 from engine.backends.external import inductor_option_names
-from engine.backends.registry import BACKENDS
+from engine.backends.registry import BACKENDS, backend_callable, backend_name
 from engine.options import OPTION_NAMES, Options
 from engine.torch_private.global_state import DYNAMIC_SPEC_ATTR, lookup_torch_backend
 
@@ -18,8 +19,24 @@ ALWAYS_ON = {"shape_padding": True}
 """Options of Inductor, with the value that the engine's lowering always uses."""
 
 
-class _ModeWithOptions(errors.BadArgument, RuntimeError):
-    """``BadArgument`` that is also an instance of the class that ``torch.compile`` raises."""
+def pass_options_to_backend(
+    backend: str | Callable[..., Any] | None, options: Mapping[str, Any] | None, mode: str | None
+) -> tuple[str | Callable[..., Any], Mapping[str, Any] | None]:
+    """Return a backend, and the options that are the engine's.
+
+    A callable backend is called with ``mode=`` and with its own options as ``options=``, as ``torch.compile`` does.
+    """
+    backend = find_backend(backend)
+    called = backend_callable(backend)
+    own = {name: value for name, value in (options or {}).items() if name not in OPTION_NAMES}
+    passed: dict[str, Any] = {"options": own} if own else {}
+    if mode not in (None, "default"):
+        passed["mode"] = mode
+    if called is None or not passed:
+        return backend, options
+    bound: Any = functools.partial(called, **passed)
+    bound.__name__ = backend_name(backend)
+    return bound, options and {name: value for name, value in options.items() if name not in own}
 
 
 def options_of_torch(
@@ -34,7 +51,7 @@ def options_of_torch(
         errors.BadArgument: there are a mode and options.
     """
     if options is not None and arguments.get("mode") is not None:
-        raise _ModeWithOptions('Pass mode= or options=, not both: options={"mode": ..., ...} takes the mode too.')
+        raise errors.BadArgument('Pass mode= or options=, not both: options={"mode": ..., ...} takes the mode too.')
     named = {**(options or {}), **{name: value for name, value in arguments.items() if value is not None}}
     if backend == "inductor":
         theirs = _inductor_options({name: value for name, value in named.items() if name not in OPTION_NAMES})

@@ -83,6 +83,16 @@ def is_disabled(fn: object) -> bool:
     return DISABLE_ATTR in attributes or bool(attributes.get("_torchdynamo_disable", False))
 
 
+def skipped_frame(fn: object) -> Any:
+    """Return the function that ``torch.compiler.disable(recursive=False)`` wrapped, or None.
+
+    Functions that it calls are compiled.
+    """
+    attributes = getattr(fn, "__dict__", {})
+    is_skipped = attributes.get("_torchdynamo_disable_recursive") is False
+    return attributes.get("_torchdynamo_orig_callable") if is_skipped else None
+
+
 def is_allowed_in_graph(fn: object) -> bool:
     """Return True if the engine's or torch.compiler's ``allow_in_graph`` marked this function."""
     return ALLOW_IN_GRAPH_ATTR in getattr(fn, "__dict__", {}) or _is_in_dynamo_table("_allowed_callable_ids", fn)

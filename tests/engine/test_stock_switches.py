@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import pathlib
@@ -469,6 +470,55 @@ def _verified() -> bool:
         return bool((engine.compile(double, backend=wrong)(torch.ones(3)) == 2).all())
 
 
+def calls_backend_with_options() -> bool:
+    """Options that are not the engine's, and the mode, are arguments of the backend."""
+    seen: list[dict[str, Any]] = []
+
+    def noting(graph: torch.fx.GraphModule, examples: list[Any], **given: Any) -> Any:
+        seen.append(given)
+        return graph.forward
+
+    assert _compiled(backend=noting, options={"level": 2, "guard_filter_fn": lambda guards: [True] * len(guards)})
+    assert _compiled(backend=noting, mode="reduce-overhead")
+    assert _compiled(backend=noting, mode="default")
+    with pytest.raises(RuntimeError, match=r"'<lambda>' failed: .*'options'"):
+        _compiled(backend=lambda graph, examples: graph, options={"level": 2})
+    return seen == [{"options": {"level": 2}}, {"mode": "reduce-overhead"}, {}]
+
+
+def unwraps() -> bool:
+    """The original is read outside and inside of compiled code; a plain module has none."""
+    engine.reset()
+    module = torch.nn.Linear(3, 3)
+    compiled = engine.compile(module, backend="eager")
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        return compiled._orig_mod(x) + hasattr(compiled, "_orig_mod") + 2 * hasattr(module, "_orig_mod")
+
+    x = torch.ones(2, 3)
+    expected = module(x) + 1
+    return compiled._orig_mod is module and torch.equal(engine.compile(count, backend="eager")(x), expected)
+
+
+def adds_if_compiling(x: torch.Tensor) -> torch.Tensor:
+    """Add 1 in compiled code."""
+    return x + 1 if torch.compiler.is_compiling() else x
+
+
+def skips_one_frame() -> bool:
+    """The function itself is not compiled, and its callee is."""
+
+    @functools.partial(torch.compiler.disable, recursive=False)
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return adds_if_compiling(x) + (10 if torch.compiler.is_compiling() else 0)
+
+    engine.reset()
+    with engine.record() as session:
+        results = [engine.compile(lambda x: outer(x) * 2, backend="eager")(torch.ones(1)).item() for _ in range(2)]
+    assert any("outer is disabled, and runs as Python" in s.reason for s in session.skipped)
+    return results == [4.0, 4.0]
+
+
 def _compiled(**given: Any) -> bool:
     engine.reset()
     return bool((engine.compile(double, **given)(torch.ones(3)) == 2).all())
@@ -494,6 +544,8 @@ CHECKS: dict[str, Callable[[], bool]] = {
     'torch.compile(options={"shape_padding": True})': lambda: _has_effect("shape_padding"),
     'torch.compile(options={"guard_filter_fn": f})': lambda: filtered(torch.compiler.skip_guard_on_globals_unsafe) and not filtered(lambda guards: [True] * len(guards)),
     'torch.compile(backend="cudagraphs")': lambda: _compiled(backend="aot_eager_decomp_partition"),
+    "torch.compile(backend=f, options=)": calls_backend_with_options,
+    "torch.compile(module)._orig_mod": unwraps,
     "torch.compile(recompile_limit=)": lambda: limited_alone() == 2,
     "torch.compile(isolate_recompiles=True)": isolated,
     "torch.compile(dynamic_shapes=)": lambda: specified() and within_spec(),
@@ -507,7 +559,9 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "torch._dynamo.mark_dynamic(min=, max=)": in_range,
     "torch._dynamo.mark_dynamic(specialize_on=)": lambda: specialized_on() == 3,
     "torch._dynamo.maybe_mark_dynamic": lambda: marked(dynamo_decorators.maybe_mark_dynamic, 4, 6) == 1,
-    "torch._dynamo.decorators.mark_unbacked": lambda: marked(dynamo_decorators.mark_unbacked, 4, 6) == 1,
+    "torch._dynamo.decorators.mark_unbacked": lambda: (
+        [marked(dynamo_decorators.mark_unbacked, *rows) for rows in ((4, 6, 2), (1, 4, 6, 0))] == [1, 3]
+    ),
     "torch._dynamo.mark_static": lambda: marked(dynamo_decorators.mark_static, 4, 5, 6) == 3,
     "torch._dynamo.disallow_in_graph": forbids_nodes,
     "torch.compiler.config.dynamic_sources": lambda: [
@@ -517,6 +571,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "torch.compiler.disable": lambda: (
         breaks(lambda x: disabled(x * 2) * 2) == 1 and breaks(lambda x: disabled_module(x * 2) * 2) == 1
     ),
+    "torch.compiler.disable(recursive=False)": skips_one_frame,
     "torch.compiler.substitute_in_graph": substituted,
     "torch.compiler.nested_compile_region": lambda: breaks(region) == 0,
     "torch.compiler.cudagraph_mark_step_begin": lambda: breaks(step) == 0,

@@ -84,6 +84,7 @@ def _compiled_class(cls: type) -> type:
         "__slots__": _SLOTS if has_slots else (),
         **({} if has_slots else {ORIGINAL_MODULE_ATTR: vars(_CompiledModuleBase)[ORIGINAL_MODULE_ATTR]}),
         "__class__": property(_get_class, _set_class),
+        "_orig_mod": property(_original),  # by this name scripts unwrap modules of ``torch.compile``
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
@@ -97,6 +98,10 @@ def _compiled_class(cls: type) -> type:
     compiled = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
     _compiled_classes[cls] = weakref.ref(compiled)
     return compiled
+
+
+def _original(wrapper: Any) -> Any:
+    return getattr(wrapper, ORIGINAL_MODULE_ATTR)
 
 
 def _get_class(wrapper: Any) -> type:

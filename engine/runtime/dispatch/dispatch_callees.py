@@ -22,7 +22,7 @@ import torch
 
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.interrupts.weak_tables import WeakTable
-from engine.ir.annotations import is_disabled
+from engine.ir.annotations import is_disabled, skipped_frame
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.introspection.autograd_apply_method import APPLY, applied_function, bind_apply
 from engine.ir.introspection.transformed_functions import is_traced_as_one_call
@@ -153,8 +153,12 @@ class CalleeDispatcher:
         cached = self._dispatchers.get(id(function))
         if cached is not None and cached[0] is function:
             return cached[1]
-        if function.__code__.co_filename == DISPATCH_FILE or is_disabled(function):
+        behind = skipped_frame(function)
+        if function.__code__.co_filename == DISPATCH_FILE or (is_disabled(function) and behind is None):
             return function
+        compiler = self._compiler()
+        if behind is not None and compiler is not None:
+            return self._cached_dispatcher(function, compiler)
         behind = unwrap_torch_compile(function)
         if behind is not None:
             return self(behind)
@@ -163,7 +167,6 @@ class CalleeDispatcher:
             if function.__closure__ is None and function.__name__ != "forward":
                 self._cache(function, function)
             return self._library(function)
-        compiler = self._compiler()
         if compiler is None:
             return function
         if function.__closure__ is not None:

@@ -23,7 +23,7 @@ from engine.errors import EngineError, RecompileForbidden, RecompileLimit
 from engine.graph.fake_tensors.fake_mode import clear_symbol_caches
 from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.interrupts.weak_tables import WeakTable
-from engine.ir.annotations import is_disabled
+from engine.ir.annotations import is_disabled, skipped_frame
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
 from engine.ir.graph_callable import Run
@@ -496,9 +496,10 @@ _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
 def skipped_record(function: FunctionType) -> SkippedRecord:
-    """Return the record of why a generator or coroutine function is not compiled."""
+    """Return the record of why a generator, a coroutine or a disabled function is skipped."""
     flags = function.__code__.co_flags
-    kind = "a generator" if flags & inspect.CO_GENERATOR else "asynchronous"
+    kind = "asynchronous" if flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR) else "disabled"
+    kind = "a generator" if flags & inspect.CO_GENERATOR else kind
     hint = "Move the tensor code into a plain function and call it: that function is compiled."
     return SkippedRecord(function.__qualname__, f"{function.__qualname__} is {kind}, and runs as Python", hint)
 
@@ -599,6 +600,9 @@ def make_dispatcher(
     """
     if role != "resume":  # a resume function is neither a dispatcher nor marked
         function = unwrap_compiled(function)
+        skipped = skipped_frame(function)
+        if skipped is not None:
+            return _python_dispatcher(skipped, compiler, role)
         if is_disabled(function):
             return function
         if is_traced_as_one_call(function):
@@ -678,9 +682,10 @@ def _return_none() -> None:
 
 
 def _python_dispatcher(function: FunctionType, compiler: Compiler, role: str) -> FunctionType:
-    """Return a function that runs the generator's or coroutine's own code, callees dispatched.
+    """Return a function that runs a generator's or skipped function's own code.
 
-    A delegating wrapper would appear in ``gi_yieldfrom`` and tracebacks, and would lose ``asend`` and ``athrow``.
+    Its callees are dispatched. A delegating wrapper would appear in ``gi_yieldfrom`` and tracebacks, and would lose
+    ``asend`` and ``athrow``.
     """
     session = current_session()
     cache = caches_of(compiler).cache_of(function, role)

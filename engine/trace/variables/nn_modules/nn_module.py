@@ -10,9 +10,9 @@ import torch
 from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import Source, module_path
-from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR
+from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_compiled
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import register_subclass_builder
 from engine.trace.variables.callable_registry import RULES_BY_CODE
@@ -119,6 +119,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
         for table in _MEMBER_DICTS:
             if self.has_member(table, name):
                 return realize(tx, self.member(tx, table, name))
+        reals = [real for _, real in tx.objects.variables_by_id.values()] if name == "_orig_mod" else []
+        if any(self.real_object is unwrap_compiled(real) is not real for real in reals):
+            raise SkipFrame("module-attribute", "_orig_mod of a compiled module is read, which the tracer unwrapped")
         if not any(name in self.real_object.__dict__.get(table, {}) for table in _MEMBER_DICTS):
             tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
         return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
