@@ -272,7 +272,8 @@ class _Search:
         with api.record() as session:
             session_jobs.stop_event_of(session).set()
             run = api.compile(module, backend=self._backend)
-            difference = difference_of_calls(module, run, lambda: _copy_with_seed(inputs))
+            names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+            difference = difference_of_calls(module, run, lambda: _copy_with_seed(inputs), names)
         for failure in (f for c in session.compilations for f in c.failures):
             last = (failure.detail.strip().splitlines() or [""])[-1]
             return "exception", last.partition(":")[0], failure.sentence

@@ -260,7 +260,7 @@ class Trial:
             return {"problem": f"In eager this call raises {type(error).__name__}: {str(error).rstrip('.')}."}
         after, edited = self._compile((), wrap(self.dispatch.function))
         with self.call.modes.active():
-            difference = difference_of_calls(function, self._callable(edited), self._inputs)
+            difference = difference_of_calls(function, self._callable(edited), self._inputs, list(self.arguments[-1]))
         return {"after": after.to_dict(), "difference": difference}
 
     def run(self, edits: Sequence[GraphEdit]) -> dict[str, Any]:
@@ -284,7 +284,8 @@ class Trial:
             name = undone.filename.removeprefix("<edit ").removesuffix(">")
             return outcome | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
         with self.call.modes.active():
-            difference = difference_of_calls(self._callable(function), self._callable(edited), self._inputs)
+            eager, names = self._callable(function), list(self.arguments[-1])
+            difference = difference_of_calls(eager, self._callable(edited), self._inputs, names)
             if (after_backward := after.to_dict()) != outcome["after"]:  # the comparison compiled a backward
                 difference_of_calls(self._callable(plain), self._callable(plain), self._inputs)
             seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)

@@ -44,10 +44,13 @@ def compare_on_copies(before: torch.fx.GraphModule, after: torch.fx.GraphModule,
     return _FirstCallVerifier(forwards[1], after, forwards[0], lambda _: None).difference(tuple(inputs))
 
 
-def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence[Any]]) -> str:
+def difference_of_calls(
+    eager: Run, run: Run, make_inputs: Callable[[], Sequence[Any]], names: Sequence[str] = ()
+) -> str:
     """Call two functions on equal new inputs; return the first difference, or "".
 
     Results, inputs after the call and gradients are compared. Results and inputs may be nested. ``make_inputs`` seeds the random numbers, too.
+    ``names`` are those of the inputs, for the message.
 
     Raises:
         RuntimeError: this process is a fork in which torch runs no backward.
@@ -66,12 +69,13 @@ def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence
     if len(expected) != len(results):
         return f"the call returns {len(results)} values, but {len(expected)} in eager"
     leaves = [tree_leaves(list(call_inputs)) for call_inputs in inputs]
-    first = next(_differences((*expected, *leaves[0]), (*results, *leaves[1]), len(expected)), "")
+    named = _names_by_id(inputs[0], names)
+    first = next(_differences((*expected, *leaves[0]), (*results, *leaves[1]), len(expected), named), "")
     if not first:
         expected_leaves = _leaves_of(expected, leaves[0])
         ours, theirs = (*leaves[0], *expected_leaves), (*leaves[1], *expected_leaves)
         if _has_gradients(expected, ours):
-            first = _gradient_difference((expected, ours), (results, theirs))
+            first = _gradient_difference((expected, ours), (results, theirs), named)
     return first
 
 
@@ -132,9 +136,10 @@ class _FirstCallVerifier:
             return f"the compiled graph did not raise {type(error).__name__}" if failure is None else ""
         if failure is not None:
             return f"the compiled graph raised {type(failure).__name__}: {failure}"
-        difference = next(_differences((*expected, *copies), (*results, *compiled_copies), len(expected)), "")
+        named = _names_by_id(copies, [n.name for n in self._graph.graph.nodes if n.op == "placeholder"])
+        difference = next(_differences((*expected, *copies), (*results, *compiled_copies), len(expected), named), "")
         if not difference and _has_gradients(expected, copies):
-            difference = _gradient_difference((expected, copies), (results, compiled_copies))
+            difference = _gradient_difference((expected, copies), (results, compiled_copies), named)
         return difference
 
     @staticmethod
@@ -188,7 +193,16 @@ def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:
     return bool(_requiring_grad(results) and _requiring_grad(inputs))
 
 
-def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> str:
+def _names_by_id(inputs: Sequence[Any], names: Sequence[str]) -> dict[int, str]:
+    """Return the name of each tensor in the inputs and of each parameter of modules among them."""
+    named: dict[int, str] = {}
+    for name, value in zip(names, inputs, strict=False):
+        named |= {id(leaf): name for leaf in tree_leaves(value) if id(leaf) not in named}
+        named |= {id(p): f"{name}.{path}" for path, p in getattr(value, "named_parameters", tuple)()}
+    return named
+
+
+def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any], names: dict[int, str]) -> str:
     """Return the first difference between the gradients of two runs, for tangents of ones.
 
     Empty if there is none, or if the eager backward raises.
@@ -203,11 +217,12 @@ def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> s
         gradients = _gradients(*compiled)
     except RuntimeError as error:
         return f"the compiled backward raised {error}"
-    for number, a, b in zip((n for n, _ in _requiring_grad(plain[1])), expected, gradients, strict=True):
+    for value, a, b in zip((v for _, v in _requiring_grad(plain[1])), expected, gradients, strict=True):
+        name = names.get(id(value), f"a parameter of shape {list(value.shape)}")
         if (a is None) != (b is None):
-            return f"input {number} gets {'no' if b is None else 'a'} gradient, unlike in eager"
+            return f"{name} gets {'no' if b is None else 'a'} gradient, unlike in eager"
         if a is not None and b is not None and (worst := _max_difference(a, b)):
-            return f"the gradient of input {number} differs from eager's by up to {worst:.3g}"
+            return f"the gradient of {name} differs from eager's by up to {worst:.3g}"
     return ""
 
 
@@ -218,10 +233,14 @@ def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Ten
         return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], tangents, allow_unused=True)
 
 
-def _differences(expected: Sequence[Any], actual: Sequence[Any], results: int) -> Iterator[str]:
+def _differences(
+    expected: Sequence[Any], actual: Sequence[Any], results: int, names: dict[int, str]
+) -> Iterator[str]:
     """Yield the differences between two runs: results first, then inputs after the call."""
     for number, (a, b) in enumerate(zip(expected, actual, strict=True)):
-        name = f"result {number}" if number < results else f"input {number - results} afterwards"
+        name = f"result {number}"
+        if number >= results:
+            name = f"{names.get(id(a), f'input {number - results}')} after the call"
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             if type(a) is not type(b) or (isinstance(a, (bool, int, str)) and a != b):
                 yield f"{name} is {b!r}, but {a!r} in eager"
