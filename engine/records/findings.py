@@ -247,14 +247,17 @@ def _recompiles(session: Session) -> Iterator[Finding]:
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
             f"{name} was recompiled {_count_text(len(compiled), 'time')} for one reason",
             _one_line(failure.sentence if failure else first.cause),
-            useful_fixes(failure, (c for c, _ in compiled), lambda s: span_text(session, s)) if failure else (),
+            useful_fixes(session, failure, (c for c, _ in compiled), lambda s: span_text(session, s)) if failure else (),
             f"{_count_text(len(compiled), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
             len(compiled), saves,
         )  # fmt: skip
 
 
 def useful_fixes(
-    failure: GuardFailure, compilations: Iterable[CompilationRecord], name_place: Callable[[Span | None], str]
+    session: Session,
+    failure: GuardFailure,
+    compilations: Iterable[CompilationRecord],
+    name_place: Callable[[Span | None], str],
 ) -> tuple[Fix, ...]:
     """Return the fixes of a guard failure that can help.
 
@@ -263,6 +266,8 @@ def useful_fixes(
     enough, so is a symbol from the first call; code that needs a size may not take a tensor.
     """
     compilations = tuple(compilations)
+    if failure.kind.endswith("dtype"):
+        return _conversions(session, failure, compilations)
     if failure.is_expected:
         return failure.fixes if failure.needs_no_fix(len(compilations)) else tuple(map(_for_many_values, failure.fixes))
     changed_sources = set(_changed_values(failure))
@@ -278,6 +283,30 @@ def useful_fixes(
     changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in changed_sources)
     others = list(dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
     return tuple(_with_marks(f, others) for f in failure.fixes) if symbols and others else failure.fixes
+
+
+def _conversions(
+    session: Session, failure: GuardFailure, compilations: tuple[CompilationRecord, ...]
+) -> tuple[Fix, ...]:
+    """Return the fixes of a changed dtype, for all inputs whose dtype changed in the same way."""
+    before = next((c.inputs for c in session.compilations if c.id == failure.entry), None) or {}
+    after = next((c.inputs for c in compilations), None) or {}
+    name = _LOCAL.sub(r"\1", failure.source)
+    old, new = f"{failure.expected}[", f"{failure.actual}["
+    others = [n for n, t in after.items() if n != name and t.startswith(new) and before.get(n, "").startswith(old)]
+    convert = f"Convert {name} "
+    names = ", ".join((name, *others[:-1])) + "".join(f" and {o}" for o in others[-1:])
+    return tuple(
+        replace(f, text=f.text.replace(convert, f"Convert {names} "), code=_for_each(f.code, name, others))
+        if f.text.startswith(convert) and not (f.verified or f.unverified_reason)
+        else f
+        for f in failure.fixes
+    )
+
+
+def _for_each(code: str, name: str, others: list[str]) -> str:
+    """Return a line of code, then the same for other names."""
+    return "\n".join([code, *(re.sub(rf"\b{name}\b", o, code) for o in others)]) if code else ""
 
 
 def _for_many_values(fix: Fix) -> Fix:

@@ -290,7 +290,7 @@ def _case_row(
         verdicts[failed] = ["fail", verdicts[failed][1] or sanitize(rejection.actual)]
     line = source_lines.line_name(session, call.caller)
     compiled = [c for c in session.compilations if c.id == call.entry and call.outcome == "compiled"]
-    fixes = useful_fixes(rejection, compiled, lambda span: source_lines.line_name(session, span))
+    fixes = useful_fixes(session, rejection, compiled, lambda span: source_lines.line_name(session, span))
     return {
         "call": number,
         "title": f"call {number}" + (f", {line}" if line else ""),

@@ -402,14 +402,14 @@ def _changed_property(failure: GuardFailure) -> tuple[str, str, str]:
 def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     failure, call, count = cluster.failure, cluster.call, len(cluster.compilations)
     seconds = sum(map(compile_seconds, cluster.compilations))
-    useful = useful_fixes(failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
+    useful = useful_fixes(session, failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
     others = list(_other_changed_inputs(session, failure))
     also = tuple(dict.fromkeys(g.source for g in others))
     is_joint = all((g.kind, g.expected) == ("dtype", failure.expected) for g in others) and failure.kind == "dtype"
     changed = _change_sentence(others[0] if others else None)
-    edit, text = _recompile_edit(session, cluster, useful, also if is_joint else ())
-    if edit and is_joint:
-        useful, others = () if also else useful, []
+    edit, text = _recompile_edit(session, cluster, failure.fixes if is_joint else useful, also if is_joint else ())
+    if is_joint:
+        useful, others = () if edit and also else useful, []
     is_numbered = session.compiler != "torch"
     needs_none = failure.needs_no_fix(count)
     cause = re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence))

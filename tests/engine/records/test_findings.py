@@ -234,7 +234,22 @@ def test_many_values_need_a_fix() -> None:
     advice = separate_entries("n", is_flag=False)
     failure = GuardFailure("0/0", "g", "L['n']", "equals", "1", "2", "n is 2", fixes=(advice,))
     compilations = [CompilationRecord(f"0/{i}", "0", "n is 2") for i in range(STORM)]
-    (few,) = useful_fixes(failure, compilations[:-1], lambda _: "")
+    session = Session()
+    (few,) = useful_fixes(session, failure, compilations[:-1], lambda _: "")
     assert few.text.startswith("No fix needed for a few values: ")
-    (many,) = useful_fixes(failure, compilations, lambda _: "")
+    (many,) = useful_fixes(session, failure, compilations, lambda _: "")
     assert many.text.startswith("Each value of n needs its own cache entry. If there are many")
+
+
+def test_inputs_that_changed_dtype_together_are_converted_together() -> None:
+    """Converting one of two operands alone would raise in eager; an input of another dtype is not named."""
+    fix = Fix("Convert x before the call, so that one cache entry is enough", "x = x.to(torch.float32)")
+    failure = GuardFailure("0/0", "g", "L['x']", "tensor dtype", "f32", "f64", "", fixes=(fix,))
+    before = CompilationRecord("0/0", "0", "first call", {"x": "f32[2, 2]", "y": "f32[2]", "ids": "i64[2]"})
+    after = CompilationRecord("0/1", "0", "dtype", {"x": "f64[2, 2]", "y": "f64[2]", "ids": "i64[2]"})
+    session = Session()
+    for record in (before, after):
+        session.put_compilation(record)
+    (found,) = useful_fixes(session, failure, [after], lambda _: "")
+    assert found.text == "Convert x and y before the call, so that one cache entry is enough"
+    assert found.code == "x = x.to(torch.float32)\ny = y.to(torch.float32)"
