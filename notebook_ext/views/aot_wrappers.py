@@ -15,7 +15,7 @@ from notebook_ext.views.format_text import UNKNOWN_SIZE, one_line, pluralize, sa
 
 MAX_CALLS = 50
 """Maximum number of an entry's calls that can be stepped through; the latest."""
-_CONDITION = "SymBool("
+_CONDITION = "bool"
 """Start of the type of an output that is a check of values, which the caller never sees."""
 
 
@@ -45,7 +45,7 @@ def _wrappers_data(session: Session, record: CompilationRecord, aot: AotRecord) 
     if len(returned) == len(results):
         types |= {name: row["type"] for name, row in zip(results, returned, strict=True)}
     values = [_value_data(v, types) for v in aot.values]
-    checks = {v["name"] for v in values if v["role"] == "output" and v["type"].startswith(_CONDITION)}
+    checks = {v["name"] for v in values if v["role"] == "output" and v["type"] == _CONDITION}
     rings = [
         {"name": _title_text(w.name), "actions": _group_actions([_action_row(a, aot) for a in w.actions])}
         for w in aot.wrappers
@@ -71,7 +71,7 @@ def _wrappers_data(session: Session, record: CompilationRecord, aot: AotRecord) 
             "stage": graph.stage if graph else "",
             "text": pluralize(len(operations), "operation") if graph else "No functional graph was recorded.",
             "ordinals": used,
-            "outputs": [row for row in _output_rows(graph) if not row["type"].startswith(_CONDITION)],
+            "outputs": [row for row in _output_rows(graph) if row["type"] != _CONDITION],
         },
         "backward": (back := _backward_data(record, aot)),
         "steps": _step_order(rings, has_backward=back is not None),

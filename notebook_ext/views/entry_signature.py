@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.format_text import STACK_VALUE, one_line, sanitize, source_name
+from notebook_ext.views.format_text import STACK_VALUE, one_line, sanitize, shorten_floats, source_name
 
 _TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
 _DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
 _STRIDE = re.compile(r"^(.*)\.stride\((\d+)\)$")
 _WORD = re.compile(r"\w+")
 _BOUND = re.compile(r"-?\d+")
-_LINEAR = re.compile(r"(?P<added>\(-\d+\) \+ |\d+ \+ )?_ (?P<sign>>=|>) (?P<limit>-?\d+)")
+_LINEAR = re.compile(r"(?P<added>\(-\d+\) \+ |\d+ \+ )?_ (?P<sign>>=|>|<=|<) (?P<limit>-?\d+)")
 _MAX_CONDITIONS = _MAX_UNLISTED = 4
 
 
@@ -50,18 +50,20 @@ class _Symbol:
 
     def _is_implied(self, assumption: str) -> bool:
         """Return True if the value range implies a bound of this symbol: ``(-15) + s0 > 8``."""
-        match = _LINEAR.fullmatch(assumption.replace(self.name, "_"))
+        match = _LINEAR.fullmatch(re.sub(rf"\b{re.escape(self.name)}\b", "_", assumption))
         if match is None:
             return False
-        least = int(match["limit"]) - int((match["added"] or "0").strip("()+ ")) + (match["sign"] == ">")
-        return self.low is not None and self.low >= least
+        limit, sign = int(match["limit"]) - int((match["added"] or "0").strip("()+ ")), match["sign"]
+        if sign.startswith("<"):
+            return self.high is not None and self.high <= limit - (sign == "<")
+        return self.low is not None and self.low >= limit + (sign == ">")
 
 
 def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     """Return the inputs that an entry is valid for.
 
-    Sizes and numbers that became symbols are shown by name, followed by their conditions. Other inputs are
-    those of the call that was compiled.
+    Sizes and integers that became symbols are shown by name, followed by their conditions, as are those of floats.
+    Other inputs are those of the call that was compiled.
     """
     inputs = _input_texts(session, compilation)
     traced = list(_iterate_symbols(compilation))
@@ -110,7 +112,11 @@ def _iterate_symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
                 *map(_read_expression, s.sources),
                 *(p for name, others in equal if name == s.name for p in others),
             )
-            yield _Symbol(sanitize(s.name), places, s.low, s.high, is_float, assumptions, s.hint)
+            name = sanitize(s.name)
+            if is_float and places:  # torch's names of floats, like zf41, are little known: the input's says more
+                assumptions = tuple(re.sub(rf"\b{name}\b", lambda _: places[0], text) for text in assumptions)
+                name = places[0]
+            yield _Symbol(name, places, s.low, s.high, is_float, assumptions, s.hint)
     for o in compilation.observed_symbols:
         if not any(e.kind == "specialized" for e in o.events):
             low, high = _parse_bounds(o.range)
@@ -134,10 +140,10 @@ def _parse_bounds(text: str) -> tuple[int | None, int | None]:
 def _symbolize_input(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
     """Return the text of one input with symbols in the place of their values."""
     if own := by_place.get(name):
-        return "any float" if own.is_float and not own.conditions else own.name
+        return _float_text(own) if own.is_float else own.name
     match = _TENSOR.match(text)
     if not match or not match[2]:
-        return text
+        return shorten_floats(text)
     sizes = [
         by_place[source].name if (source := f"{name}.shape[{i}]") in by_place else size.strip()
         for i, size in enumerate(match[2].split(","))
@@ -148,9 +154,13 @@ def _symbolize_input(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
 def _unlisted_symbol_text(symbol: _Symbol) -> str:
     """Return a symbol whose input is not listed: a number as an input, else its definition."""
     source = symbol.places[0]
-    if not source.isidentifier() and source != STACK_VALUE:
-        return f"{symbol.name} = {source}"
-    return f"{source} {'any float' if symbol.is_float and not symbol.conditions else symbol.name}"
+    if symbol.is_float:
+        return f"{source} {_float_text(symbol)}"
+    return f"{source} {symbol.name}" if source.isidentifier() or source == STACK_VALUE else f"{symbol.name} = {source}"
+
+
+def _float_text(symbol: _Symbol) -> str:
+    return "float" if symbol.conditions else "any float"
 
 
 def _is_shown(source: str, inputs: dict[str, str]) -> bool:

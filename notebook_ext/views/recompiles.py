@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.ir.user_code_files import is_installed_file
 from engine.options import config
 from engine.records.counts import compile_seconds, nearest_guard_failure
 from engine.records.findings import useful_fixes
@@ -17,7 +16,7 @@ from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
-from notebook_ext.views.format_text import one_line, sanitize
+from notebook_ext.views.format_text import one_line, sanitize, shorten_floats
 from notebook_ext.views.guards import fix_rows
 from notebook_ext.views.summary import guard_failure_text
 
@@ -38,23 +37,20 @@ def recompiles(session: Session) -> dict[str, Any]:
 
 
 def _lane_data(session: Session, frame: FrameRecord) -> dict[str, Any]:
-    is_library = is_installed_file(frame.file) or frame.file.endswith(".py>")
     entries = [c for c in session.compilations if c.frame == frame.id]
     calls = [c for c in session.calls if c.frame == frame.id]
     columns = _call_columns(session, entries, calls)
     varying = _varying_inputs(calls)
     for column in columns:
         inputs = calls[column["first"] - 1].inputs or {}
-        column["varying"] = [f"{sanitize(n)} {sanitize(inputs[n])}" for n in varying if n in inputs]
+        column["varying"] = [f"{sanitize(n)} {shorten_floats(sanitize(inputs[n]))}" for n in varying if n in inputs]
     _add_hidden_changes(columns, calls)
     return {
         "frame": frame.id,
         "name": one_line(frame.name, 80),
         "role": frame.role,
         "is_root": not frame.parent,
-        "line": source_lines.line_name(session, frame.resumes_after)
-        if frame.resumes_after
-        else f"line {frame.first_line}" + (f" of {source_lines.file_name(session, frame.file)}" if is_library else ""),
+        "line": source_lines.frame_line(session, frame),
         "limit": config.recompile_limit,
         "entries": [_entry_data(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],
@@ -137,7 +133,7 @@ def _entry_states(call: CallRecord, entries: list[CompilationRecord]) -> dict[st
 
 
 def _rejection_data(session: Session, rejection: GuardFailure, compiled: list[CompilationRecord]) -> dict[str, Any]:
-    fixes = useful_fixes(rejection, compiled, lambda s: source_lines.line_name(session, s))
+    fixes = useful_fixes(session, rejection, compiled, lambda s: source_lines.line_name(session, s))
     return {
         "entry": rejection.entry,
         "guard": sanitize(rejection.guard),

@@ -14,7 +14,7 @@ from engine.ir.user_code_files import display_name, is_installed_file
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
 from engine.records.guards import GuardFailure
-from engine.records.session import CompilationRecord, Session
+from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views.format_text import one_line, pluralize
 
 MAX_WHOLE_FILE_LINES = 400
@@ -233,7 +233,31 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     after = record.resumes_after
     names_line = " (from line " in record.name or " after line " in record.name
     rest = f" after line {after.line}" if after is not None and not names_line else ""
+    rest += _break_text(session, record)
     return one_line(record.name, limit - len(rest)) + rest
+
+
+def _break_text(session: Session, record: FrameRecord) -> str:
+    """Return what ran at the graph break before a resume function, if its line alone does not say which it is."""
+    after = record.resumes_after
+    others = (f.resumes_after for f in session.frames if f.name == record.name)
+    if after is None or not any(o is not None and o != after and o.line == after.line for o in others):
+        return ""
+    return f" ({one_line(snippet(session, after), 24) or f'column {after.column + 1}'})"
+
+
+def frame_line(session: Session, record: FrameRecord) -> str:
+    """Return the line where a frame begins, or after which it resumes."""
+    if record.resumes_after:
+        return line_name(session, record.resumes_after) + _break_text(session, record)
+    if not (is_installed_file(record.file) or record.file.endswith(".py>")):
+        return f"line {record.first_line}"
+    # A decorator such as torch.no_grad runs a wrapper of the library; the reader looks for the function.
+    for file in session.files:
+        for first, _, name in () if is_installed_file(file.id) else _function_ranges(file.text):
+            if name == record.name:
+                return line_name(session, Span(file.id, file.first_line + first - 1))
+    return f"line {record.first_line} of {file_name(session, record.file)}"
 
 
 def line_name(session: Session, span: Span | None) -> str:

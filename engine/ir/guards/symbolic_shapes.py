@@ -20,6 +20,8 @@ from engine.torch_private.torch_function import DisableTorchFunction
 
 NUMBER_TYPES = (int, float)
 """The exact types of numbers that are symbols."""
+MAX_FLOAT = 1e308
+"""Largest magnitude of a symbolic float. Excludes infinity and NaN."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +76,28 @@ class SymbolicShapeGuard(Guard):
         values = dict(zip(self.sources, (value, *other_values), strict=True))
         return {s: size_at(values[o], d) for s, o, d in self._used_symbols}
 
+    @property
+    def _float_names(self) -> dict[sympy.Symbol, str]:
+        """The user's names of the numbers whose symbols have no name that the field knows."""
+        return {s: user_expr(o) for s, o, d in self._used_symbols if d < 0 and not s.is_integer}
+
     def expected_text(self) -> str:
-        return relation_display(self.relation)
+        names = self._float_names
+        if names and {abs(n) for n in self.relation.atoms(sympy.Number)} == {MAX_FLOAT}:
+            return f"{next(iter(names.values()))} is finite"
+        return relation_display(self.relation, names)
 
     def actual_text(self, value: Any, other_values: tuple[Any, ...] = ()) -> str:
         try:
             sizes = self._sizes(value, other_values)
         except (TypeError, IndexError, RuntimeError):
             return describe_values.describe(value)
-        return ", ".join(f"{s.name} = {v}" for s, v in sizes.items())
+        return ", ".join(f"{self._float_names.get(s, s.name)} = {v}" for s, v in sizes.items())
 
     def failure_message(self, actual: str) -> str:
-        where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols)
-        return f"The compiled code requires {self.expected_text()} ({where}); in this call {actual}."
+        names = self._float_names
+        where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols if s not in names)
+        return f"The compiled code requires {self.expected_text()}{f' ({where})' if where else ''}; in this call {actual}."
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if any(dimension >= 0 for _, _, dimension in self._used_symbols):

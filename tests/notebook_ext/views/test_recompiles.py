@@ -10,9 +10,10 @@ from engine.records.session import Session
 from engine.records.session_data import CompilationRecord
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from notebook_ext.views.entry_signature import entry_signature
-from notebook_ext.views.format_text import format_change
+from notebook_ext.views.format_text import format_change, tensor_type
 from notebook_ext.views.guards import guards
 from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.source_lines import frame_name
 
 
 def test_an_entry_is_labeled_with_the_sizes_it_is_valid_for() -> None:
@@ -172,3 +173,72 @@ def test_all_views_give_a_call_the_same_number() -> None:
         assert [case["call"] for case in guards(session, f"{lane['frame']}/0")["cases"]] == [refused]
         assert "guard failure in call 3" in str(session.guards)
         assert f"call {refused} of {broken.__qualname__}: compiled {lane['frame']}/1" in str(session.runtime)
+
+
+def scale_twice(x: torch.Tensor, rate: float) -> torch.Tensor:
+    """A function that is compiled again for another rate."""
+    print(x.sum()), print(x.mean())
+    return x * rate if rate > 0.1 else x
+
+
+def test_numbers_are_named_as_the_user_does() -> None:
+    """A float's condition has its own name, long floats are cut, and a finite value is called finite."""
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(lambda x, rate: x * rate if rate > 0.1 else x, backend="eager")
+        for rate in (0.123456789012, 0.2):
+            compiled(torch.ones(2), rate)
+    first, second = (entry_signature(session, c) for c in session.compilations)
+    assert (first, second) == ("x f32[2], rate 0.1235", "x f32[2], rate float, rate > 0.1")
+    (lane,) = recompiles(session)["lanes"]
+    assert lane["columns"][0]["varying"] == ["rate 0.1235"]
+    guards = session.compilations[1].guards
+    assert guards is not None
+    relations = [g.expected for g in guards.guards if g.kind == "shape relation"]
+    assert sorted(relations) == ["rate > 0.1", "rate is finite"]
+
+
+def test_an_upper_bound_that_the_range_implies_is_not_repeated() -> None:
+    """``s0 < 50`` says nothing beside ``1 <= s0 <= 49``."""
+    assumptions = (SymbolAssumption("s0 < 50"), SymbolAssumption("s0 <= 40"))
+    traced = TraceRecord(symbols=(TracedSymbolRecord("s0", ("n",), "8", "", 1, 49, assumptions),))
+    record = CompilationRecord("0/0", "0", "first call", inputs={"n": "8"}, trace=traced)
+    assert entry_signature(Session(), record) == "n s0, 1 <= s0 <= 49, s0 <= 40"
+
+
+def test_two_resume_functions_of_one_line_have_two_names() -> None:
+    """Both resume after one line: the call that broke the graph tells them apart."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(scale_twice, backend="eager")(torch.ones(2), 0.5)
+    names = [frame_name(session, f.id) for f in session.frames if f.role == "resume"]
+    assert len(names) == 2
+    assert names[0].endswith(" (print(x.sum()))"), names
+    assert names[1].endswith(" (print(x.mean()))"), names
+    lines = [lane["line"] for lane in recompiles(session)["lanes"] if lane["role"] == "resume"]
+    assert len(set(lines)) == 2
+
+
+@torch.no_grad()
+def halve(x: torch.Tensor) -> torch.Tensor:
+    """A function behind a decorator of torch."""
+    return x / 2
+
+
+def test_a_decorated_function_has_its_own_line() -> None:
+    """What runs is a wrapper in torch's file; the reader looks for the function."""
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(halve, backend="eager")(torch.ones(2))
+    (lane,) = recompiles(session)["lanes"]
+    assert "_contextlib" not in lane["line"]
+
+
+def test_numbers_of_a_graph_have_plain_types() -> None:
+    """torch's names of symbolic numbers are not shown."""
+    assert [tensor_type(t, None) for t in ("SymInt(s0 + 1)", "SymFloat(zuf0)", "SymBool(zf1 > 0.1)", "float32")] == [
+        "int s0 + 1",
+        "float",
+        "bool",
+        "f32",
+    ]

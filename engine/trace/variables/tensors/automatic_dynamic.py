@@ -12,7 +12,7 @@ import torch.fx
 
 from engine import errors
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
-from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
+from engine.ir.guards.symbolic_shapes import MAX_FLOAT, SymbolicShapeGuard
 from engine.ir.guards.tensors import strides_expr
 from engine.ir.introspection.fakeable_tensors import inner_tensors, is_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource
@@ -34,7 +34,7 @@ from engine.torch_private.symbolic_shapes import (
 from engine.torch_private.sympy_functions import ValueRanges, int_oo
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
-from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, PYTHON_TYPES, SymNodeVariable
+from engine.trace.variables.tensors.sym_node import PYTHON_TYPES, SymNodeVariable
 
 _MARKS = (
     "_dynamo_dynamic_indices",
@@ -70,7 +70,7 @@ def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None
     reason = _dynamic_number_reason(tx, real, source)
     # sympy represents neither infinity nor the sign of zero
     is_negative_zero = real == 0 and math.copysign(1, real) < 0
-    fits = abs(real) <= _MAX_FLOAT and not is_negative_zero if type(real) is float else -(2**63) <= real < 2**63
+    fits = abs(real) <= MAX_FLOAT and not is_negative_zero if type(real) is float else -(2**63) <= real < 2**63
     if not reason or not fits:
         return None
     env = tx.symbols.shape_env
@@ -84,23 +84,22 @@ def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None
         real, source, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
     )
     if type(real) is float:
-        _guard_range(tx, symbol, source, -_MAX_FLOAT, _MAX_FLOAT, "symbols must be finite")
+        is_finite = sympy.And(symbol >= -MAX_FLOAT, symbol <= MAX_FLOAT)
+        _guard_range(tx, symbol, source, [is_finite], "symbols must be finite")
     else:
-        _guard_range(tx, symbol, source, low, high, "the user gave it a range")
+        bounds = ((sympy.Ge, low), (sympy.Le, high))
+        ranges = [relation(symbol, bound) for relation, bound in bounds if bound is not None]
+        _guard_range(tx, symbol, source, ranges, "the user gave it a range")
     value = SymNodeVariable(tx.graph.placeholder(source, number, real), number)
     value.source, value.symbol = source, symbol
     tx.symbols.symbolic_input_scalars.append(value)
     return value
 
 
-def _guard_range(tx: Tracer, symbol: Any, source: Source, low: float | None, high: float | None, why: str) -> None:
-    """Guard that a number is in a range."""
-    for relation, bound in ((sympy.Ge, low), (sympy.Le, high)):
-        if bound is not None:
-            guard = SymbolicShapeGuard(
-                source, relation(symbol, bound), ((symbol, source, -1),), cause=tx.guard_cause(why)
-            )
-            tx.guards.add(guard)
+def _guard_range(tx: Tracer, symbol: Any, source: Source, relations: list[sympy.Basic], why: str) -> None:
+    """Guard relations that put a number into a range."""
+    for relation in relations:
+        tx.guards.add(SymbolicShapeGuard(source, relation, ((symbol, source, -1),), cause=tx.guard_cause(why)))
 
 
 def _dynamic_number_reason(tx: Tracer, real: float, source: Source) -> str:

@@ -180,10 +180,6 @@ _ROUNDING_OPS = frozenset(
 )
 
 
-_MAX_FLOAT = 1e308
-"""Largest magnitude of a symbolic float. Excludes infinity and NaN."""
-
-
 def collect_rounding_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]:
     """Collect the symbols of a result that sympy may evaluate differently from Python.
 
