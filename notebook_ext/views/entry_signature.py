@@ -114,7 +114,9 @@ def _iterate_symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
             )
             name = sanitize(s.name)
             if is_float and places:  # torch's names of floats, like zf41, are little known: the input's says more
-                assumptions = tuple(re.sub(rf"\b{name}\b", lambda _: places[0], text) for text in assumptions)
+                assumptions = tuple(
+                    re.sub(rf"\b{name}\b", places[0].replace("\\", r"\\"), text) for text in assumptions
+                )
                 name = places[0]
             yield _Symbol(name, places, s.low, s.high, is_float, assumptions, s.hint)
     for o in compilation.observed_symbols:

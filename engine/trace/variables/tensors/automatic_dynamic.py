@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -96,7 +96,7 @@ def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None
     return value
 
 
-def _guard_range(tx: Tracer, symbol: Any, source: Source, relations: list[sympy.Basic], why: str) -> None:
+def _guard_range(tx: Tracer, symbol: Any, source: Source, relations: Sequence[sympy.Basic], why: str) -> None:
     """Guard relations that put a number into a range."""
     for relation in relations:
         tx.guards.add(SymbolicShapeGuard(source, relation, ((symbol, source, -1),), cause=tx.guard_cause(why)))
