@@ -105,8 +105,6 @@ def _against(comparison: KernelComparison, reference: str) -> KernelComparison:
 def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: str) -> EditedRun:
     """Run an edited CPU kernel with guarded arguments; time it in turns with the original."""
     torch.set_num_threads(1)
-    if problem := _llvm_problem(trial.name, trial.text, original):
-        return EditedRun(problem=problem[0], line=problem[1])
     try:
         with pathlib.Path(notes).open("r+b") as file:
             memory = mmap.mmap(file.fileno(), NOTES_BYTES)
@@ -195,33 +193,6 @@ def read_notes(notes: str, text: str) -> tuple[str, int]:
     if inside and verb == "writes":
         return f"it writes to {inside}, which it should only read, or past its end", line
     return describe_access(address, buffers, verb), line
-
-
-_POSITION = re.compile(r"<string>:(\d+):\d+: error: (.*)")
-
-
-def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None:
-    """Return why a text cannot replace the original in LLVM, and the line; None if it can."""
-    initialize()
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-        launched = llvm.parse_assembly(original).get_function(name)
-        function = module.get_function(name)
-    except NameError:
-        return f"it must define @{name}, which is launched", 1
-    except RuntimeError as error:
-        message = str(error).strip()
-        if at := _POSITION.search(message):
-            return f"syntax error: {at[2]}", int(at[1])
-        first, _, rest = message.partition("\n")
-        said = rest.partition("\n")[0].strip()
-        at_fault = (n for n, line in enumerate(text.split("\n"), 1) if said and line.strip().startswith(said))
-        return first.rstrip("!."), next(at_fault, 1)
-    if str(function.global_value_type) != str(launched.global_value_type) or function.is_declaration:
-        line = next((n for n, x in enumerate(text.split("\n"), 1) if f"@{name}(" in x), 1)
-        return f"@{name} must have the type {launched.global_value_type}, with which it is launched", line
-    return None
 
 
 # ---- Triton -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from engine.editing.edit_calls import CALL, UnreadableCall, call_code, call_text
 from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
 from engine.errors import BadArgument, PassUndone
 from engine.forked_run import graphs_use_gpu, run_in_fork
+from engine.graph.user_passes.read_graph import read_statements
 from engine.ir.graph_callable import Run
 from engine.ir.pass_set import UserPass
 from engine.kernels.gpu_targets import default_target
@@ -111,6 +112,11 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
         BadArgument: a text does not begin with the comment of ``graph_text``, or there is no such compilation.
     """
     edits = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items()]
+    graphs = next((c.graphs for c in session.compilations if c.id == compilation), ())
+    own = {n.text for g in graphs for n in g.nodes}
+    for name, text in texts.items():  # here, because the other process first compiles
+        if problem := read_statements(text, own)[1]:
+            return EditTrial(problem=f"Line {problem[0]}: {problem[1]}.", edit=name, line=problem[0])
     try:
         dispatch, calls = calls_of(session, compilation)
         arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
@@ -121,7 +127,7 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
     if result.problem:
         return EditTrial(problem=f"The edited call has no result: {result.problem}.")
     fields = dict(result.value)
-    for side in ("before", "after"):
+    for side in fields.keys() & {"before", "after"}:
         fields[side] = Session.from_data(from_jsonable(SessionData, fields[side], side))
     fields["unused"], fields["seconds"] = tuple(fields["unused"]), tuple(fields["seconds"])
     return EditTrial(**fields)
@@ -266,23 +272,19 @@ class Trial:
     def run(self, edits: Sequence[GraphEdit]) -> dict[str, Any]:
         """Compile without and with the edits; return the fields of the trial as JSON values."""
         function = self.dispatch.function
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            before, plain = self._compile(())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             after, edited = self._compile(tuple(e.as_pass() for e in edits))
-        outcome = {
-            "before": before.to_dict(),
-            "after": after.to_dict(),
-            "unused": [e.unused for e in edits if e.unused],
-        }
+        outcome: dict[str, Any] = {"after": after.to_dict(), "unused": [e.unused for e in edits if e.unused]}
         undone = next((w for w in caught if w.category is PassUndone), None)
         if undone is not None and is_fork_backward_error(undone.message):
             return outcome | {"problem": f"The edited call has no result: {NO_BACKWARD_IN_FORK}.", "seconds": []}
         if undone is not None:
             name = undone.filename.removeprefix("<edit ").removesuffix(">")
             return outcome | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            before, plain = self._compile(())
         with self.call.modes.active():
             eager, names = self._callable(function), list(self.arguments[-1])
             difference = difference_of_calls(eager, self._callable(edited), self._inputs, names)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine import session_jobs
-from engine.editing.edit_kernels import LANGUAGES, KernelTextEdit, text_digest, triton_problem
+from engine.editing.edit_kernels import LANGUAGES, KernelTextEdit, text_digest, text_problem
 from engine.editing.edited_kernel_worker import NOTES_BYTES, CpuLaunch, EditedRun, line_in_stack, read_notes
 from engine.editing.try_edits import EditTrial
 from engine.errors import BadArgument
@@ -96,12 +96,16 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
     Raises:
         BadArgument: a text does not begin with the comment of ``graph_text``.
     """
+    edits = {name: KernelTextEdit(text) for name, text in texts.items()}
+    records = {name: _kernel_record(session.compilation(compilation), edit) for name, edit in edits.items()}
+    for name, record in records.items():
+        if record is not None and (problem := text_problem(record, edits[name].text)):
+            return EditTrial(problem=_sentence(*problem), edit=name, line=problem[1] + 1)
     before, after = (Session.from_data(session.to_data()) for _ in range(2))
     trial = EditTrial(before, after, compilation)
     not_run: dict[str, str] = {}
-    for name, text in texts.items():
-        edit = KernelTextEdit(text)
-        record = _kernel_record(session.compilation(compilation), edit)
+    for name, edit in edits.items():
+        record = records[name]
         if record is None:
             return replace(trial, unused=(edit.unused,))
         try:
@@ -111,14 +115,14 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
             continue
         edited_record = replace(record, text=edit.text, targets=tuple(filter(None, (run.target,))), verify=None)
         after.update_compilation(compilation, functools.partial(_with_kernel, kernel=edited_record))
-        if problem := _problem_of(run):
-            return replace(trial, problem=_sentence(problem, run.line), edit=name, line=run.line + 1)
+        if reason := _problem_of(run):
+            return replace(trial, problem=_sentence(reason, run.line), edit=name, line=run.line + 1)
         if run.comparison is not None and run.comparison.outcome == "different":
             trial = replace(trial, difference=run.comparison.note)
         trial = replace(trial, seconds=run.seconds if len(texts) == 1 else (), reference=run.reference)
     if len(not_run) == len(texts):
-        name, problem = next(reversed(not_run.items()))
-        return replace(trial, problem=problem, edit=name, line=1)
+        name, reason = next(reversed(not_run.items()))
+        return replace(trial, problem=reason, edit=name, line=1)
     return replace(trial, not_run=tuple(not_run.values()))
 
 
@@ -198,8 +202,6 @@ def _run_cpu(source: GeneratedKernel, trial: KernelTrial, notes: str) -> EditedR
 
 
 def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target: str) -> EditedRun:
-    if problem := triton_problem(source, trial.text):
-        return EditedRun(problem=problem[0], line=problem[1])
     unit = compile_unit_of(replace(source, text=trial.text, fallback_configs=()))
     compiled: queue.SimpleQueue[tuple[TargetRecord | None, str | None]] = queue.SimpleQueue()
     _compiler.submit(_COMPILE_TASK, (unit, target), lambda record, reason: compiled.put((record, reason)))

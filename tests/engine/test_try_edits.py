@@ -115,6 +115,27 @@ def test_a_fault_is_one_sentence_at_its_line(fault: str) -> None:
     assert (found.edit, found.line) == ("mine", int(sentence[5]))
 
 
+def test_text_that_does_not_parse_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is named before anything is compiled."""
+    session = record(total, 4)
+    text = editable_graphs(session, session.compilations[0])["fx"].replace("x * 3", "x * (3")
+    monkeypatch.setattr("engine.editing.try_edits.run_in_fork", None)
+    found = try_edits(session, session.compilations[0].id, {"mine": text})
+    assert (found.problem.partition(":")[0], found.edit, found.line) == ("Line 3", "mine", 3)
+
+
+def test_a_wrong_gradient_names_its_parameter() -> None:
+    """The weight is a parameter of the module, and no argument of the call."""
+    skip_if_forks_run_no_backward()
+    scaled = Scaled()
+    session = record(scaled, 4)
+    text = editable_graphs(session, session.compilations[0])["fx"]
+    edited = text.replace("gelu(mul", "gelu(mul.detach() + (mul - mul.detach()) * 2")
+    assert edited != text
+    found = try_edits(session, session.compilations[0].id, {"mine": edited})
+    assert found.difference.startswith("the gradient of self.weight differs from eager's"), found.sentence
+
+
 def test_a_later_entry_is_replayed_after_the_earlier_ones() -> None:
     """The graph with symbols of a recompile is made again, so that its edit applies."""
     session = record(total, 4, 5)

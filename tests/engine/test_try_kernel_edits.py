@@ -98,6 +98,16 @@ def test_a_fault_is_one_sentence_at_its_line(
     assert edited <= found.line <= edited + 1
 
 
+@pytest.mark.parametrize(("language", "old"), [("llvm", "ret i32"), ("triton", "def ")])
+def test_text_that_does_not_parse_starts_no_process(
+    session: engine.Session, language: str, old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is named before the kernel's inputs are computed."""
+    monkeypatch.setattr(trials, "_call", None)
+    monkeypatch.setattr(trials, "_launch_of", None)
+    assert "syntax error" in edit(session, language, old, f"wrong {old}").problem
+
+
 def test_a_store_past_the_only_argument_is_no_read() -> None:
     """A kernel all of whose arguments may be written reads nothing."""
     with engine.record() as filled:
@@ -173,8 +183,9 @@ def test_only_the_kernel_that_changed_runs_again(session: engine.Session, monkey
         found = try_kernel_edits(session, session.compilations[0].id, texts)
         assert found.sentence == "The kernel's results are those of ATen."
     assert [kernel[0] for kernel in ran] == ["c", "k", "k"]
-    for _ in range(2):  # a wrong text runs again: its sentence names a line
-        wrong = try_kernel_edits(session, session.compilations[0].id, {"cpu": cpu.replace("ret i32", "return i32", 1)})
+    for _ in range(2):  # a wrong kernel runs again: its sentence names a line
+        past_end = cpu.replace("ptr %sum_ptr, i64 %i0", "ptr %sum_ptr, i64 500")
+        wrong = try_kernel_edits(session, session.compilations[0].id, {"cpu": past_end})
         assert wrong.line
     assert len(ran) == 5
 

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -48,6 +48,26 @@ def read_graph(
     return _Reader(module, file, evaluate_all).read(text)
 
 
+def read_statements(text: str, unchanged: Container[str]) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:
+    """Return the statements of a graph's text without comments, each with its line, and what is no Python.
+
+    ``unchanged``: lines that need not be Python. A problem is a line and a sentence.
+    """
+    statements: list[tuple[int, str]] = []
+    pending, start, first = "", 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = (line if line.strip() in unchanged else _without_comment(line)).strip()
+        if not stripped:
+            continue
+        if not pending:
+            start, first = number, stripped
+        pending = f"{pending} {stripped}".lstrip()
+        if pending in unchanged or pending.startswith("def graph(") or _is_complete(pending):
+            statements.append((start, pending))
+            pending = ""
+    return statements, (start, f"syntax error: {_syntax_error(first)}") if pending else None
+
+
 class _Reader:
     def __init__(self, module: torch.fx.GraphModule, file: str, evaluate_all: bool) -> None:
         self._module = module
@@ -59,7 +79,9 @@ class _Reader:
         self._unchanged = {} if evaluate_all else {format_node(n): n for n in module.graph.nodes}
 
     def read(self, text: str) -> torch.fx.GraphModule:
-        statements = list(self._statements(text))
+        statements, problem = read_statements(text, self._unchanged)
+        if problem:
+            raise self._error(*problem)
         placeholders = self._module.graph.find_nodes(op="placeholder")
         names = [p.name for p in placeholders]
         number, first = statements[0] if statements else (1, "")
@@ -76,22 +98,6 @@ class _Reader:
         module = torch.fx.GraphModule(self._module, self._graph)
         module.meta = dict(self._module.meta)
         return module
-
-    def _statements(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield the statements with line numbers, without comments."""
-        pending, start, first = "", 0, ""
-        for number, line in enumerate(text.splitlines(), 1):
-            stripped = (line if line.strip() in self._unchanged else _without_comment(line)).strip()
-            if not stripped:
-                continue
-            if not pending:
-                start, first = number, stripped
-            pending = f"{pending} {stripped}".lstrip()
-            if pending in self._unchanged or pending.startswith("def graph(") or _is_complete(pending):
-                yield start, pending
-                pending = ""
-        if pending:
-            raise self._error(start, f"syntax error: {_syntax_error(first)}")
 
     def _error(self, number: int, sentence: str) -> InvalidPassResult:
         return InvalidPassResult(sentence, span=Span(self._file, number))

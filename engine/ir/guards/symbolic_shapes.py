@@ -97,7 +97,9 @@ class SymbolicShapeGuard(Guard):
     def failure_message(self, actual: str) -> str:
         names = self._float_names
         where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols if s not in names)
-        return f"The compiled code requires {self.expected_text()}{f' ({where})' if where else ''}; in this call {actual}."
+        return (
+            f"The compiled code requires {self.expected_text()}{f' ({where})' if where else ''}; in this call {actual}."
+        )
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if any(dimension >= 0 for _, _, dimension in self._used_symbols):

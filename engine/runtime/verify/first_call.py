@@ -233,9 +233,7 @@ def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[torch.Ten
         return torch.autograd.grad(outputs, [v for _, v in _requiring_grad(inputs)], tangents, allow_unused=True)
 
 
-def _differences(
-    expected: Sequence[Any], actual: Sequence[Any], results: int, names: dict[int, str]
-) -> Iterator[str]:
+def _differences(expected: Sequence[Any], actual: Sequence[Any], results: int, names: dict[int, str]) -> Iterator[str]:
     """Yield the differences between two runs: results first, then inputs after the call."""
     for number, (a, b) in enumerate(zip(expected, actual, strict=True)):
         name = f"result {number}"
