@@ -64,7 +64,9 @@ def tensor_type(dtype: str, shape: Sequence[str] | None) -> str:
 @functools.lru_cache(maxsize=4096)
 def _tensor_type(dtype: str, shape: tuple[str, ...] | None) -> str:
     # Numbers of a graph: torch's names of floats, like zf41, are little known, and a condition is the node's own text.
-    short = _SHORT.get(dtype) or re.sub(r"^SymInt\((.*)\)$", r"int \1", re.sub(r"^Sym(Float|Bool)\(.*", _number_name, dtype))
+    short = _SHORT.get(dtype) or re.sub(
+        r"^SymInt\((.*)\)$", r"int \1", re.sub(r"^Sym(Float|Bool)\(.*", _number_name, dtype)
+    )
     return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 
 
