@@ -238,7 +238,7 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
 
 
 def _break_text(session: Session, record: FrameRecord) -> str:
-    """Return what ran at the graph break before a resume function, if its line alone does not say which it is."""
+    """Return what broke the graph before a resume function, if its line is not enough."""
     after = record.resumes_after
     others = (f.resumes_after for f in session.frames if f.name == record.name)
     if after is None or not any(o is not None and o != after and o.line == after.line for o in others):

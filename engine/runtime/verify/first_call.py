@@ -194,7 +194,7 @@ def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:
 
 
 def _names_by_id(inputs: Sequence[Any], names: Sequence[str]) -> dict[int, str]:
-    """Return the name of each tensor in the inputs and of each parameter of modules among them."""
+    """Return the names of the inputs' tensors, and of parameters of modules among them."""
     named: dict[int, str] = {}
     for name, value in zip(names, inputs, strict=False):
         named |= {id(leaf): name for leaf in tree_leaves(value) if id(leaf) not in named}

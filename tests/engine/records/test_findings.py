@@ -242,7 +242,7 @@ def test_many_values_need_a_fix() -> None:
 
 
 def test_inputs_that_changed_dtype_together_are_converted_together() -> None:
-    """Converting one of two operands alone would raise in eager; an input of another dtype is not named."""
+    """Converting one of two operands would raise in eager; other dtypes are not named."""
     fix = Fix("Convert x before the call, so that one cache entry is enough", "x = x.to(torch.float32)")
     failure = GuardFailure("0/0", "g", "L['x']", "tensor dtype", "f32", "f64", "", fixes=(fix,))
     before = CompilationRecord("0/0", "0", "first call", {"x": "f32[2, 2]", "y": "f32[2]", "ids": "i64[2]"})

@@ -182,7 +182,7 @@ def scale_twice(x: torch.Tensor, rate: float) -> torch.Tensor:
 
 
 def test_numbers_are_named_as_the_user_does() -> None:
-    """A float's condition has its own name, long floats are cut, and a finite value is called finite."""
+    """A float has its own name in conditions, and few digits; a finite one is called so."""
     engine.reset()
     with engine.record() as session:
         compiled = engine.compile(lambda x, rate: x * rate if rate > 0.1 else x, backend="eager")
