@@ -49,7 +49,7 @@ def read_graph(
 
 
 def read_statements(text: str, unchanged: Container[str]) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:
-    """Return the statements of a graph's text without comments, each with its line, and what is no Python.
+    """Return the statements of a graph's text with their lines, and what is no Python.
 
     ``unchanged``: lines that need not be Python. A problem is a line and a sentence.
     """
