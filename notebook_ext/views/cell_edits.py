@@ -257,10 +257,13 @@ def _edit_before_call(
 # Graph breaks.
 
 
-def break_edit(tree: CellTree, kind: str, span: Span | None) -> tuple[CellEdit, str] | None:
-    """Return the edit of the user's function that avoids a graph break, and what it does."""
+def break_edit(tree: CellTree, kind: str, span: Span | None, context: str) -> tuple[CellEdit, str] | None:
+    """Return the edit of the user's function that avoids a graph break, and what it does.
+
+    ``context``: the value that broke the graph, as the break's record has it.
+    """
     if kind in ("tensor-jump", "data-dependent-branching"):
-        return next(_where_edits(tree, span), None)
+        return next(_where_edits(tree, span, is_item=".item()" in context), None)
     for node in tree.at(span, (ast.Expr,)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _is_output(node.value):
             return _remove_statement(
@@ -292,8 +295,11 @@ def _remove_statement(tree: CellTree, node: ast.stmt) -> CellEdit:
     return CellEdit((Replacement(tree.line_start(node), min(line_end + 1, len(tree.cell.body)), ""),))
 
 
-def _where_edits(tree: CellTree, span: Span | None) -> Iterator[tuple[CellEdit, str]]:
-    """Yield the edits that compute both outcomes and select with ``torch.where``."""
+def _where_edits(tree: CellTree, span: Span | None, *, is_item: bool) -> Iterator[tuple[CellEdit, str]]:
+    """Yield the edits that compute both outcomes and select with ``torch.where``.
+
+    ``is_item``: the condition is computed from a number that ``.item()`` returned, perhaps in a caller.
+    """
     text = "Compute both outcomes and select with torch.where."
     conditions = tree.at(span, (ast.expr,))
     for node in ast.walk(tree.tree):
@@ -302,6 +308,8 @@ def _where_edits(tree: CellTree, span: Span | None) -> Iterator[tuple[CellEdit, 
         if isinstance(node.test, ast.BoolOp) or _is_number(tree, node.test, node):
             continue
         numbers = _item_assignments(tree, node)
+        if is_item and not numbers and not any(map(_is_item_call, ast.walk(node.test))):
+            continue  # torch.where takes no bool
         if numbers:
             text = f"Keep {' and '.join(numbers)} a tensor, compute both outcomes and select with torch.where."
         kept = tuple(_without_item(tree, n.value) for n in numbers.values())

@@ -526,7 +526,7 @@ def _parse_cell(session: Session) -> CellTree | None:
 
 def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] | None:
     tree = _parse_cell(session)
-    edit = None if tree is None else break_edit(tree, record.kind, record.span)
+    edit = None if tree is None else break_edit(tree, record.kind, record.span, record.context)
     return edit if tree is not None and edit is not None and is_valid(tree.cell, edit[0]) else None
 
 

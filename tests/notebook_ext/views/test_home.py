@@ -369,6 +369,18 @@ def test_a_break_in_a_loop_is_one_place_in_every_table(shell: Shell) -> None:
     assert set(places) == {"line 4", ""}
 
 
+def test_a_number_of_the_caller_is_not_selected_with_where(shell: Shell) -> None:
+    """``torch.where`` takes no bool, and the call of ``.item()`` is in another function."""
+    body = (
+        "def step(state, action):\n    push = 1.0 if action == 1 else -1.0\n    return state * push\n\n"
+        "def rollout(state):\n    action = state.exp().argmax().item()\n    return step(state, action)\n\n"
+        "rollout(torch.randn(4))\n"
+    )
+    found = findings(run(shell, body))
+    (branch,) = (f for f in found if "branch" in f.title)
+    assert branch.edit is None
+
+
 def test_inputs_whose_dtypes_change_together_are_converted_together(shell: Shell) -> None:
     """A conversion of one alone would save no compile; the edit of both saves it."""
     body = "def f(x, w):\n    return x @ w\n\nx, w = torch.ones(2, 2), torch.ones(2, 2)\nf(x, w)\nf(x.double(), w.double())\n"
