@@ -18,6 +18,7 @@ from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.cell_edits import CellText
 from notebook_ext.views.format_text import one_line
+from notebook_ext.views.linked.row_links import CPU
 from notebook_ext.views.source_lines import frame_name
 from notebook_ext.views.stage_differences import STAGE_TITLES, session_differences, stage_differences
 
@@ -182,7 +183,7 @@ class StageEditor:
             "times": [format_seconds(s) for s in trial.seconds],
             "timed": "One launch" if trial.entry else "One call",
             "differences": [] if trial.problem else self._differences(entry, trial),
-            "name": next((n for n, s in self.tried.items() if s is trial.after), ""),
+            "compared": self._compared(entry, stage, trial),
         }
 
     def _differences(self, entry: str, trial: EditTrial) -> list[dict[str, Any]]:
@@ -191,6 +192,18 @@ class StageEditor:
         if entry == CELL:
             return session_differences(trial.before, trial.after)
         return stage_differences(*trial.compilations(self._session, entry))
+
+    def _compared(self, entry: str, stage: str, trial: EditTrial) -> list[str]:
+        """Return the selection of the comparison view that shows a trial; empty if there is none."""
+        name = next((n for n, s in self.tried.items() if s is trial.after), "")
+        entries = [c.id for c in self._session.compilations]
+        if not name or not entries:
+            return []
+        entry = entries[0] if entry == CELL else entry
+        after = trial.compilations(self._session, entry)[1]
+        target = CPU if any(k.id == stage for k in self._session.compilation(entry).cpu_kernels) else ""
+        shown = ["", ""] if stage in (CELL, CALL) else [stage, ""] if stage in STAGES else ["triton", stage]
+        return [f"{name}~{after.id}~{target}", f"~{entry}~{target}", *shown] if after is not None else []
 
     def _edited_sibling(self, group: EditGroup) -> dict[str, str] | None:
         """Return the edited entry of the function, if this one lacks its edits."""

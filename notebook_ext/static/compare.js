@@ -92,26 +92,36 @@ class CompareView {
     return sessions.flatMap((s) => s.entries.flatMap((e) => (e.targets.length > 1 ? e.targets : [""]).map((/** @type {string} */ t) => /** @type {[string, string]} */ ([[s.id, e.id, t].join("~"), [sessions.length > 1 ? s.name : "", entryName(e, t === "cpu" ? "this CPU" : t)].filter(Boolean).join(" · ")]))));
   }
 
+  /** One side: the wanted target if the entry has it, else its first. @param {string} session @param {any} entry @param {string} [target] @returns {string[]} */
+  side(session, entry, target = "") {
+    const { targets } = entry;
+    return [session, entry.id, targets.length < 2 ? "" : targets.includes(target) ? target : targets[0]];
+  }
+
+  /** A side that exists, of a session by its id or name; null if there is none. @param {string[]} side */
+  valid([session, id, target]) {
+    const of = this.sessions.find((s) => s.id === session || s.name === session), entry = of?.entries.find((e) => e.id === id);
+    return of && entry ? this.side(of.id, entry, target) : null;
+  }
+
   /** Choose valid sides. Default: two runs of one function, two entries of it, or two targets. */
   settle() {
-    const all = this.choices().map(([id]) => id);
-    const isThere = this.sides.every((side) => all.includes(side.join("~")));
-    if (isThere && this.sides[0].join() !== this.sides[1].join()) return true;
-    const { sessions } = this;
-    if (sessions.length > 1) {
-      const [here, other] = [sessions[0].entries, sessions[1].entries];
-      const pair = here.flatMap((e) => other.filter((/** @type {any} */ o) => o.name === e.name).map((/** @type {any} */ o) => [o, e]))[0] || [other[0], here[0]];
-      if (!pair[0] || !pair[1]) return false;
-      this.sides = [["1", pair[0]], ["", pair[1]]].map(([s, e]) => [s === "1" ? sessions[1].id : "", e.id, e.targets.length > 1 ? e.targets[0] : ""]);
+    const [left, right] = this.sides.map((s) => this.valid(s)), { sessions } = this, [{ entries }] = sessions;
+    if (left && right && left.join() !== right.join()) {
+      this.sides = [left, right];
       return true;
     }
-    const entries = sessions[0].entries;
+    if (sessions.length > 1) {
+      const other = sessions[1].entries;
+      const [before, after] = entries.flatMap((e) => other.filter((/** @type {any} */ o) => o.name === e.name).map((/** @type {any} */ o) => [o, e]))[0] || [other[0], entries[0]];
+      if (!before || !after) return false;
+      this.sides = [this.side(sessions[1].id, before), this.side("", after)];
+      return true;
+    }
     const two = entries.map((e) => entries.filter((o) => o.frame === e.frame)).find((list) => list.length > 1);
     const wide = entries.find((e) => e.targets.length > 1);
-    if (two) this.sides = two.slice(0, 2).map((e) => ["", e.id, e.targets.length > 1 ? e.targets[0] : ""]);
-    else if (wide) this.sides = wide.targets.slice(0, 2).map((/** @type {string} */ t) => ["", wide.id, t]);
-    else if (entries.length > 1) this.sides = entries.slice(0, 2).map((e) => ["", e.id, ""]);
-    else return false;
+    if (!two && !wide && entries.length < 2) return false;
+    this.sides = !two && wide ? wide.targets.slice(0, 2).map((/** @type {string} */ t) => ["", wide.id, t]) : (two || entries).slice(0, 2).map((e) => this.side("", e));
     return true;
   }
 
@@ -244,10 +254,7 @@ class CompareView {
 
   /** Put a function's first entries side by side. @param {any} row */
   pair(row) {
-    this.sides = [[this.sides[0][0], row.first[0], ""], [this.sides[1][0], row.second[0], ""]].map(([session, id]) => {
-      const entry = this.sessions.find((s) => s.id === session)?.entries.find((e) => e.id === id);
-      return [session, id, entry && entry.targets.length > 1 ? entry.targets[0] : ""];
-    });
+    this.sides = this.sides.map(([session, , target], i) => [session, (i ? row.second : row.first)[0], target]);
     this.what = row.changes.some((/** @type {any} */ c) => c.what === "graphs" && !c.is_same) ? "fx" : "guards";
     this.draw();
   }

@@ -152,7 +152,7 @@ class EditView {
       !trial ? h("p", { class: "mut" }, this.hint) : [
         h("p", { class: trial.ok ? "ok" : "bad", "data-result": "" }, (trial.ok ? "✓ " : "✗ ") + trial.sentence),
         trial.times.length ? h("p", {}, `${trial.timed}: `, h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
-        trial.name ? h("p", {}, button("Compare in full", "", () => { this.frame.open("compare"); this.frame.focus(); }, { title: `Compare this session with "${trial.name}"` })) : null,
+        trial.compared.length ? h("p", {}, button("Compare in full", "", () => { this.frame.open("compare", ...trial.compared); this.frame.focus(); }, { title: "Compare this session with that of the edit" })) : null,
         trial.differences.length ? trial.differences.map((/** @type {any} */ d) => this.#stage(d)) : trial.line ? null : h("p", { class: "mut" }, "No stage differs."),
       ],
     );

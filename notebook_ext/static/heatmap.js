@@ -12,8 +12,17 @@ const SPILL_SHADE = 0.4;
 /** True if the settings in `a` have the values of `b`. @param {Record<string, number> | null} a @param {Record<string, number>} b */
 export const same = (a, b) => Boolean(a) && Object.keys(b).every((name) => /** @type {Record<string, number>} */ (a)[name] === b[name]);
 
+/** What a control is called here, if its parameter's name is not plain. @type {Record<string, string>} */
+const NAMES = { vector_bits: "bits of a vector", vectors: "vectors at a time" };
+
+/** @param {string} name */
+export const controlName = (name) => NAMES[name] || name;
+
+/** @param {string} name @param {number} value */
+export const valueText = (name, value) => (value || name !== "vector_bits" ? String(value) : "no vectors");
+
 /** Settings as text. @param {Record<string, number>} values */
-export const settingsText = (values) => Object.entries(values).map(([name, value]) => `${name} ${value}`).join(", ");
+export const settingsText = (values) => Object.entries(values).map(([name, value]) => (value || name !== "vector_bits" ? `${controlName(name)} ${value}` : valueText(name, value))).join(", ");
 
 /** The default of each control. @param {Tuning} tuning @returns {Record<string, number>} */
 export const usual = (tuning) => Object.fromEntries(tuning.controls.map((c) => [c.name, c.default]));

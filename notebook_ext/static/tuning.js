@@ -1,6 +1,6 @@
 // Tuning of one kernel by hand: its settings, and a heat map of two of them.
 
-import { fastest, heatMap, same, settingsText, usual, valuesOf } from "./heatmap.js";
+import { controlName, fastest, heatMap, same, settingsText, usual, valuesOf, valueText } from "./heatmap.js";
 import { button, choice, h, ms, plural } from "./shared/dom.js";
 
 /** @typedef {import("./heatmap.js").Tuning} Tuning */
@@ -48,11 +48,11 @@ export class TuningPanel {
       h("div", { class: "ctl" },
         this.#axis(tuning, "Down", this.down, (v) => this.#turn(v, this.across)),
         this.across ? this.#axis(tuning, "Across", this.across, (v) => this.#turn(this.down, v)) : null,
-        tuning.controls.filter((c) => c.name !== this.down && c.name !== this.across).map((c) => h("label", {}, `${c.name} `, choice(c.name, valuesOf(tuning, c.name).map((v) => /** @type {[string, string]} */ ([String(v), String(v)])), String(this.others[c.name] ?? c.default), (v) => { this.others[c.name] = Number(v); this.redraw(); }))),
+        tuning.controls.filter((c) => c.name !== this.down && c.name !== this.across).map((c) => h("label", {}, `${controlName(c.name)} `, choice(controlName(c.name), valuesOf(tuning, c.name).map((v) => /** @type {[string, string]} */ ([String(v), valueText(c.name, v)])), String(this.others[c.name] ?? c.default), (v) => { this.others[c.name] = Number(v); this.redraw(); }))),
         isLive ? button(`Try all ${rows.flat().length}`, "r", () => this.run(tuning)) : null),
       h("table", { class: "heat", "aria-label": "Heat map" },
-        this.across ? h("thead", {}, h("tr", {}, h("td", {}), valuesOf(tuning, this.across).map((v) => h("th", { scope: "col" }, String(v))))) : null,
-        h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, String(row[0].values[this.down])), row.map((cell) => this.#cell(cell, tuning, best, selected)))))),
+        this.across ? h("thead", {}, h("tr", {}, h("td", {}), valuesOf(tuning, this.across).map((v) => h("th", { scope: "col" }, valueText(this.across, v))))) : null,
+        h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, valueText(this.down, row[0].values[this.down])), row.map((cell) => this.#cell(cell, tuning, best, selected)))))),
       h("p", { class: "pick" }, h("b", {}, settingsText(selected)), ": ", point ? facts(point) : "not tried yet.", same(tuning.chosen, selected) ? " Later compiles use it." : "",
         isLive && point && !point.problem && !same(tuning.chosen, selected) ? button("Keep", "", () => {
           this.selected = selected;  // else the fastest, which may be another one once the default is timed again
@@ -70,7 +70,7 @@ export class TuningPanel {
 
   /** @param {Tuning} tuning @param {string} label @param {string} name @param {(v: string) => void} changed */
   #axis(tuning, label, name, changed) {
-    return h("label", {}, `${label} `, choice(label, tuning.controls.map((c) => /** @type {[string, string]} */ ([c.name, c.name])), name, changed));
+    return h("label", {}, `${label} `, choice(label, tuning.controls.map((c) => /** @type {[string, string]} */ ([c.name, controlName(c.name)])), name, changed));
   }
 
   /** @param {ReturnType<typeof heatMap>[0][0]} cell @param {Tuning} tuning @param {Point | null} best @param {Record<string, number>} selected */

@@ -18,6 +18,8 @@ from notebook_ext.views.performance import roofline
 
 MAX_LAUNCH_GROUPS = 40
 """Maximum number of groups of one kernel that are shown."""
+_LAUNCHER_PARAMETERS = ("extent", "item_cost")
+"""Parameters of a CPU kernel from which its launcher shares out the work: they say nothing that the grid does not."""
 
 
 def launches_of(session: Session, compilation: str, kernel: str) -> dict[str, Any] | None:
@@ -43,7 +45,8 @@ def launches_of(session: Session, compilation: str, kernel: str) -> dict[str, An
 
 def _launch_properties(session: Session, group: LaunchGroup) -> dict[str, str]:
     """Return the properties that can differ between launches of a kernel, by column title."""
-    arguments = {one_line(name, 40): one_line(text, 60) for name, text in group.arguments.items()}
+    shown = {name: text for name, text in group.arguments.items() if name not in _LAUNCHER_PARAMETERS}
+    arguments = {one_line(name, 40): one_line(text, 60) for name, text in shown.items()}
     return arguments | {
         "grid": " × ".join(map(str, group.grid)),
         "from": sanitize(source_lines.line_name(session, group.caller)),

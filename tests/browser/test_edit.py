@@ -81,7 +81,8 @@ def tune_a_kernel(page: Any) -> None:
     assert page.locator(".lm .heat .hc", has_text="–").count() > 4
     page.keyboard.press("r")
     page.wait_for_function(
-        "document.querySelector('.lm .say').textContent.includes('tried: the fastest is vector_bits')", timeout=60_000
+        "document.querySelector('.lm .say').textContent.includes('tried: the fastest is bits of a vector')",
+        timeout=60_000,
     )
     page.wait_for_function("document.querySelectorAll('.lm .heat .hc').length > 7")
     assert page.locator(".lm .heat .hc", has_text="–").count() == 0

@@ -56,6 +56,9 @@ def test_an_edit_replaces_a_stage_and_shows_the_later_ones(session: engine.Sessi
     assert any(t.startswith("Kernel") for t in changed)
     assert session.artifacts[-1].name == f"edit of traced graph {entry}"
     assert list(editor.tried) == ["edit 1"]
+    compared = found["trial"]["compared"]
+    assert compared[0].startswith("edit 1~")
+    assert compared[1:3] == [f"~{entry}~", "fx"]
 
 
 def test_a_kept_edit_says_that_its_results_differ(

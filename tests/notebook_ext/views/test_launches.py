@@ -15,12 +15,12 @@ def _session(*groups: LaunchGroup) -> Session:
 
 
 def _group(rows: int, line: int, seconds: float | None, *, is_replay: bool = False) -> LaunchGroup:
-    arguments = {"x_ptr": f"f32[{rows}, 8]", "w_ptr": "f32[8]"}
+    arguments = {"x_ptr": f"f32[{rows}, 8]", "w_ptr": "f32[8]", "extent": str(rows), "item_cost": "12"}
     return LaunchGroup("0/0", "c0", arguments, (rows,), Span("a.py", line), 2, seconds, seconds, is_replay)
 
 
 def test_only_what_varies_is_a_column() -> None:
-    """Shapes and grid vary, the line does not; the group that took longest comes first."""
+    """The slowest group comes first; values for the launcher alone are left out."""
     found = launches_of(_session(_group(4, 7, 1e-6), _group(9, 7, 2e-6)), "0/0", "c0")
     assert found is not None
     assert found["varying"] == ["x_ptr", "grid"]
