@@ -19,7 +19,7 @@ from notebook_ext.views.performance import roofline
 MAX_LAUNCH_GROUPS = 40
 """Maximum number of groups of one kernel that are shown."""
 _LAUNCHER_PARAMETERS = ("extent", "item_cost")
-"""Parameters of a CPU kernel from which its launcher shares out the work: they say nothing that the grid does not."""
+"""Parameters of a CPU kernel that only its launcher reads, to share out the work."""
 
 
 def launches_of(session: Session, compilation: str, kernel: str) -> dict[str, Any] | None:
