@@ -71,7 +71,7 @@ def test_code_to_compile_may_call_what_libraries_call(tmp_path: pathlib.Path) ->
     for folder in ("engine", "tests"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.py").write_text("import torch\ntorch._foreach_add_(x, 1)\n", encoding="utf-8")
-    assert [name for name, _ in torch_private_names.find_everywhere(tmp_path)] == ["engine/a.py"]
+    assert [finding.path for finding in house_rules.check_torch_private(tmp_path)] == ["engine/a.py"]
     tests = (p.read_text(encoding="utf-8") for p in pathlib.Path(__file__).parent.glob("engine/**/*.py"))
     text = "\n".join(tests)
     assert [name for name in torch_private_names.CALLED_BY_LIBRARIES if name not in text] == []
