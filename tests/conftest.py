@@ -18,6 +18,9 @@ import pytest
 
 from tests.markers import left_out_combinations, thorough_items
 
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+"""Inductor trusts the processor's vector instructions: each process with a C++ kernel would start Pythons to try them."""
+
 EXPECTED = pathlib.Path(__file__).parent / "expected"
 OWN_PROCESS = "TEST_IN_OWN_PROCESS"
 """Variable that is set in a process that pytest started for one test."""
