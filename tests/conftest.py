@@ -19,7 +19,10 @@ import pytest
 from tests.markers import left_out_combinations, thorough_items
 
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-"""Inductor trusts the processor's vector instructions: each process with a C++ kernel would start Pythons to try them."""
+"""Inductor trusts what the processor says of its vector instructions.
+
+Otherwise each process with a C++ kernel first starts several Pythons to try them.
+"""
 
 EXPECTED = pathlib.Path(__file__).parent / "expected"
 OWN_PROCESS = "TEST_IN_OWN_PROCESS"

@@ -50,11 +50,11 @@ def run_in_batches(
     Only cases of selected tests run. A process that finds its batch in work runs another batch, and else waits.
     """
     names = sorted({
-        item.callspec.params["name"].partition(":")[0]
+        item.callspec.params["name"]
         for item in request.session.items
         if isinstance(item, pytest.Function) and (item.path, item.originalname) == (request.path, request.node.originalname)
     })  # fmt: skip
-    wanted = names.index(request.node.callspec.params["name"].partition(":")[0]) % BATCHES
+    wanted = names.index(request.node.callspec.params["name"]) % BATCHES
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "-".join(["interpreted", *flags])
     folder.mkdir(exist_ok=True)

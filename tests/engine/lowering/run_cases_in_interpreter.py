@@ -85,7 +85,7 @@ def describe_mismatch(number: int, found: object, wanted: object, tolerances: Ma
 
 
 def main() -> None:
-    """Run the named cases, or all of them.
+    """Run the named cases, or all of them; a name may end in ``:static`` or ``:dynamic``.
 
     ``--templates`` runs the cases that templates compute, by templates. ``--cuts`` runs the cases in other
     block sizes.
@@ -100,10 +100,9 @@ def main() -> None:
     if is_cut:
         choose_blocks.MIN_TUNED_BYTES = 0
     for name, case in ({**MATMUL_CASES, **ATTENTION_CASES} if by_template else CASES).items():
-        if names and name not in names:
-            continue
-        for is_dynamic in (False, True):
-            if is_dynamic and not case.can_be_dynamic:
+        for is_dynamic in (False, True) if case.can_be_dynamic else (False,):
+            full_name = f"{name}:{'dynamic' if is_dynamic else 'static'}"
+            if names and name not in names and full_name not in names:
                 continue
             try:
                 found = mismatches(
@@ -111,7 +110,7 @@ def main() -> None:
                 )
             except Exception:
                 found = [traceback.format_exc()[-1500:]]
-            outcome[f"{name}:{'dynamic' if is_dynamic else 'static'}"] = found
+            outcome[full_name] = found
     print(json.dumps(outcome))
 
 
