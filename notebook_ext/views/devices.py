@@ -43,6 +43,8 @@ def devices(session: Session) -> dict[str, Any]:
     shown = [{"title": title, "rows": _limit_rows(rows), "open": True} for title, rows in sections if rows]
     said = [outcome(rank_groups)] if rank_groups else ["One process was recorded."] if mesh is None else []
     said += [f"{pluralize(len(calls), 'collective')} in the graphs, {len(hidden):,} hidden."] if calls else []
+    eager = [c.aot.fallback.reason for c in session.compilations if c.aot and c.aot.fallback and recorded_mesh([c])]
+    said += [f"Collectives of {pluralize(len(eager), 'graph')} are not known, because {eager[0]}."] if eager else []
     arrivals = map(_make_arrival_section(rank_groups), rank_groups.arrivals) if rank_groups else ()
     return {"outcome": " ".join(said), "sections": [*_mesh_sections(mesh, rank_groups), *shown, *arrivals]}
 

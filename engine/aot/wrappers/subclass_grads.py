@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
@@ -38,9 +39,10 @@ class SubclassGradient:
 
     def unflatten_input(self, *plain: Any) -> Any:
         """Build the input from its inner tensors in the traced graph; gradients flow into them."""
-        return _UnflattenFunction.apply(self.input_spec, self._record_grad_spec, *plain)  # type: ignore[no-untyped-call, unused-ignore]
+        sizes = [list(p.shape) for p in plain]
+        return _UnflattenFunction.apply(self.input_spec, partial(self._record_grad_spec, sizes), *plain)  # type: ignore[no-untyped-call, unused-ignore]
 
-    def _record_grad_spec(self, gradient: Any) -> SubclassSpec:
+    def _record_grad_spec(self, sizes: list[Any], gradient: Any) -> SubclassSpec:
         if not (
             self.input_spec.matches_except_context(gradient)
             if self.grad_spec is None
@@ -54,6 +56,13 @@ class SubclassGradient:
             )
         if self.grad_spec is None:  # later gradients come from reruns
             self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)
+            # Such as a DTensor's on which an operator inserts a redistribution: autograd rejects the inner gradient.
+            inner = [list(p.shape) for p in self.grad_spec.flatten(gradient)]
+            if inner != sizes:
+                raise FallbackRequired(
+                    AotFallback.SUBCLASS_GRADIENT_DIFFERS,
+                    f"the gradient of {self.name}, a {self.input_spec.type.__name__}, has inner sizes {inner}, not {sizes}",
+                )
         return self.grad_spec
 
     def specs(self, sizes: Mapping[sympy.Symbol, int]) -> FlattenSpecs:

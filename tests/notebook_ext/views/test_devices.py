@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,18 +28,35 @@ def gathers(weight: DTensor) -> torch.Tensor:
     return product.redistribute(placements=[Replicate()]).to_local().sum()
 
 
-@pytest.fixture(scope="module")
-def session() -> engine.Session:
-    """Record the function as rank 0 of a mesh of two by two ranks, none of which is a process."""
+def normalizes(weight: DTensor) -> torch.Tensor:
+    """A softmax that gathers a matrix, whose gradient then is whole on each rank."""
+    return weight.softmax(0).square().sum().full_tensor()
+
+
+def recorded(fn: Callable[[DTensor], torch.Tensor]) -> engine.Session:
+    """Record a function as rank 0 of a mesh of two by two ranks, none of which is a process."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     try:
         with engine.record() as session:
             mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
             weight = distribute_tensor(torch.ones(16, 16), mesh["tp"], [Shard(0)])
-            engine.compile(gathers, backend="aot_eager")(weight.requires_grad_()).backward()
+            engine.compile(fn, backend="aot_eager")(weight.requires_grad_()).backward()
     finally:
         dist.destroy_process_group()
     return session
+
+
+@pytest.fixture(scope="module")
+def session() -> engine.Session:
+    """Record a product of a matrix that is cut."""
+    return recorded(gathers)
+
+
+def test_graphs_without_known_collectives_are_named() -> None:
+    """A graph of DTensors that runs under eager autograd says so, with the sizes at fault."""
+    said = part(recorded(normalizes), "devices")["outcome"]
+    wanted = "the gradient of weight, a DTensor, has inner sizes [[16, 16]], not [[8, 16]]"
+    assert said == f"Collectives of 1 graph are not known, because {wanted}."
 
 
 def test_hidden_redistributions_are_flagged(session: engine.Session) -> None:
