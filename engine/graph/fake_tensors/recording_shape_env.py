@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import sympy
 
 from engine.ir.guards.base import Cause
+from engine.ir.user_code_files import is_library_file
 from engine.options import config
 from engine.torch_private.symbolic_shapes import ShapeEnv
 
@@ -45,6 +48,13 @@ class RecordingShapeEnv(ShapeEnv):
     def end_trace(self) -> None:
         """Give the assumptions that a backend makes later the line where the trace ended."""
         self._end_of_trace = self.cause("")
+
+    def _get_user_frame(self) -> FrameType | None:
+        """Return the caller outside of torch, which torch would find by importing Inductor."""
+        frame = sys._getframe().f_back
+        while frame is not None and is_library_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame
 
     def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
         self.guard_causes.setdefault(g, self.cause("the traced code assumed this relation between symbols"))

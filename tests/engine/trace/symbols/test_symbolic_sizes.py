@@ -29,6 +29,16 @@ def halves(x: Any) -> Any:
     return (y * 2 if columns > 3 else y), columns // 2
 
 
+def test_symbols_need_no_files_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A symbol is created without torch's list of its files, for which Inductor is imported."""
+
+    def uninteresting_files() -> set[str]:
+        raise AssertionError("torch lists its files")
+
+    monkeypatch.setattr("torch.fx.experimental.symbolic_shapes.uninteresting_files", uninteresting_files)
+    assert trace(halves, {}, Options(dynamic=True), x=torch.randn(4, 6)).graph is not None
+
+
 def test_sizes_become_symbols_on_request() -> None:
     """With dynamic=True sizes are symbols, and each comparison leaves a relation."""
     traced = trace(halves, {}, Options(dynamic=True), x=torch.randn(4, 6))
