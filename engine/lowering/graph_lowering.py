@@ -17,7 +17,14 @@ from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import BufferRef, ConstantTensor
 from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location
-from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
+from engine.ir.loop_ir.index_expr import (
+    Size,
+    as_size,
+    clear_cached_results,
+    contiguous_strides,
+    sizes_equal,
+    symbols_of,
+)
 from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
@@ -92,6 +99,7 @@ class GraphLowering:
 
     def run(self) -> None:
         """Lower every node in graph order."""
+        clear_cached_results()
         self._bind_symbols()
         for node in self.module.graph.nodes:
             deliver_interrupts()

@@ -8,6 +8,7 @@ returns to the first shape simplifies to the original variable.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from engine.ir.static_sizes import static_size, static_sizes
 from engine.torch_private.symbolic_shapes import statically_known_true
 
 Size: TypeAlias = int | sympy.Expr
+CACHED_RESULTS = 1 << 13
+"""Results of each function that are cached.
+
+The loads of a kernel have few distinct indices, but each is computed often.
+"""
 
 
 def as_size(value: Any) -> Size:
@@ -404,39 +410,11 @@ class IndexExpr:
 
     def div(self, by: Size) -> IndexExpr:
         """Return ``self // by`` for by > 0; self is assumed to be >= 0 wherever its value matters."""
-        if by == 1 or (not self.terms and self.const == 0):
-            return self
-        quotient, remainder = _split_by_divisor(self, by)
-        if is_below(remainder, by):
-            return quotient
-        reduced, by = _without_common_factor(remainder, by)
-        atom = reduced.single_atom()
-        if atom is not None and (simpler := atom.div(by)) is not None:
-            return quotient + simpler
-        if not reduced.terms and (static_quotient := _int_divmod(reduced.const, by)) is not None:
-            return quotient + static_quotient[0]
-        return quotient + IndexExpr({FloorDiv(reduced, by): 1})
+        return self if by == 1 or (not self.terms and self.const == 0) else _quotient(self, by)
 
     def mod(self, by: Size) -> IndexExpr:
         """Return ``self % by`` for by > 0."""
-        if by == 1:
-            return ZERO
-        _, remainder = _split_by_divisor(self, by)
-        if is_below(remainder, by):
-            return remainder
-        atom = remainder.single_atom()
-        if atom is not None and (simpler := atom.mod(by)) is not None:
-            return simpler
-        if not remainder.terms and (static_quotient := _int_divmod(remainder.const, by)) is not None:
-            return constant(static_quotient[1])
-        factor = _common_factor(remainder, by)
-        if factor > 1:
-            inner = IndexExpr(
-                {a: _divide_exactly(c, factor) for a, c in remainder.terms.items()},
-                _divide_exactly(remainder.const, factor),
-            )
-            return inner.mod(_divide_exactly(by, factor)) * factor
-        return IndexExpr({Mod(remainder, by): 1})
+        return ZERO if by == 1 else _remainder(self, by)
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
         """Return the expression with variables replaced."""
@@ -483,6 +461,42 @@ def constant(value: Size) -> IndexExpr:
 def variable(var: LoopVar) -> IndexExpr:
     """Return a loop variable as an index; a variable of size 1 is always 0."""
     return ZERO if var.size == 1 else IndexExpr({var: 1})
+
+
+@functools.lru_cache(CACHED_RESULTS)
+def _quotient(index: IndexExpr, by: Size) -> IndexExpr:
+    """Return ``index // by`` for by > 1."""
+    quotient, remainder = _split_by_divisor(index, by)
+    if is_below(remainder, by):
+        return quotient
+    reduced, by = _without_common_factor(remainder, by)
+    atom = reduced.single_atom()
+    if atom is not None and (simpler := atom.div(by)) is not None:
+        return quotient + simpler
+    if not reduced.terms and (static_quotient := _int_divmod(reduced.const, by)) is not None:
+        return quotient + static_quotient[0]
+    return quotient + IndexExpr({FloorDiv(reduced, by): 1})
+
+
+@functools.lru_cache(CACHED_RESULTS)
+def _remainder(index: IndexExpr, by: Size) -> IndexExpr:
+    """Return ``index % by`` for by > 1."""
+    _, remainder = _split_by_divisor(index, by)
+    if is_below(remainder, by):
+        return remainder
+    atom = remainder.single_atom()
+    if atom is not None and (simpler := atom.mod(by)) is not None:
+        return simpler
+    if not remainder.terms and (static_quotient := _int_divmod(remainder.const, by)) is not None:
+        return constant(static_quotient[1])
+    factor = _common_factor(remainder, by)
+    if factor > 1:
+        inner = IndexExpr(
+            {a: _divide_exactly(c, factor) for a, c in remainder.terms.items()},
+            _divide_exactly(remainder.const, factor),
+        )
+        return inner.mod(_divide_exactly(by, factor)) * factor
+    return IndexExpr({Mod(remainder, by): 1})
 
 
 def _divide_exactly(a: Size, b: int) -> Size:
@@ -567,6 +581,7 @@ def is_below(index: IndexExpr, limit: Size) -> bool:
     return is_nonnegative(bottom) and is_nonnegative(as_size(limit - 1 - top))
 
 
+@functools.lru_cache(CACHED_RESULTS)
 def _merge_div_mod(index: IndexExpr) -> IndexExpr:
     """Merge remainders and quotients of one dividend.
 
@@ -609,6 +624,11 @@ def _merge_remainder(index: IndexExpr, atom: Mod, coefficient: Size) -> IndexExp
 
 def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 0) -> IndexExpr:
     """Return the memory position of an element."""
+    return _position(tuple(index), tuple(strides), offset)
+
+
+@functools.lru_cache(CACHED_RESULTS)
+def _position(index: tuple[IndexExpr, ...], strides: tuple[Size, ...], offset: Size) -> IndexExpr:
     terms: dict[Atom, Size] = {}
     for i, stride in zip(index, strides, strict=True):
         for atom, coefficient in i.terms.items():
@@ -647,6 +667,7 @@ def contiguous_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
+@functools.lru_cache(CACHED_RESULTS)
 def unflatten(flat: IndexExpr, shape: tuple[Size, ...]) -> tuple[IndexExpr, ...]:
     """Return the row-major coordinates of a flat position."""
     parts: list[IndexExpr] = []
@@ -656,6 +677,15 @@ def unflatten(flat: IndexExpr, shape: tuple[Size, ...]) -> tuple[IndexExpr, ...]
         if not last:
             flat = flat.div(size)
     return tuple(reversed(parts))
+
+
+def clear_cached_results() -> None:
+    """Forget all results: equal sums may have their terms in another order.
+
+    The text of a graph's kernels does not depend on the graphs before then.
+    """
+    for cached in (_quotient, _remainder, _merge_div_mod, _position, unflatten):
+        cached.cache_clear()
 
 
 def _factor_text(value: Size, size: Callable[[Size], str]) -> str:
