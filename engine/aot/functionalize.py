@@ -38,6 +38,7 @@ from engine.aot.version_counters import write_count
 from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode, without_absent_generator
+from engine.graph.lazy_module import LazyGraphModule
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
@@ -241,7 +242,7 @@ def copy_with_provenance(graph: torch.fx.GraphModule, compilation: str) -> torch
     for old, new in values.items():
         set_provenance(new, replace(provenance_of(old), nodes=(node_id("fx", compilation, old),)))
     copied.output(result)
-    return torch.fx.GraphModule(graph, copied)
+    return LazyGraphModule(graph, copied)
 
 
 class FunctionalInterpreter(torch.fx.Interpreter):

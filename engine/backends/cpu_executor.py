@@ -20,7 +20,7 @@ from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
-from engine.kernels.print_kernel import print_kernel
+from engine.kernels.print_kernel import outline_kernel, print_kernel
 from engine.lowering.choose_blocks import FindTuning
 from engine.lowering.cpu.single_operators import estimate_kernel_gain, nodes_as_fast_in_aten
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
@@ -84,7 +84,9 @@ class CpuLowering:
         self._without_kernel = nodes_without_kernel(graph)
         self._aten_nodes = dict(self._without_kernel)
         """Why ATen runs a node, by node."""
-        self._parts: KnownDecompositions = {}
+        self._has_gain = False
+        """True if a kernel is faster than ATen."""
+        self._parts = KnownDecompositions()
         self._rewritten: dict[frozenset[str], RewrittenGraph] = {}
         """The rewritten graph, by the nodes that were not decomposed."""
 
@@ -101,17 +103,24 @@ class CpuLowering:
     def program(self) -> LoweredProgram | None:
         """Return the program of the graph, or None if no operator gains by a kernel."""
         while True:
+            count = len(self._aten_nodes)
             try:
                 program = self._lower()
             except errors.KernelBuildError as error:
                 self.run_nodes_in_aten(error)
                 continue
-            aten_nodes = nodes_as_fast_in_aten(program, self._graph.module)
-            if aten_nodes.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
+            if not self._has_gain:
                 return None
-            if aten_nodes.keys() <= self._aten_nodes.keys():
+            if len(self._aten_nodes) == count:
                 return program
-            self._aten_nodes |= aten_nodes
+
+    def _accept(self, outlined: LoweredProgram) -> bool:
+        """Choose the nodes that ATen runs; return True if the program's kernels are to be printed."""
+        aten_nodes = nodes_as_fast_in_aten(outlined, self._graph.module)
+        self._has_gain = not aten_nodes.keys() >= {node for kernel in outlined.kernels for node in kernel.nodes}
+        is_chosen = aten_nodes.keys() <= self._aten_nodes.keys()
+        self._aten_nodes |= aten_nodes
+        return self._has_gain and is_chosen
 
     def _lower(self) -> LoweredProgram:
         return lower(
@@ -122,11 +131,13 @@ class CpuLowering:
             forced_fallbacks=self._aten_nodes,
             rewritten=self._rewrite(),
             find_tuning=self._find_tuning,
+            outline=outline_kernel,
+            is_accepted=self._accept,
         )
 
     def _rewrite(self) -> RewrittenGraph:
         """Run the graph passes; an operator that ATen runs is not decomposed."""
-        decomposed = {node.name for node, parts in self._parts.items() if parts is not None}
+        decomposed = {node.name for node, parts in self._parts.of_nodes.items() if parts is not None}
         decomposed_nodes = frozenset(
             node for node in self._aten_nodes if node in self._without_kernel or node.rpartition(":")[2] in decomposed
         )

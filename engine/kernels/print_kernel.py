@@ -10,8 +10,11 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.llvm_machine import host_unit
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.kernels import dependences
 from engine.kernels.cpu.llvm_types import NotPrintable
+from engine.kernels.cpu.loop_plan import make_plan
 from engine.kernels.cpu.printer import print_llvm
+from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.triton.printer import print_triton
 
 
@@ -28,3 +31,24 @@ def print_kernel(kernel: LoopKernel | AttentionLaunch, target: str) -> Generated
         return print_llvm(loops, host_unit())
     except NotPrintable as error:
         raise KernelBuildError(loops.name, error, loops.nodes) from error
+
+
+def outline_kernel(kernel: LoopKernel | AttentionLaunch, target: str) -> GeneratedKernel:
+    """Return a kernel for the CPU without its text: its nodes, its pointers and what it costs."""
+    loops = cast(LoopKernel, kernel)
+    live_ops = dependences.live_ops(loops.ops, keeps_checks=True)
+    parameters = KernelParameters(loops)
+    parameters.name_pointers(loops, live_ops)
+    return GeneratedKernel(
+        id=loops.id,
+        name=parameters.kernel_name,
+        text="",
+        args=parameters.pointer_args,
+        grid=(),
+        line_ops=(),
+        ops=(),
+        nodes=loops.nodes,
+        bytes_moved=loops.bytes_moved,
+        flops=loops.flops,
+        loads_tiles=len(loops.nodes) == 1 and make_plan(loops, live_ops, host_unit()).tile_var is not None,
+    )

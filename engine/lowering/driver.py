@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -50,6 +50,8 @@ def lower(
     candidate_blockings: CandidateBlockings | None = None,
     rewritten: RewrittenGraph | None = None,
     find_tuning: FindTuning | None = None,
+    outline: PrintKernel | None = None,
+    is_accepted: Callable[[LoweredProgram], bool] = lambda program: True,
 ) -> LoweredProgram:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
@@ -58,7 +60,8 @@ def lower(
     must run, with the reason; views are lowered nevertheless. ``chooser``: decides where a template replaces a
     library call, and picks one of the ``candidate_blockings`` of a kernel (None: the default blocking).
     ``rewritten``: the result of ``run_passes``, if they have run. ``find_tuning``: returns a kernel's settings that
-    were tuned by hand; they go before ``candidate_blockings``.
+    were tuned by hand; they go before ``candidate_blockings``. ``outline``: prints kernels without text. If
+    ``is_accepted`` returns False for the program of such kernels, it is returned, and no kernel is printed.
 
     Raises:
         LoweringError: the graph contains something that a program cannot express.
@@ -81,14 +84,13 @@ def lower(
         returned = definitions_in(walk.outputs)
         by_themselves = functools.partial(subprogram, walk, target, emit)
         schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.symbols.hints)
-        program = schedule_to_program(
-            walk,
-            schedule,
-            target,
-            emit,
-            BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints, find_tuning),
-            graph.mutated_inputs,
+        tuner = BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints, find_tuning)
+        print_with = functools.partial(
+            schedule_to_program, walk, schedule, target, tuner=tuner, mutated=graph.mutated_inputs, built={}
         )
+        if outline is not None and not is_accepted(outlined := print_with(outline)):
+            return outlined
+        program = print_with(emit)
         decisions = (*exchanged, *program.record.decisions)
         return replace(program, record=replace(program.record, passes=tuple(watch.records), decisions=decisions))
     except (LoweringError, KernelBuildError):

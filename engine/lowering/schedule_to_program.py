@@ -65,16 +65,18 @@ def schedule_to_program(
     target: str,
     emit: PrintKernel,
     tuner: BlockTuner,
-    mutated: Sequence[tuple[int, int]] = (),
+    mutated: Sequence[tuple[int, int]],
+    built: dict[int, LoopKernel],
 ) -> LoweredProgram:
     """Build the program of a schedule.
 
     ``emit`` prints a kernel, ``tuner`` chooses the block sizes of a kernel. ``mutated``: see
-    ``AotGraph.mutated_inputs``.
+    ``AotGraph.mutated_inputs``. ``built``: loop kernels of an earlier call, by the number of the step; new ones are
+    added.
     """
     buffers = _make_buffers(walk, schedule)
     printed = KernelDeduplicator(emit, target, _kernel_letters(walk.stage, target))
-    builder = _StepBuilder(walk, buffers, printed, tuner.with_chosen_blocking)
+    builder = _StepBuilder(walk, buffers, printed, tuner.with_chosen_blocking, built)
     for step in schedule.steps:
         deliver_interrupts()
         step.accept(builder)
@@ -157,7 +159,10 @@ def subprogram(walk: GraphLowering, target: str, emit: PrintKernel, steps: tuple
 
 
 class _StepBuilder:
-    """Builds the program's steps from a schedule's; ``tune`` chooses a kernel's block sizes."""
+    """Builds the program's steps from a schedule's; ``tune`` chooses a kernel's block sizes.
+
+    ``built``: loop kernels by the number of their step, which are not built again.
+    """
 
     def __init__(
         self,
@@ -165,11 +170,12 @@ class _StepBuilder:
         buffers: Mapping[str, Buffer],
         printed: KernelDeduplicator,
         tune: Callable[[LoopKernel], LoopKernel] | None = None,
+        built: dict[int, LoopKernel] | None = None,
     ) -> None:
         self.walk, self.buffers, self.printed, self.tune = walk, buffers, printed, tune
         self.is_cpu = printed.target == CPU_TARGET
         self.steps: list[ProgramStep] = []
-        self.loops: dict[int, LoopKernel] = {}
+        self.loops: dict[int, LoopKernel] = {} if built is None else built
         """Loop kernel by number of its step."""
         self.externs: list[ExternNode] = []
         self.template_count = 0
@@ -188,6 +194,9 @@ class _StepBuilder:
 
     def visit_group(self, step: FusionGroup) -> None:
         """Add a loop kernel."""
+        if (kernel := self.loops.get(len(self.steps))) is not None:
+            self.steps.append(Launch(self.printed.kernel_source(kernel)))
+            return
         build = build_loop_nest if self.is_cpu else build_loop_kernel
         self._add_launch(build(step, self.printed.next_id, self.walk, self.buffers))
 

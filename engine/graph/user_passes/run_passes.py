@@ -13,10 +13,10 @@ import torch
 import torch.fx
 
 from engine.errors import PassUndone, WrongResult, error_line, named_error_line
+from engine.graph.lazy_module import LazyGraphModule
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PassNotes, PassRecorder
 from engine.graph.user_passes.fake_run import GraphFacts, GraphOutcome, creates_symbols, has_same_layout, run_on_fakes
-from engine.graph.user_passes.lazy_module import LazyGraphModule
 from engine.graph.user_passes.provenance import set_sources
 from engine.graph.user_passes.watched_graph import (
     InvalidPassResult,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 import torch.fx
 
 from engine.graph.effect_tokens import is_with_effects
+from engine.graph.lazy_module import LazyGraphModule
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
-from engine.ir.node_values import called_overload, results_of, tensor_meta, tensors_by_position
+from engine.ir.node_values import called_overload, results_of, tensor_meta, tensors_by_position, tensors_in
 from engine.ir.static_sizes import static_sizes
 from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
@@ -29,9 +31,6 @@ from engine.torch_private.operators import decomposition_table
 
 aten = torch.ops.aten
 
-KnownDecompositions = dict[torch.fx.Node, torch.fx.GraphModule | None]
-"""Decompositions by node; None for a node without one."""
-
 _CPU_ONLY = frozenset(
     (
         aten._scaled_dot_product_flash_attention_for_cpu.default,
@@ -41,6 +40,23 @@ _CPU_ONLY = frozenset(
     )
 )
 """Operators that exist only on the CPU."""
+
+
+@dataclass(frozen=True)
+class KnownDecompositions:
+    """The decompositions of a graph's nodes; None for a node without one."""
+
+    of_nodes: dict[torch.fx.Node, torch.fx.GraphModule | None] = field(default_factory=dict)
+    _of_calls: dict[str, torch.fx.GraphModule | None] = field(default_factory=dict)
+
+    def of_call(self, node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphModule | None:
+        """Return the decomposition of a node; equal calls on tensors of equal metadata share one."""
+        if not _can_decompose(node.target) or (is_cpu and cpu_fallback(node) is not None):
+            return None
+        call = _describe_call(node)
+        if call not in self._of_calls:
+            self._of_calls[call] = _trace_decomposition(node, is_cpu)
+        return self._of_calls[call]
 
 
 @functools.cache
@@ -71,7 +87,7 @@ def decompose(
     ``left_whole``: ids of nodes that are not decomposed, since ATen runs them. ``known_parts``: decompositions of an
     earlier call for this graph; new ones are added.
     """
-    known_parts = {} if known_parts is None else known_parts
+    known_parts = KnownDecompositions() if known_parts is None else known_parts
     old = graph.module
     draws = RandomDecomposer(old) if fused_random else None
     root = torch.nn.Module()
@@ -115,7 +131,7 @@ def decompose(
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
     new.eliminate_dead_code(_has_effect)
-    return torch.fx.GraphModule(root, new)
+    return LazyGraphModule(root, new)
 
 
 def _has_effect(node: torch.fx.Node) -> bool:
@@ -170,16 +186,32 @@ def _decomposition_of(
     """Return the decomposition of a node; None if it has none or ATen runs it as a whole."""
     if node.op != "call_function" or provenance.nodes[0] in left_whole:
         return None
-    if node not in decompositions:
-        decompositions[node] = _trace_decomposition(node, is_cpu)
-    return decompositions[node]
+    if node not in decompositions.of_nodes:
+        decompositions.of_nodes[node] = decompositions.of_call(node, is_cpu)
+    return decompositions.of_nodes[node]
+
+
+def _describe_call(node: torch.fx.Node) -> str:
+    """Return the operator, the arguments and their metadata as text.
+
+    Calls with equal texts have equal decompositions.
+    """
+    sources = {source: f"%{number}" for number, source in enumerate(node.all_input_nodes)}
+    args = torch.fx.map_arg((node.args, dict(node.kwargs)), sources.__getitem__)
+    numbers = [n.meta.get("val") for n in sources if tensor_meta(n) is None]
+    tensors = tensors_in([n.meta.get("val") for n in (*sources, node)])
+    return repr((node.target, args, numbers, list(map(_describe_tensor, tensors))))
+
+
+def _describe_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return the metadata of a fake tensor."""
+    flags = tensor.is_conj(), tensor.is_neg(), tensor.is_inference(), tensor.requires_grad
+    memory = (tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else (id(tensor),)
+    return type(tensor), tensor.dtype, tensor.device, tensor.layout, tensor.shape, *flags, *memory
 
 
 def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphModule | None:
     """Trace one node's decomposition over its tensor and size arguments; None without one."""
-    if not _can_decompose(node.target) or (is_cpu and cpu_fallback(node) is not None):
-        return None
-
     sources = list(node.all_input_nodes)
     values = [n.meta.get("val") for n in sources]
     mode = detect_fake_mode([*values, node.meta.get("val")])

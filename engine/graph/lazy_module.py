@@ -10,9 +10,9 @@ _GENERATED = ("_code", "_lineno_map", "_prologue_start")
 
 
 class LazyGraphModule(torch.fx.GraphModule):
-    """The copy of a graph that a pass gets.
+    """A graph that one stage hands to the next, and that seldom runs.
 
-    Generating code costs more than all else around a pass that changes nothing.
+    Generating code costs more than many a pass over the graph.
     """
 
     def recompile(self) -> Any:
@@ -32,3 +32,7 @@ class LazyGraphModule(torch.fx.GraphModule):
             torch.fx.GraphModule.recompile(self)
             return self.__dict__[name]
         return super().__getattr__(name)
+
+    def __reduce__(self) -> Any:
+        """Pickle as a module with code."""
+        return torch.fx.GraphModule(self, self.graph).__reduce__()
