@@ -30,7 +30,7 @@ from engine.frame_code.codegen_runtime.torch_contexts import (
 )
 from engine.frame_code.constant_table import ConstantTable
 from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
-from engine.ir.rerun_after_error import can_rerun, save_tensor
+from engine.ir.rerun_after_error import can_rerun, save_random_state, save_tensor
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.ir.traced_frame import TracedGraph
@@ -55,6 +55,8 @@ class GraphCallPlan:
     """True if Python runs the original code after any exception in the graph."""
     mutated_inputs: tuple[Source, ...] = ()
     """Inputs in a try block whose data the graph may change."""
+    draws_random: bool = False
+    """True if the graph draws torch's random numbers in a try block."""
     requires_grad_inputs: tuple[Source, ...] = ()
     """Inputs on which the graph calls ``requires_grad_``."""
 
@@ -240,7 +242,7 @@ class PrologueCodegen:
     def _save_states(self, inputs: list[Source]) -> None:
         """Save the state that the original code needs if Python runs it as the fallback.
 
-        RNG states: it samples the same random numbers as the graph inputs. Tensors: it finds them as they were
+        RNG states: it samples the same random numbers as the graph and its inputs. Tensors: it finds them as they were
         before the graph. Grad mode and autocast, if the graph switches them.
         """
         owners: list[tuple[Source, Any]] = [(o.base, save_rng_state) for o in inputs if isinstance(o, RandomDrawSource)]
@@ -250,8 +252,11 @@ class PrologueCodegen:
             self._load(owner)
             self._reader.call(keep)
             self._store_restorer()
+        contexts: list[Callable[[], Any]] = [save_random_state] if self._plan.draws_random else []
         if self._plan.outer_grad_mode is not None or self._plan.restoring_call is not None:
-            self.prologue.callable_const(self._constants.entry(save_grad_context))
+            contexts.append(save_grad_context)
+        for save in contexts:
+            self.prologue.callable_const(self._constants.entry(save))
             self.prologue.call(0)
             self._store_restorer()
 

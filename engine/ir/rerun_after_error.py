@@ -6,6 +6,7 @@ Where a frame has side effects, its original code then runs from the start, in P
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,6 +56,11 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
     return restore
 
 
+def save_random_state() -> Callable[[], None]:
+    """Return a function that restores the present state of torch's random numbers on the CPU."""
+    return partial(torch.set_rng_state, torch.get_rng_state())
+
+
 def _spanned_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory from a tensor's first to its last element, as one dimension."""
     size = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -79,14 +85,13 @@ def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draw
                 mark_inputs_written(error)
                 raise
         restorers = [save_tensor(t) for t in written]
-        state = torch.get_rng_state() if draws_random else None
+        if draws_random:
+            restorers.append(save_random_state())
         try:
             return run(*inputs)
         except Exception:
             for restore in restorers:
                 restore()
-            if state is not None:
-                torch.set_rng_state(state)
             raise
 
     return call

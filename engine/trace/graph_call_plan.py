@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.frame_code.prologue import GraphCallPlan, restoring_call
-from engine.ir.introspection.operator_facts import has_only_effect
+from engine.ir.introspection.operator_facts import draws_random, has_only_effect
 from engine.ir.traced_frame import TracedGraph
 from engine.trace.annotations import Tracer
 from engine.trace.side_effects.input_mutations import mutates_inputs, requires_grad_inputs, restorable_mutated_inputs
@@ -14,10 +14,12 @@ from engine.trace.side_effects.input_mutations import mutates_inputs, requires_g
 def _reruns_after_error(tx: Tracer) -> bool:
     """Return True if the original code must run after an error, for its side effects.
 
-    Nothing that the graph did may happen a second time.
+    Random numbers of Python are side effects: all are drawn before the graph. Nothing that the graph did may happen
+    a second time.
     """
     effects = tx.side_effects
-    if not (effects.writes_objects or effects.side_effect_calls) or tx.fallback.op_in_try_block:
+    has_effects = effects.writes_objects or effects.side_effect_calls or tx.random_state.input_count
+    if not has_effects or tx.fallback.op_in_try_block:
         return False
     return not any(
         getattr(node.target, "runs_user_python", False) or has_only_effect(node.target) for node in tx.graph.graph.nodes
@@ -45,5 +47,6 @@ def plan_graph_call(tx: Tracer) -> GraphCallPlan:
         assumed_conditions=tuple((node, truth) for node, truth, _ in tx.fallback.assumed_conditions),
         in_try_block=in_try_block,
         mutated_inputs=tuple(restorable_mutated_inputs(tx) or ()) if in_try_block else (),  # else the backend restores
+        draws_random=in_try_block and any(draws_random(node) for node in tx.graph.graph.nodes),
         requires_grad_inputs=tuple(requires_grad_inputs(tx)),
     )

@@ -1,5 +1,7 @@
 """Operators that raise for some values, which fake tensors do not have."""
 
+import random
+
 import torch
 import torch.nn.functional as F
 
@@ -41,3 +43,43 @@ def calls_with_wrong_arguments(x):
         lambda: torch.set_grad_enabled(wrong=True),
         lambda: torch.set_grad_enabled(torch.tensor(True)),
     )
+
+
+@program(lambda: (torch.arange(3), []), lambda: (torch.zeros(3, dtype=torch.int64), []))
+def numbers_drawn_after_an_error(x, log):
+    """Python draws no number after an operator that raises."""
+    y = F.one_hot(x, 1)
+    log.append("after")
+    return y * random.random()
+
+
+@program(lambda: (torch.arange(3),), lambda: (torch.zeros(3, dtype=torch.int64),))
+def only_a_number_is_drawn_after_an_error(x):
+    """The same where a number is the only effect."""
+    return F.one_hot(x, 1) * random.random()
+
+
+@program(lambda: (torch.arange(3), []), lambda: (torch.zeros(3, dtype=torch.int64), []))
+def dropout_in_a_try_block_before_an_error(x, log):
+    """Random numbers of a try block are drawn once, also where a later operator raises."""
+    try:
+        y = F.dropout(x.float(), 0.5)
+    finally:
+        log.append("drawn")
+    return y, F.one_hot(x, 1)
+
+
+@program(*[lambda s=s: (torch.arange(4), s, []) for s in (2.5, 3.5, 2, True)], breaks=1)
+def number_of_another_type(x, s, log):
+    """A factor must have the type of the tensor, also where the number varies between calls."""
+    y = x.add(x, alpha=s)
+    log.append(1)
+    return y
+
+
+@program(lambda: (torch.ones(2, 3, dtype=torch.float64), []), lambda: (torch.ones(2, 3), []), breaks=1)
+def product_of_two_types(x, log):
+    """A product of operands of two types raises before what follows it."""
+    y = x @ torch.ones(3)
+    log.append(1)
+    return y
