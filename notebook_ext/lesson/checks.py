@@ -31,11 +31,11 @@ def as_number(answer: object, name: str = "answer") -> float:
     return float(answer)
 
 
-def is_close(found: object, wanted: torch.Tensor, tolerance: float = 1e-5) -> bool:
+def is_close(result: object, wanted: torch.Tensor, tolerance: float = 1e-5) -> bool:
     """Return True for a tensor of the same shape and dtype with close values; NaN equals NaN."""
-    if not isinstance(found, torch.Tensor) or found.shape != wanted.shape or found.dtype != wanted.dtype:
+    if not isinstance(result, torch.Tensor) or result.shape != wanted.shape or result.dtype != wanted.dtype:
         return False
-    return torch.allclose(found.detach(), wanted.detach(), rtol=tolerance, atol=tolerance, equal_nan=True)
+    return torch.allclose(result.detach(), wanted.detach(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def data_dependent_sizes(session: Session) -> list[str]:

@@ -28,36 +28,36 @@ TEACHING_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?teaching/[^)]*\)")
 
 def student_edition(notebook: dict[str, Any], lesson: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a lesson without outputs, and the code of its answers by prediction."""
-    made = copy.deepcopy(notebook)
+    edition = copy.deepcopy(notebook)
     hidden = {}
-    for cell in made["cells"]:
+    for cell in edition["cells"]:
         if cell["cell_type"] != "code":
             continue
         cell["outputs"], cell["execution_count"] = [], None
-        found = REVEAL.search("".join(cell["source"])) if cell["id"].startswith(REVEAL_ID) else None
-        if found:
-            hidden[found.group(1)] = "".join(cell["source"])
-            cell["source"] = [f"%reveal {lesson} {found.group(1)}"]
+        reveal = REVEAL.search("".join(cell["source"])) if cell["id"].startswith(REVEAL_ID) else None
+        if reveal:
+            hidden[reveal.group(1)] = "".join(cell["source"])
+            cell["source"] = [f"%reveal {lesson} {reveal.group(1)}"]
         if cell["id"].startswith("check-"):
             cell["metadata"] = {"jupyter": {"source_hidden": True}}
-    return made, hidden
+    return edition, hidden
 
 
 def teacher_edition(notebook: dict[str, Any], note: str, solutions: str) -> dict[str, Any]:
     """Return a lesson with the teacher's note and a solution after each exercise."""
-    made = copy.deepcopy(notebook)
+    edition = copy.deepcopy(notebook)
     parts = re.split(r"^## Exercise (\d+)", solutions, flags=re.MULTILINE)[1:]
     by_exercise = dict(zip(parts[::2], parts[1::2], strict=True))
     cells: list[dict[str, Any]] = []
-    for cell in made["cells"]:
+    for cell in edition["cells"]:
         cells.append(cell)
         if len(cells) == 1:
             cells.append(_markdown("teacher-note", f"> **For teachers**\n\n{note}"))
         number = str(cell["id"]).removeprefix(EXERCISE)
         if str(cell["id"]).startswith(EXERCISE) and number in by_exercise:
             cells.append(_markdown(f"solution-{number}", f"**Solution**{by_exercise[number].rstrip()}"))
-    made["cells"] = cells
-    return made
+    edition["cells"] = cells
+    return edition
 
 
 def hidden_reveal(lesson: str, name: str) -> str:

@@ -92,9 +92,9 @@ def predict(question: str, choices: Sequence[object]) -> Prediction:
 
     Call ``reveal`` of the result with the right answer to show whether the prediction holds.
     """
-    made = Prediction(question, choices)
-    made.ask(get_ipython())
-    return made
+    prediction = Prediction(question, choices)
+    prediction.ask(get_ipython())
+    return prediction
 
 
 @magics_class

@@ -117,9 +117,9 @@ def _guards(session: Session) -> list[GuardRecord]:
     return [g for c in session.compilations if c.guards for g in c.guards.guards]
 
 
-def _expect(found: int, wanted: int, what: str) -> None:
-    assert found == wanted, (
-        f"there {'is' if found == 1 else 'are'} {found} {what}{'' if found == 1 else 's'}, not {wanted}."
+def _expect(actual: int, expected: int, what: str) -> None:
+    assert actual == expected, (
+        f"there {'is' if actual == 1 else 'are'} {actual} {what}{'' if actual == 1 else 's'}, not {expected}."
     )
 
 
@@ -257,9 +257,9 @@ def _split_at_fifty(f: Callable[..., Any]) -> None:
     1, "The first dimension of `x` is marked dynamic, and `f` specializes it to 8.", "def f(x):\n    return x.sum(0)"
 )
 def _specialized(f: Callable[..., Any]) -> None:
-    given = torch.ones(8, 4)
-    engine.mark_dynamic(given, 0)
-    trace = _record(f, (given,)).compilations[0].trace
+    x = torch.ones(8, 4)
+    engine.mark_dynamic(x, 0)
+    trace = _record(f, (x,)).compilations[0].trace
     assert trace is not None, "nothing was traced."
     assert any(str(s.specialized_to) == "8" for s in trace.symbols), "the size is still a symbol."
 
@@ -288,8 +288,8 @@ def _break_at_the_end(f: Callable[..., Any]) -> None:
     "def f(x):\n    return x if x.sum() > 0 else -x",
 )
 def _choose(f: Callable[..., Any]) -> None:
-    for given in (_x() - 8, 8 - _x()):
-        assert is_close(f(given), 8 - _x()), "the result should be x or -x, whichever has a positive sum."
+    for x in (_x() - 8, 8 - _x()):
+        assert is_close(f(x), 8 - _x()), "the result should be x or -x, whichever has a positive sum."
     _expect(counts(_record(f, (_x(),))).breaks, 0, "graph break")
 
 
@@ -316,8 +316,8 @@ def _first_above(f: Callable[..., Any]) -> None:
     "def f(x):\n    return x[x > 0].mean()",
 )
 def _mean_of_positive(f: Callable[..., Any]) -> None:
-    for given in (torch.tensor([1.0, -2.0, 3.0]), _x()):
-        assert is_close(f(given), given[given > 0].mean()), "the result should be the mean of the positive numbers."
+    for x in (torch.tensor([1.0, -2.0, 3.0]), _x()):
+        assert is_close(f(x), x[x > 0].mean()), "the result should be the mean of the positive numbers."
     session = _record(f, (_x(),))
     _expect(counts(session).breaks, 0, "graph break")
     unknown = data_dependent_sizes(session)
@@ -352,8 +352,8 @@ def _copied_back(aot: Any) -> list[str]:
     "def f(a, b):\n    a.add_(1)\n    return a + b",
 )
 def _two_copies(f: Callable[..., Any]) -> None:
-    found = _copied_back(_aot(f, _x(), _x()))
-    assert sorted(found) == ["a", "b"], f"copied back: {', '.join(found) or 'nothing'}."
+    names = _copied_back(_aot(f, _x(), _x()))
+    assert sorted(names) == ["a", "b"], f"copied back: {', '.join(names) or 'nothing'}."
     version = _x()
     before = version._version
     f(version, _x())
@@ -425,11 +425,11 @@ def _kernels(f: Callable[..., Any], *call: Any) -> list[Any]:
     "def f(x):\n    total = x.exp().sum()\n    return 2 * x.exp() / total",
 )
 def _one_kernel(f: Callable[..., Any]) -> None:
-    given = torch.randn(64, 128)
-    assert is_close(f(given), given.softmax(1) * 2), "the result should be the softmax of each row times 2."
-    found = _kernels(f, given)
-    _expect(len(found), 1, "kernel")
-    _expect(found[0].bytes_moved, 2 * given.nbytes, "byte")
+    x = torch.randn(64, 128)
+    assert is_close(f(x), x.softmax(1) * 2), "the result should be the softmax of each row times 2."
+    kernels = _kernels(f, x)
+    _expect(len(kernels), 1, "kernel")
+    _expect(kernels[0].bytes_moved, 2 * x.nbytes, "byte")
 
 
 @_puzzle(
@@ -438,10 +438,10 @@ def _one_kernel(f: Callable[..., Any]) -> None:
     "def f(x):\n    return x.sin() + x.cos()",
 )
 def _two_results(f: Callable[..., Any]) -> None:
-    given = torch.randn(64, 128)
-    found = _kernels(f, given)
-    _expect(len(found), 1, "kernel")
-    _expect(found[0].bytes_moved, 3 * given.nbytes, "byte")
+    x = torch.randn(64, 128)
+    kernels = _kernels(f, x)
+    _expect(len(kernels), 1, "kernel")
+    _expect(kernels[0].bytes_moved, 3 * x.nbytes, "byte")
 
 
 @_puzzle(4, "`f(x)` makes exactly **two** kernels without a graph break.", "def f(x):\n    return x.sin().cos()")
@@ -455,11 +455,11 @@ def _two_kernels(f: Callable[..., Any]) -> None:
     "def f(x):\n    return x.sin() + x.cos()",
 )
 def _break_fusion(f: Callable[..., Any]) -> None:
-    given = torch.randn(64, 128)
-    assert is_close(f(given), given.sin() + given.cos(), 1e-4), "the result should be x.sin() + x.cos()."
-    session = _record(f, (given,), backend="triton")
+    x = torch.randn(64, 128)
+    assert is_close(f(x), x.sin() + x.cos(), 1e-4), "the result should be x.sin() + x.cos()."
+    session = _record(f, (x,), backend="triton")
     moved = sum(k.bytes_moved or 0 for c in session.compilations for k in c.kernels)
-    assert moved > 2 * given.nbytes, f"{moved:,} bytes are moved, which is the least."
+    assert moved > 2 * x.nbytes, f"{moved:,} bytes are moved, which is the least."
 
 
 PUZZLES: Mapping[int, Puzzle] = dict(enumerate(_FOUND, 1))

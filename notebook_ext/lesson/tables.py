@@ -83,9 +83,9 @@ def print_partition(session: Session) -> None:
 
 def print_breaks(session: Session) -> None:
     """Print each graph break: its line, its title, and the expression."""
-    for found in breaks(session)["breaks"]:
-        print(found["place"], "·", found["title"])
-        print(found["pointed"])
+    for row in breaks(session)["breaks"]:
+        print(row["place"], "·", row["title"])
+        print(row["pointed"])
 
 
 def print_break_examples(*reasons: str) -> None:

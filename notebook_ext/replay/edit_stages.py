@@ -99,11 +99,11 @@ class StageEditor:
             prepare_launch(self._session, entry, text)
 
     def _choices(self) -> list[dict[str, str]]:
-        found = [{"entry": CELL, "stage": CELL, "title": "The cell"}] if self._cell is not None else []
+        choices = [{"entry": CELL, "stage": CELL, "title": "The cell"}] if self._cell is not None else []
         for c in self._session.compilations:
             name = f"{frame_name(self._session, c.frame)} entry {c.id.rpartition('/')[2]}"
-            found += [{"entry": c.id, "stage": s, "title": f"{name}: {_title(s)}"} for s in self._graphs(c)]
-        return found
+            choices += [{"entry": c.id, "stage": s, "title": f"{name}: {_title(s)}"} for s in self._graphs(c)]
+        return choices
 
     def _graphs(self, compilation: CompilationRecord) -> dict[str, str]:
         if compilation.compiler != "engine":
@@ -126,8 +126,8 @@ class StageEditor:
             return self._cell.source
         trial = self._trials.get(group)
         if trial is not None and trial.after is not None:
-            found = trial.compilations(self._session, entry)[1]
-            if found is not None and stage in (texts := editable_graphs(trial.after, found)):
+            compilation = trial.compilations(self._session, entry)[1]
+            if compilation is not None and stage in (texts := editable_graphs(trial.after, compilation)):
                 return texts[stage]
         return self._graphs(self._session.compilation(entry))[stage]
 
@@ -140,8 +140,8 @@ class StageEditor:
         trial = self._trials[group]
         if not trial.problem:
             name = _title(stage)
-            place = "" if entry == CELL else f" {entry}"
-            self._session.add_artifact(ArtifactRecord(f"edit of {name[:1].lower()}{name[1:]}{place}", text))
+            suffix = "" if entry == CELL else f" {entry}"
+            self._session.add_artifact(ArtifactRecord(f"edit of {name[:1].lower()}{name[1:]}{suffix}", text))
 
     def _try(self, group: EditGroup) -> None:
         """Try the edits of a group; without any, forget its trial."""

@@ -83,12 +83,12 @@ class _Replay:
     def __init__(
         self, shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText
     ) -> None:
-        self._found: Future[ForkedResult] = start_in_fork(lambda: _replay_here(shell, settings, names, cell))
+        self._future: Future[ForkedResult] = start_in_fork(lambda: _replay_here(shell, settings, names, cell))
 
     def result(self) -> Any:
         """Return counts, results and session as JSON values, or the problem as text."""
-        found = self._found.result()
-        return found.problem or found.value
+        forked = self._future.result()
+        return forked.problem or forked.value
 
 
 def compare_replays(before: Any, after: Any) -> ReplayResult:
@@ -108,7 +108,7 @@ def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tupl
     _silence(shell, shown)
     subject = make_compiler(settings)
     parsed = run_cell.parse_cell(shell, cell.body)
-    known = {name: id(value) for name, value in shell.user_ns.items()}
+    ids_before = {name: id(value) for name, value in shell.user_ns.items()}
     error = ""
     with subject.record() as session:
         stop_event_of(session).set()  # no kernels are compiled in worker processes
@@ -116,15 +116,15 @@ def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tupl
             run_cell.run_cell(shell, parsed, subject, session, names)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
-    bound = {n: v for n, v in shell.user_ns.items() if known.get(n) != id(v) and not n.startswith("_")}
+    bound = {n: v for n, v in shell.user_ns.items() if ids_before.get(n) != id(v) and not n.startswith("_")}
     values = [*describe_values("result", shown), *([("exception", error)] if error else [])]
     values += [row for name, value in sorted(bound.items()) for row in describe_values(name, value)]
     return {"counts": _counts(session), "values": values, "session": session.to_dict(), "error": error}
 
 
 def _counts(session: Session) -> tuple[int, int, int, int]:
-    found = counts(session)
-    return (found.compiles, found.breaks, found.graphs, found.recompiles)
+    totals = counts(session)
+    return (totals.compiles, totals.breaks, totals.graphs, totals.recompiles)
 
 
 def _silence(shell: InteractiveShell, shown: list[Any]) -> None:
@@ -196,9 +196,9 @@ class CellReplay:
             _Replay(self._shell, settings, names, replace(self._cell, body=body)),
         )
         before, after = (run.result() for run in runs)
-        for found in (before, after):
-            if isinstance(found, str) or found["error"]:
-                reason = found if isinstance(found, str) else found["error"]
+        for side in (before, after):
+            if isinstance(side, str) or side["error"]:
+                reason = side if isinstance(side, str) else side["error"]
                 return EditTrial(problem=f"The cell has no result: {reason.rstrip(': ')}.")
         first, second = (Session.from_data(from_jsonable(SessionData, x["session"], "replay")) for x in (before, after))
         return EditTrial(first, second, difference=first_difference(before["values"], after["values"]))
@@ -225,10 +225,10 @@ class CellReplay:
             UsageError: an option does not exist, or its value is invalid.
         """
         magic = self._shell.find_cell_magic("compile")
-        found = parse_arguments(magic, line, "%%compile")
-        settings = to_settings(found)
+        arguments = parse_arguments(magic, line, "%%compile")
+        settings = to_settings(arguments)
         make_compiler(settings)  # raises for unknown backends and targets
-        return settings, tuple(found.names)
+        return settings, tuple(arguments.names)
 
     @property
     def cell(self) -> CellText:

@@ -29,18 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FOLDER",
         help="keep the sessions of lessons there (default: build/explorers)",
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     explorers = None
-    if not given.committed:
+    if not options.committed:
         explorers = {}
         for lesson in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
             print(f"  {lesson.stem}", flush=True)
             try:
-                explorers[lesson.stem] = recorded_explorers(lesson, given.recordings)
+                explorers[lesson.stem] = recorded_explorers(lesson, options.recordings)
             except RuntimeError as error:
                 print(error, file=sys.stderr)
                 return 1
-    pages = build_site(given.folder, explorers)
+    pages = build_site(options.folder, explorers)
     print(f"{len(pages)} pages\n{pages[0].resolve().as_uri()}")
     return 0
 

@@ -130,12 +130,12 @@ def _entries_html(text: str) -> str:
             items[-1] += f" {line.strip()}"
         else:
             items.append(line)
-    found = [_ENTRY.match(item) for item in items]
-    if not all(found):
+    matches = [_ENTRY.match(item) for item in items]
+    if not all(matches):
         return f"<p>{_literal_html(' '.join(items))}</p>"
     rows = "".join(
         f"<dt><code>{escape(m.group(1))}</code></dt><dd>{_literal_html(m.group(2))}</dd>"
-        for m in found
+        for m in matches
         if m is not None
     )
     return f"<dl>{rows}</dl>"
@@ -145,9 +145,9 @@ def _literal_html(text: str) -> str:
     """Escape text and set names in backquotes as code."""
     parts = []
     at = 0
-    for found in _LITERAL.finditer(text):
-        parts += [escape(text[at : found.start()]), f"<code>{escape(found.group(1) or found.group(2))}</code>"]
-        at = found.end()
+    for literal in _LITERAL.finditer(text):
+        parts += [escape(text[at : literal.start()]), f"<code>{escape(literal.group(1) or literal.group(2))}</code>"]
+        at = literal.end()
     return "".join([*parts, escape(text[at:])])
 
 
@@ -200,12 +200,12 @@ class _Plain(str):
 def _signature_text(value: Any) -> str:
     """Return the signature as written, with a line for each parameter if it is long."""
     try:
-        found = inspect.signature(value)
+        signature = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
-    plain = found.replace(
-        parameters=[p.replace(annotation=_annotation_text(p.annotation)) for p in found.parameters.values()],
-        return_annotation=_annotation_text(found.return_annotation),
+    plain = signature.replace(
+        parameters=[p.replace(annotation=_annotation_text(p.annotation)) for p in signature.parameters.values()],
+        return_annotation=_annotation_text(signature.return_annotation),
     )
     text = str(plain)
     if len(text) <= SIGNATURE_WIDTH:

@@ -56,8 +56,8 @@ def build_site(folder: pathlib.Path, explorers: Mapping[str, Explorers] | None =
         for address, (title, body) in bodies.items()
     ]
     index = search_index({a: (title or "compile-explorer", body) for a, (title, body) in bodies.items()})
-    found = page_html(SEARCH, "Search", SEARCH_BODY, entries, data=script_safe_json(index))
-    return [*written, _write(folder / SEARCH, found)]
+    search_page = page_html(SEARCH, "Search", SEARCH_BODY, entries, data=script_safe_json(index))
+    return [*written, _write(folder / SEARCH, search_page)]
 
 
 def page_body(page: Page, site: SiteMap, explorers: Mapping[str, str]) -> str:
@@ -94,13 +94,13 @@ def _write_explorers(page: Page, sessions: Explorers, folder: pathlib.Path) -> d
     cells = json.loads((REPO_ROOT / page.lesson).read_text(encoding="utf-8"))["cells"]
     titles = {cell["id"]: title_of_cell(cell) for cell in cells if cell["id"] in sessions}
     sessions = {cell: session for cell, session in sessions.items() if cell in titles}
-    made: dict[pathlib.Path, str] = {}
+    addresses: dict[pathlib.Path, str] = {}
     for cell, session in sessions.items():
-        if session not in made:
-            made[session] = _explorer_address(page.name, cell)
-            (folder / made[session]).parent.mkdir(parents=True, exist_ok=True)
-            write_explorer(session, folder / made[session], f"Explorer of {titles[cell]}")
-    return {cell: relative(made[session], page.address) for cell, session in sessions.items()}
+        if session not in addresses:
+            addresses[session] = _explorer_address(page.name, cell)
+            (folder / addresses[session]).parent.mkdir(parents=True, exist_ok=True)
+            write_explorer(session, folder / addresses[session], f"Explorer of {titles[cell]}")
+    return {cell: relative(addresses[session], page.address) for cell, session in sessions.items()}
 
 
 def _explorer_address(lesson: str, cell: str) -> str:

@@ -108,9 +108,9 @@ def _digest_of_inputs(lesson: pathlib.Path) -> str:
 
 @functools.cache
 def _packages() -> bytes:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for package in ("engine", "notebook_ext"):
         for path in sorted((REPO_ROOT / package).rglob("*.py")):
             if "site" not in path.relative_to(REPO_ROOT).parts:
-                found.update(path.read_bytes())
-    return found.digest()
+                hasher.update(path.read_bytes())
+    return hasher.digest()

@@ -54,10 +54,10 @@ def _package(home: pathlib.Path, slugs: Slugs) -> str:
 
 
 def _modules(home: pathlib.Path) -> str:
-    found = sorted(p for p in home.glob("*.py") if not p.name.startswith("__"))
+    modules = sorted(p for p in home.glob("*.py") if not p.name.startswith("__"))
     rows = "".join(
         f"<dt><code>{p.stem}</code></dt><dd>{docstring_html(_docstring(p).partition(chr(10) * 2)[0])}</dd>"
-        for p in found
+        for p in modules
     )
     return f"<dl>{rows}</dl>"
 

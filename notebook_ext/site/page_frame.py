@@ -84,8 +84,8 @@ def _side_html(address: str, part: str, body: str, entries: Sequence[Entry]) -> 
 
 def _contents_html(body: str) -> str:
     """Return the list of a page's sections; pages with many have their topics only."""
-    found = [s for s in page_sections(body)[1:] if s.anchor and f'<h2 id="{s.anchor}"' in body]
-    rows = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title.strip())}</a></li>' for s in found)
+    sections = [s for s in page_sections(body)[1:] if s.anchor and f'<h2 id="{s.anchor}"' in body]
+    rows = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title.strip())}</a></li>' for s in sections)
     return f"<ul>{rows}</ul>" if rows else ""
 
 

@@ -25,21 +25,21 @@ class Section:
 class _Sections(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found = [Section("")]
+        self.sections = [Section("")]
         self._in_heading = False
         self._skipped = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in VOID:
             return
-        given = dict(attrs)
-        if self._skipped or SKIPPED_CLASSES & set((given.get("class") or "").split()):
+        attributes = dict(attrs)
+        if self._skipped or SKIPPED_CLASSES & set((attributes.get("class") or "").split()):
             self._skipped += 1
         elif tag in HEADINGS:
-            self.found.append(Section(given.get("id") or ""))
+            self.sections.append(Section(attributes.get("id") or ""))
             self._in_heading = True
         elif tag in BLOCKS:
-            self.found[-1].texts.append(" ")
+            self.sections[-1].texts.append(" ")
 
     def handle_endtag(self, tag: str) -> None:
         if self._skipped:
@@ -51,9 +51,9 @@ class _Sections(HTMLParser):
         if self._skipped:
             return
         if self._in_heading:
-            self.found[-1].title += data
+            self.sections[-1].title += data
         else:
-            self.found[-1].texts.append(data)
+            self.sections[-1].texts.append(data)
 
 
 def page_sections(html: str) -> list[Section]:
@@ -61,7 +61,7 @@ def page_sections(html: str) -> list[Section]:
     parser = _Sections()
     parser.feed(html)
     parser.close()
-    return [section for section in parser.found if section.title or any(text.strip() for text in section.texts)]
+    return [section for section in parser.sections if section.title or any(text.strip() for text in section.texts)]
 
 
 def search_index(pages: Mapping[str, tuple[str, str]]) -> dict[str, object]:

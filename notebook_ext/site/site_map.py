@@ -168,9 +168,9 @@ class SiteMap:
 
     def anchored(self, file: str, anchor: str) -> str | None:
         """Return the address of a heading of a file, else of the file; None if it is on no page."""
-        found = self._anchors.get((file, anchor)) if anchor else None
-        found = found or self._files.get(file) or self._files.get(f"{file}/")
-        return found if found is None or "#" in found or not anchor else f"{found}#{anchor}"
+        address = self._anchors.get((file, anchor)) if anchor else None
+        address = address or self._files.get(file) or self._files.get(f"{file}/")
+        return address if address is None or "#" in address or not anchor else f"{address}#{anchor}"
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,13 @@ class FileLinks:
         """
         path, _, anchor = url.partition("#")
         target = self._page_path(path) if path else self.file
-        found = self.site.anchored(target, anchor)
-        if found is None:
+        anchored = self.site.anchored(target, anchor)
+        if anchored is None:
             if not (REPO_ROOT / target).exists():
                 raise LookupError(f"{self.file} links to {url}, which does not exist.")
             return None
-        address, hash_mark, shown = found.partition("#")
-        return relative(address, self.page) + hash_mark + shown
+        address, hash_mark, fragment = anchored.partition("#")
+        return relative(address, self.page) + hash_mark + fragment
 
     def pictures(self, url: str) -> tuple[str, ...]:
         """Return a picture of the repository as data: URLs.

@@ -270,12 +270,12 @@ class Explorer(anywidget.AnyWidget):
         from engine import api
         from engine.errors import EngineError
 
-        given = edits if isinstance(edits, dict) else {}
+        changes = edits if isinstance(edits, dict) else {}
         answer: dict[str, Any] = {"inputs": {}, "told": None, "problem": ""}
         try:
             frame = self.session.compilation(entry).frame
             answer["inputs"] = api.what_if_inputs(self.session, frame)
-            answer["told"] = what_if(self.session, api.what_if(self.session, frame, _texts(given)), entry)
+            answer["told"] = what_if(self.session, api.what_if(self.session, frame, _texts(changes)), entry)
         except (EngineError, KeyError, TypeError) as error:
             answer["problem"] = str(error)
         self.send({"type": "what-if", "entry": entry, "data": answer})
@@ -284,9 +284,9 @@ class Explorer(anywidget.AnyWidget):
         from engine import api
 
         count = api.measure_guards(self.session)
-        found = f"Measured the guards of {pluralize(count, 'entry')}, each separately; the check evaluates them together and costs less than the sum."
+        sentence = f"Measured the guards of {pluralize(count, 'entry')}, each separately; the check evaluates them together and costs less than the sum."
         self._send_message(
-            found
+            sentence
             if count
             else "Nothing could be measured: the session was loaded, or its functions and arguments are gone."
         )
@@ -399,8 +399,8 @@ class Explorer(anywidget.AnyWidget):
         from engine.reproducers import reproducer
 
         try:
-            found = reproducer(self.session, entry, what)
-            answer = {"text": found.text, "symptom": found.symptom, "problem": ""}
+            script = reproducer(self.session, entry, what)
+            answer = {"text": script.text, "symptom": script.symptom, "problem": ""}
         except EngineError as error:
             answer = {"text": "", "symptom": "", "problem": str(error)}
         self.send({"type": "script", "data": answer})
@@ -452,9 +452,9 @@ def _weak_listener(widget: Explorer) -> Callable[[str], None]:
     alive = weakref.ref(widget)
 
     def follow(_what: str) -> None:
-        found = alive()
-        if found is not None:
-            found.schedule_refresh()
+        widget = alive()
+        if widget is not None:
+            widget.schedule_refresh()
 
     return follow
 
