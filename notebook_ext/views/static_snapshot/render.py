@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
@@ -348,12 +349,21 @@ def _triton_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
             if kernel.text not in seen:
                 seen.add(kernel.text)
                 lines = [text for _, text in kernel_lines(sanitize(kernel.text))]
-                body = _highlight_html("\n".join(lines[:MAX_LINES])) + _omitted_rows_html(len(lines), "line", MAX_LINES)
-                language = "LLVM IR" if kernel.language == "llvm" else "Triton"
-                yield SnapshotSection(f"{language} of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
+                is_llvm = kernel.language == "llvm"
+                body = (_code_html if is_llvm else _highlight_html)("\n".join(lines[:MAX_LINES]))
+                body += _omitted_rows_html(len(lines), "line", MAX_LINES)
+                yield SnapshotSection(
+                    f"{'LLVM IR' if is_llvm else 'Triton'} of {one_line(kernel.name, 60)} (entry {compilation.id})",
+                    body,
+                )
 
 
 _COLORS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}
+
+
+@functools.cache
+def _color(kind: Any) -> str:
+    return next((c for name, c in _COLORS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
 
 
 def _highlight_html(code: str) -> str:
@@ -367,7 +377,7 @@ def _highlight_html(code: str) -> str:
         return _code_html(code)
     parts = []
     for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(shorten_paths(code)):
-        color = next((c for name, c in _COLORS.items() if str(kind).removeprefix("Token.").startswith(name)), "")
+        color = _color(kind)
         parts.append(f'<span style="color:{color}">{escape(text)}</span>' if color else escape(text))
     return f'<pre style="{CODE}">{"".join(parts)}</pre>'
 

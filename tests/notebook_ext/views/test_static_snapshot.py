@@ -159,3 +159,15 @@ def test_modules_of_a_container_stand_in_the_order_of_use() -> None:
         engine.compile(net, backend="eager")(torch.ones(2, 4))
     rows = re.findall(r">\s*</span>(\d)(?=\n|<)", snapshot_html(session))
     assert rows[:6] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_only_python_is_colored_as_python() -> None:
+    """LLVM IR is plain: Python's colors would mark numbers in the names of values."""
+    with engine.record() as session:
+        engine.compile(lambda x: x.sin() + 1)(torch.ones(64))
+    sections = snapshot_html(session).split("<summary")
+    (llvm,) = (s for s in sections if "LLVM IR of" in s.partition("</summary>")[0])
+    (triton,) = (s for s in sections if "Triton of" in s.partition("</summary>")[0])
+    assert "define i32" in llvm
+    assert "<span" in triton
+    assert "<span" not in llvm
