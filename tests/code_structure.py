@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
+
+from tests.syntax_trees import walk
 
 if TYPE_CHECKING:
     import pathlib
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("engine", "notebook_ext")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+IMPORTING = (ast.Import, ast.ImportFrom, ast.Call)
 
 
 class DeferredImport(NamedTuple):
@@ -32,11 +36,20 @@ class DeferredImport(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def parse(root: pathlib.Path, package: str = "engine") -> Mapping[str, ast.Module]:
-    """Syntax trees of a package by path below the root."""
-    return {
-        path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted((root / package).rglob("*.py"))
-    }
+    """Syntax trees of a package by path below the root.
+
+    Garbage collection would visit all the trees again and again while they are made.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return {
+            path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+            for path in sorted((root / package).rglob("*.py"))
+        }
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def is_own(module: str) -> bool:
@@ -52,7 +65,9 @@ def deferred_imports(root: pathlib.Path, package: str = "engine") -> list[Deferr
     found = []
     for path, tree in parse(root, package).items():
         lines = (root / path).read_text(encoding="utf-8").split("\n")
-        nodes = {id(node): node for function in _functions(tree) for node in ast.walk(function)}
+        nodes = {
+            id(node): node for function in _functions(tree) for node in walk(function) if isinstance(node, IMPORTING)
+        }
         for node in nodes.values():
             for module in filter(is_own, _modules_imported_by(node)):
                 above = "\n".join(lines[max(node.lineno - 2, 0) : node.lineno])
@@ -61,7 +76,7 @@ def deferred_imports(root: pathlib.Path, package: str = "engine") -> list[Deferr
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function | ast.Lambda))
+    return (node for node in walk(tree) if isinstance(node, Function | ast.Lambda))
 
 
 def _modules_imported_by(node: ast.AST) -> tuple[str, ...]:
@@ -161,13 +176,13 @@ def methods_by_class(root: pathlib.Path) -> dict[str, int]:
 
 def _classes(root: pathlib.Path) -> Iterator[tuple[str, ast.ClassDef]]:
     for path, tree in parse(root).items():
-        yield from ((f"{path}:{node.name}", node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        yield from ((f"{path}:{node.name}", node) for node in walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def _attributes(node: ast.ClassDef) -> set[str]:
     assigned = {
         child.attr
-        for child in ast.walk(node)
+        for child in walk(node)
         if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and _is_self(child.value)
     }
     for child in node.body:
@@ -175,7 +190,7 @@ def _attributes(node: ast.ClassDef) -> set[str]:
             assigned.add(ast.unparse(child.target))
         if isinstance(child, ast.Assign) and getattr(child.targets[0], "id", "") == "__slots__":
             assigned.update(
-                c.value for c in ast.walk(child.value) if isinstance(c, ast.Constant) and isinstance(c.value, str)
+                c.value for c in walk(child.value) if isinstance(c, ast.Constant) and isinstance(c.value, str)
             )
     return assigned
 
@@ -191,7 +206,7 @@ def lines_by_function(root: pathlib.Path) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for path, tree in parse(root).items():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, Function):
                 where = f"{path}:{node.name}"
                 found[where] = max(found.get(where, 0), (node.end_lineno or node.lineno) - node.lineno + 1)
@@ -205,7 +220,7 @@ def type_tests(root: pathlib.Path) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     for tree in parse(root).values():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if _is_isinstance(node):
                 counts["isinstance"] += 1
             elif isinstance(node, ast.MatchClass):
@@ -231,7 +246,7 @@ def isinstance_chains(root: pathlib.Path) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for path, tree in parse(root).items():
-        for function in (node for node in ast.walk(tree) if isinstance(node, Function)):
+        for function in (node for node in walk(tree) if isinstance(node, Function)):
             longest = max((_count_tests(part) for part in _chains(function)), default=0)
             where = f"{path}:{function.name}"
             found[where] = max(found.get(where, 0), longest)
@@ -243,7 +258,7 @@ def _chains(function: ast.AST) -> Iterator[list[ast.expr]]:
 
     Covers one function, without nested functions.
     """
-    for node in ast.walk(function):
+    for node in walk(function):
         for body in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
             run: list[ast.expr] = []
             for statement in body if isinstance(body, list) else ():
@@ -265,4 +280,4 @@ def _branch_tests(statement: ast.If) -> Iterator[ast.expr]:
 
 
 def _count_tests(chain: list[ast.expr]) -> int:
-    return sum(_is_isinstance(node) for test in chain for node in ast.walk(test))
+    return sum(_is_isinstance(node) for test in chain for node in walk(test))

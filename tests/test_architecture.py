@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from tests import code_structure
+from tests.syntax_trees import walk
 
 ROOT = pathlib.Path(__file__).parents[1]
 EXPECTED = ROOT / "tests" / "expected"
@@ -96,7 +97,7 @@ def python_files(*roots: str) -> list[pathlib.Path]:
 def imported(path: pathlib.Path) -> set[str]:
     """Every module that a file imports, at any depth of its code."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -441,7 +442,7 @@ def test_every_test_says_what_it_tests() -> None:
     missing = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in python_files("tests")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not ast.get_docstring(node)
     ]
     assert not missing, "\n".join(missing)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests import house_rules, torch_private_names
+from tests import house_rules, syntax_trees, torch_private_names
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -212,7 +212,7 @@ def test_command_line(tmp_path: pathlib.Path) -> None:
 
     Without findings it succeeds.
     """
-    for module in (house_rules, torch_private_names):
+    for module in (house_rules, syntax_trees, torch_private_names):
         path = pathlib.Path(module.__file__)
         plant(tmp_path, f"tests/{path.name}", path.read_text(encoding="utf-8"))
     plant(tmp_path, "engine/a.py", '"""What it is."""\n')

@@ -8,12 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import code_structure
+from tests.syntax_trees import walk
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 PARTIAL_TESTS = frozenset(
     ("startswith", "endswith", "removeprefix", "removesuffix", "strip", "lstrip", "rstrip", "find", "index", "count")
 )
 """Methods of strings that look at a part of a name."""
+NAMING = (ast.Assign, ast.NamedExpr, ast.Call, ast.Compare)
 TARGETS = frozenset(("target", "op", "overload", "func", "operator", "packet", "schema", "_schema"))
 NAMES = frozenset(("__name__", "__qualname__", "_opname", "_overloadname", "_qualified_op_name"))
 
@@ -73,17 +77,18 @@ def _text_of(value: ast.AST, known: set[str]) -> bool:
 
 def partial_name_tests(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield the function and line of each test of a part of an operator's name."""
-    for function in ast.walk(tree):
+    for function in walk(tree):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         known: set[str] = set()
-        for node in ast.walk(function):
+        nodes = [node for node in walk(function) if isinstance(node, NAMING)]
+        for node in nodes:
             match node:
                 case ast.Assign(targets=[ast.Name(id=id)], value=value) if _text_of(value, known):
                     known.add(id)
                 case ast.NamedExpr(target=ast.Name(id=id), value=value) if _text_of(value, known):
                     known.add(id)
-        for node in ast.walk(function):
+        for node in nodes:
             match node:
                 case ast.Call(func=ast.Attribute(value=of, attr=method)) if method in PARTIAL_TESTS:
                     if _text_of(of, known):
@@ -100,9 +105,9 @@ def test_no_part_of_an_operators_name_is_tested() -> None:
     Each exception is needed.
     """
     found: dict[tuple[str, str], int] = {}
-    for path in sorted((ROOT / "engine").rglob("*.py")):
-        for name, line in partial_name_tests(ast.parse(path.read_text(encoding="utf-8"))):
-            found[str(path.relative_to(ROOT)), name] = line
+    for path, tree in code_structure.parse(ROOT).items():
+        for name, line in partial_name_tests(tree):
+            found[path, name] = line
     assert {place: line for place, line in found.items() if place not in EXCEPTIONS} == {}
     assert set(EXCEPTIONS) <= found.keys()
 

@@ -13,6 +13,8 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from tests.syntax_trees import walk
+
 PACKAGE = "engine/torch_private/"
 
 TESTS_MAY = {
@@ -49,7 +51,6 @@ NAMING = (
     *(ast.Assign, ast.AnnAssign, ast.NamedExpr),
 )
 """Nodes that bring in a name or give it another one."""
-WITHOUT_NAMES = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop, ast.Constant)
 
 
 class Use(NamedTuple):
@@ -69,7 +70,7 @@ def is_private(name: str) -> bool:
 
 def find_uses(tree: ast.Module) -> Iterator[Use]:
     """Yield the private names that a module uses, outermost attribute first."""
-    nodes = [node for node in _walk(tree) if isinstance(node, NAMING)]
+    nodes = [node for node in walk(tree) if isinstance(node, NAMING)]
     aliases = _aliases(nodes)
     inner: set[int] = set()
     for node in nodes:
@@ -78,20 +79,8 @@ def find_uses(tree: ast.Module) -> Iterator[Use]:
         for name in _names_of(node, aliases):
             if is_private(name):
                 yield Use(getattr(node, "lineno", 1), name)
-                inner.update(map(id, _walk(node)))
+                inner.update(map(id, walk(node)))
                 break
-
-
-def _walk(tree: ast.AST) -> list[ast.AST]:
-    """Return the nodes of a tree, outer ones first, in a fourth of the time of ``ast.walk``."""
-    nodes = [tree]
-    for node in nodes:
-        for value in vars(node).values():
-            if isinstance(value, list):
-                nodes += [part for part in value if isinstance(part, ast.AST)]
-            elif isinstance(value, ast.AST) and not isinstance(value, WITHOUT_NAMES):
-                nodes.append(value)
-    return nodes
 
 
 def _aliases(nodes: Iterable[ast.AST]) -> dict[str, str]:
