@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pathlib
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -138,6 +139,15 @@ def test_the_option_before_a_test_file_spares_the_file(tmp_path: pathlib.Path) -
     assert "2 passed" in run_pytest(tmp_path, "--compile-report", "test_it.py", files=()).output
     assert path.read_text() == BEFORE
     assert (tmp_path / "compile-report.md").exists()
+
+
+def test_runs_without_a_report_do_not_import_torch(tmp_path: pathlib.Path) -> None:
+    """Every run of pytest where the package is installed loads the plugin."""
+    (tmp_path / "test_it.py").write_text("import sys\ndef test_it():\n    assert 'torch' not in sys.modules\n")
+    command = [sys.executable, "-m", "pytest", "-p", "notebook_ext.commands.pytest_plugin", "-p", "no:cacheprovider"]
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
 
 
 def test_moved_lines_are_no_new_breaks() -> None:
