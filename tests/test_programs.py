@@ -38,7 +38,7 @@ OTHER_BACKENDS_SHARE = 16
 Backend "triton" runs the same tracer, the same AOT stage and more. Tracing alone is compared to the last bit
 without a recording.
 """
-GPU_KERNELS_SHARE = 4
+GPU_KERNELS_SHARE = 8
 """One program in so many is also lowered for a GPU outside the slow ring.
 
 Here CPU kernels compute the results. What a program's kernels for GPUs need of the lowering is the same, and cases of

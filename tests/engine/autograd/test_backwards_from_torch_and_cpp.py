@@ -61,6 +61,7 @@ def trained(backend: str | None, rows: Sequence[int], dynamic: bool | None, uses
     return found, session
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("rows", "dynamic"), [((2, 2), None), ((2, 3, 5), None), ((2, 3), True)])
 def test_what_torch_compiled_is_captured(rows: tuple[int, ...], dynamic: bool | None, backend: str) -> None:

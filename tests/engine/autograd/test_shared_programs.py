@@ -30,7 +30,7 @@ DIFFERENTIATING = {
     "model_zoo": 12,
 }
 """How many programs of some files have backwards that are captured, at the least."""
-SHARE = 4
+SHARE = 8
 """One other file of programs in so many outside the slow ring."""
 
 

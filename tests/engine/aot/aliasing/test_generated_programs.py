@@ -12,8 +12,8 @@ from tests.engine.aot.aliasing.compare_programs import check
 from tests.engine.aot.aliasing.generate_programs import Case, Kind, generate
 
 BLOCK = 50
-SOME = 25
-IN_DEFAULT_RING = 100
+SOME = 15
+IN_DEFAULT_RING = 50
 ALL = 5000
 FOUND_FAR_OUT = (
     860169,
