@@ -150,7 +150,7 @@ class HomeView {
   /** @param {any} f @param {any[]} fixes */
   #others(f, fixes) {
     if (!fixes.length) return null;
-    return h("ul", { class: "fixes mut" }, fixes.map((x) => h("li", {}, "Or: ", sentence(x.text), x.code ? [" ", h("code", {}, x.code)] : null)));
+    return h("ul", { class: "fixes mut" }, fixes.map((x) => h("li", {}, "Or: ", sentence(x.text), x.code ? [" ", h("code", { class: "lines" }, x.code)] : null)));
   }
 
   /** The diff of the cell, and what can be done with it. @param {any} edit */

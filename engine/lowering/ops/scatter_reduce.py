@@ -65,11 +65,11 @@ def _gather_reduce(
 ) -> LoweredTensor:
     """Reduce the candidates of each element of ``a``, with or without the element itself."""
     total = static_product((*a.shape, count))
-    if total is None or total > MAX_COMPARISONS:
-        raise NotLowered(
-            LoweringFallback.TOO_LARGE,
-            f"a scatter reduction with more than {MAX_COMPARISONS} comparisons, or of symbolic size, has no lowering",
-        )
+    if total is None:
+        raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "a scatter reduction of symbolic size has no lowering")
+    if total > MAX_COMPARISONS:
+        text = f"a scatter reduction with more than {MAX_COMPARISONS:,} comparisons has no lowering"
+        raise NotLowered(LoweringFallback.TOO_LARGE, text)
     check_supported_dtype(a)
     if a.dtype is torch.bool:
         raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a scatter reduction of bool has no lowering")
