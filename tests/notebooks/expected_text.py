@@ -161,6 +161,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "15_many_devices": {
         "two": "0 [0.653, -0.916, -2.652]",
         "one": "[0.653, -0.916, -2.652]",
+        "race": ["one rank   time: as measured", "two ranks  time: as measured"],
         "plan": ["Plan of data_parallel on 64 ranks", "optimizer state 16.02 MiB", "all_reduce"],
         "plan-sharded": ["Plan of sharded on 64 ranks", "reduce_scatter"],
     },
