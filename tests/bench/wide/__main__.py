@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.bench.wide.cases import CASES, KERNELS, MODELS, OLDER, RECENT, STEPS, UNSEEN
+from tests.bench.wide.cases import CASES, KERNELS, LATE, MODELS, OLDER, RECENT, STEPS, UNSEEN
 
 
 @dataclass
@@ -118,6 +118,7 @@ def selected(options: argparse.Namespace) -> list[str]:
             (UNSEEN, options.unseen),
             (OLDER, options.older),
             (RECENT, options.recent),
+            (LATE, options.late),
             (STEPS, options.steps),
             (KERNELS, options.kernels),
         )
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("--unseen", action="store_true", help="models that nothing was tuned for")
     parser.add_argument("--older", action="store_true", help="well-known older models")
     parser.add_argument("--recent", action="store_true", help="models of vision, sound, graphs and language")
+    parser.add_argument("--late", action="store_true", help="models added after all tuning")
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--only", default="", help="names, separated by commas")

@@ -12,6 +12,7 @@ from torch import nn
 
 from tests.bench.wide import attention_models as attention
 from tests.bench.wide import kernel_cases
+from tests.bench.wide import late_models as late
 from tests.bench.wide import older_models as older
 from tests.bench.wide import other_models as other
 from tests.bench.wide import recent_models as recent
@@ -249,6 +250,21 @@ RECENT_STEPS: dict[str, Case] = {
 RECENT = RECENT_STEPS | {
     f"{name} infer": dataclasses.replace(case, trains=False) for name, case in RECENT_STEPS.items()
 }
+LATE_STEPS = {
+    "diffusion transformer": Case(
+        late.DiffusionTransformer, one(lambda: floats(32, 4, 32, 32), lambda: torch.rand(32) * 1000)
+    ),
+    "capped decoder": Case(late.capped_decoder, one(lambda: floats(8, 512, 512))),
+    "splines": Case(
+        lambda: nn.Sequential(late.Spline(64, 128), late.Spline(128, 64), late.Spline(64, 1)),
+        one(lambda: torch.rand(8192, 64) * 2 - 1),
+        autocast=False,
+    ),
+    "sound codec": Case(late.sound_codec, one(lambda: floats(8, 1, 32768))),
+    "video": Case(late.video_network, one(lambda: floats(4, 3, 16, 112, 112))),
+    "table": Case(late.TableTransformer, one(lambda: floats(4096, 12), lambda: tokens(100, 4096, 6))),
+}
+LATE = LATE_STEPS | {f"{name} infer": dataclasses.replace(case, trains=False) for name, case in LATE_STEPS.items()}
 
 
 class Steps(nn.Module):
@@ -288,4 +304,4 @@ KERNELS = {
     )
     for name, k in kernel_cases.KERNELS.items()
 }
-CASES: dict[str, Case] = {**MODELS, **UNSEEN, **OLDER, **RECENT, **STEPS, **KERNELS}
+CASES: dict[str, Case] = {**MODELS, **UNSEEN, **OLDER, **RECENT, **LATE, **STEPS, **KERNELS}
