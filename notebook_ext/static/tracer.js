@@ -128,7 +128,7 @@ class TracerView {
   load(part) {
     this.part = part;
     this.time = new Timeline(part);
-    this.at = Math.min(this.at, part.count - 1);
+    this.at = Math.min(this.at || part.first, part.count - 1);
     this.stops = new Set();
     this.code = -1;
     this.sourceStep = this.at;

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.ir.user_code_files import is_installed_file
 from engine.records.bytecode import Span
 from engine.records.graph import NodeRecord
 from engine.records.session import CompilationRecord, Session
@@ -83,6 +84,8 @@ class _StepColumns:
             "compilation": self.record.id,
             "empty": "",
             "count": len(steps),
+            # A decorator such as torch.no_grad begins in the library: the reader begins at the function.
+            "first": next((i for i, s in enumerate(steps) if s.span and not is_installed_file(s.span.file)), 0),
             "is_cut": len(steps) >= MAX_STEPS,
             "frame": of_step,
             "depth": [s.depth for s in steps],

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
+import engine
 from engine.records.aot import ValueFacts, WrapperAction, WrapperRecord
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, Session
@@ -221,3 +223,20 @@ def test_without_layers_the_reason_is_given() -> None:
     assert aot_wrappers(steps_session(), "0/0")["empty"] == "This compilation has no graph, so it has no wrappers."
     with pytest.raises(KeyError):
         aot_wrappers(Session(), "0/0")
+
+
+@torch.no_grad()
+def halved(x: torch.Tensor) -> torch.Tensor:
+    """A function whose wrapper is torch's."""
+    return x / 2
+
+
+def test_a_decorated_function_begins_at_its_own_code() -> None:
+    """The first steps are the decorator's, and the first that is shown is the function's."""
+    engine.reset()
+    with engine.record(level="steps") as session:
+        engine.compile(halved, backend="eager")(torch.ones(2))
+    told = tracer_steps(session, session.compilations[0].id)
+    assert told["first"] > 0
+    assert told["codes"][told["ops"][told["op"][told["first"]]][0]] == "halved"
+    assert tracer_steps(steps_session(), "0/0")["first"] == 0
