@@ -18,6 +18,7 @@ import torch
 from engine.forked_run import graphs_use_gpu, run_in_fork
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.wrapped_parameters import name_arguments, with_named, wrapped_parameters
+from engine.records.findings import joint_fixes
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
@@ -57,7 +58,9 @@ def try_fixes(session: Session, compiler: MakeCompiler) -> int:
         for rejection in call.guard_failures:
             if not any(f.code and not f.verified and not f.unverified_reason for f in rejection.fixes):
                 continue
-            fixes = _sort_fixes(_try_fixes_of(session, call, rejection, compiler))
+            compiled = (c for c in session.compilations if c.id == call.entry)
+            joint = replace(rejection, fixes=joint_fixes(session, rejection, compiled))
+            fixes = _sort_fixes(_try_fixes_of(session, call, joint, compiler))
             verified += sum(bool(f.verified) for f in fixes)
             session.update_call(call.index, _with_fixes(rejection.entry, fixes))
     return verified

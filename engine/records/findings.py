@@ -266,8 +266,6 @@ def useful_fixes(
     enough, so is a symbol from the first call; code that needs a size may not take a tensor.
     """
     compilations = tuple(compilations)
-    if failure.kind.endswith("dtype"):
-        return _conversions(session, failure, compilations)
     if failure.is_expected:
         return failure.fixes if failure.needs_no_fix(len(compilations)) else tuple(map(_for_many_values, failure.fixes))
     changed_sources = set(_changed_values(failure))
@@ -280,9 +278,20 @@ def useful_fixes(
     enough = tuple(f for f in failure.fixes if f.verified or "dynamic=True" in f.code)
     if enough and symbols and failure.kind == "equals":
         return enough
-    changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in changed_sources)
+    return joint_fixes(session, failure, compilations)
+
+
+def joint_fixes(session: Session, failure: GuardFailure, compilations: Iterable[CompilationRecord]) -> tuple[Fix, ...]:
+    """Return the fixes of a guard failure, each for all inputs that changed in the same call."""
+    compilations = tuple(compilations)
+    if failure.kind.endswith("dtype"):
+        return _conversions(session, failure, compilations)
+    own = set(_changed_values(failure))
+    every = [s for c in compilations for s in (c.trace.symbols if c.trace else ())]
+    changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in own)
     others = list(dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
-    return tuple(_with_marks(f, others) for f in failure.fixes) if symbols and others else failure.fixes
+    is_symbol = any(own.intersection(s.sources) for s in every)
+    return tuple(_with_marks(f, others) for f in failure.fixes) if is_symbol and others else failure.fixes
 
 
 def _conversions(

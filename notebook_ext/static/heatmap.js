@@ -13,10 +13,10 @@ const SPILL_SHADE = 0.4;
 export const same = (a, b) => Boolean(a) && Object.keys(b).every((name) => /** @type {Record<string, number>} */ (a)[name] === b[name]);
 
 /** What a control is called here, if its parameter's name is not plain. @type {Record<string, string>} */
-const NAMES = { vector_bits: "bits of a vector", vectors: "vectors at a time" };
+const CONTROL_NAMES = { vector_bits: "bits of a vector", vectors: "vectors at a time" };
 
 /** @param {string} name */
-export const controlName = (name) => NAMES[name] || name;
+export const controlName = (name) => CONTROL_NAMES[name] || name;
 
 /** @param {string} name @param {number} value */
 export const valueText = (name, value) => (value || name !== "vector_bits" ? String(value) : "no vectors");

@@ -345,8 +345,9 @@ class Explorer(anywidget.AnyWidget):
             self._send_message(f"The replay failed: {type(error).__name__}: {error}")
             return
         self._send_part("home")
+        verb = "has" if result and result.text.startswith("no effect") else "is"
         self._send_message(
-            f"The edit is {result.text}." if result else "The session changed: this edit is no longer offered."
+            f"The edit {verb} {result.text}." if result else "The session changed: this edit is no longer offered."
         )
 
     def _try_checkpoints(self, entry: str) -> None:

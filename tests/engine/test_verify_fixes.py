@@ -58,6 +58,21 @@ def recorded(*calls: tuple[Any, ...], function: Any = scaled) -> engine.Session:
 W = torch.randn(4, 4)
 
 
+def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A function of two tensors of one length."""
+    return x.sin() * mask
+
+
+def test_sizes_that_change_together_are_marked_together() -> None:
+    """A mark of one tensor alone would leave the other one's recompile."""
+    session = recorded((torch.randn(4), torch.ones(4, 1)), (torch.randn(6), torch.ones(6, 1)), function=masked)
+    assert engine.try_fixes(session) >= 1
+    (failure,) = session.calls[-1].guard_failures
+    mark = next(f for f in failure.fixes if "mark_dynamic" in f.code)
+    assert sorted(mark.code.splitlines()) == ["engine.mark_dynamic(mask, 0)", "engine.mark_dynamic(x, 0)"]
+    assert mark.verified.endswith("1 compile instead of 2")
+
+
 def passing_on(function: Any) -> Any:
     """Wrap a function as most decorators do."""
 
