@@ -21,9 +21,11 @@ from engine.graph.device_dependent_composites_autograd import (
     FAKE_IMPLEMENTATIONS,
     TRAINING_OPS,
     TRAINING_REPLACEMENTS,
+    is_packed_rnn_call,
     is_padded_rnn_call,
 )
 from engine.graph.effect_tokens import run_with_token
+from engine.graph.packed_sequences import PACKED_REPLACEMENTS
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.node_values import called_overload, map_tensors
 from engine.torch_private.higher_order_ops import with_effects
@@ -79,10 +81,19 @@ INFERENCE_OPS: dict[str, tuple[str, Function]] = {
 register_composite_ops({**INFERENCE_OPS, **TRAINING_OPS}, FAKE_IMPLEMENTATIONS)
 
 
-def _prefer_composite_op(name: str, original: Function, accepts: Callable[..., bool]) -> Function:
+def _rnn(name: str) -> Function:
+    original = getattr(torch, name)
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return composite_op(name)(*args, **kwargs) if accepts(*args, **kwargs) else original(*args, **kwargs)
+        if is_padded_rnn_call(*args, **kwargs):
+            return composite_op(name)(*args)
+        if is_packed_rnn_call(*args, **kwargs):
+            x, sizes, hx, params, *flags = args
+            hidden, device = hx if name == "lstm" else [hx], x.device.type
+            autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+            return composite_op("packed_recurrent")(name, x, hidden, params, *flags, False, autocast, sizes)
+        return original(*args, **kwargs)
 
     return call
 
@@ -92,11 +103,9 @@ def _return_false(*args: Any) -> bool:
 
 
 INFERENCE_REPLACEMENTS: dict[Any, Function] = {
+    **PACKED_REPLACEMENTS,
     F.scaled_dot_product_attention: functools.wraps(F.scaled_dot_product_attention)(_attention_under_autocast),
-    **{
-        getattr(torch, name): _prefer_composite_op(name, getattr(torch, name), is_padded_rnn_call)
-        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    },
+    **{getattr(torch, name): _rnn(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 """Replacements for inference, by the torch function that they replace."""
 

@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend
 
 from engine.graph import cudnn_recurrent
 from engine.graph.composite_op_registry import composite_op
+from engine.graph.packed_sequences import PACKED_FAKES, PACKED_OPS, PACKED_REPLACEMENTS
 from engine.graph.recurrent_layers import empty_input_grad, run_recurrent
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.torch_private.dispatch import disable_current_modes
@@ -34,7 +35,7 @@ _ATTENTION_BACKWARD = (
 )
 _RNN_ARGUMENTS = (
     "str kind, Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
-    "bool bidirectional, bool batch_first, ScalarType? autocast"
+    "bool bidirectional, bool batch_first, ScalarType? autocast, Tensor? batch_sizes=None"
 )
 HISTORY_ATTR = "engine_history"
 """Attribute of the carrier: the layer's outputs, with torch's graph, and its leaves."""
@@ -108,7 +109,7 @@ def _recurrent_backward(
             [out for out, _ in defined], inputs, [grad for _, grad in defined], retain_graph=True, allow_unused=True
         )
     empty = (
-        torch.empty_like(i) if n else empty_input_grad(i, is_batch_first=flags[-2])
+        torch.empty_like(i) if n else empty_input_grad(i, is_batch_first=flags[5])
         for n, i in zip(needed_inputs, inputs, strict=True)
     )
     return [e.zero_() if g is None else g for e, g in zip(empty, gradients, strict=True)]
@@ -117,11 +118,12 @@ def _recurrent_backward(
 def _outputs(
     kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
 ) -> tuple[torch.Tensor, ...]:
-    *flags, autocast = flags  # type: ignore[assignment]
+    *flags, autocast, batch_sizes = (*flags, None)[:8]  # type: ignore[assignment]
+    states = list(hidden) if kind == "lstm" else hidden[0]
     if autocast is None and not torch.is_autocast_enabled(x.device.type):
-        return run_recurrent(kind, x, list(hidden) if kind == "lstm" else hidden[0], list(params), *flags)
+        return run_recurrent(kind, x, states, list(params), *flags, batch_sizes=batch_sizes)
     with torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
-        return run_recurrent(kind, x, list(hidden) if kind == "lstm" else hidden[0], list(params), *flags)
+        return run_recurrent(kind, x, states, list(params), *flags, batch_sizes=batch_sizes)
 
 
 def _leaves(
@@ -132,6 +134,7 @@ def _leaves(
 
 
 TRAINING_OPS: dict[str, tuple[str, Function]] = {
+    "packed_recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _outputs),
     "attention_with_backward": (_ATTENTION, _attention),
     "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
     "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
@@ -140,6 +143,7 @@ TRAINING_OPS: dict[str, tuple[str, Function]] = {
         _recurrent_backward,
     ),
     **cudnn_recurrent.CUDNN_OPS,
+    **PACKED_OPS,
 }
 
 
@@ -148,14 +152,16 @@ def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
 
 
 def _fake_outputs(*args: Any) -> list[torch.Tensor]:
-    kind, x, hidden, params, *flags, autocast = args
+    kind, x, hidden, params, *flags = args
+    autocast, *batch_sizes = flags[6:]
     if autocast is None:
-        return list(_outputs(kind, x, hidden, params, *flags, None))
+        return list(_outputs(*args))
     with disable_current_modes():
-        facts = kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
+        dtypes_in = x.dtype, hidden[0].dtype, params[0].dtype
+        facts = kind, *dtypes_in, flags[0], x.device.type, autocast, bool(batch_sizes)
         dtypes = _autocast_result_dtypes(*facts)
     alike = [t.to(params[0].dtype) for t in (x, *hidden)]
-    outputs = _outputs(kind, alike[0], alike[1:], params, *flags, None)
+    outputs = _outputs(kind, alike[0], alike[1:], params, *flags[:6], None, *batch_sizes)
     return [torch.empty_like(t, dtype=d) for t, d in zip(outputs, dtypes, strict=True)]
 
 
@@ -177,14 +183,16 @@ def _minimal_layer(
     has_biases: bool,
     device: str,
     autocast: torch.dtype | None,
+    is_packed: bool = False,
 ) -> tuple[Any, ...]:
     """Return the arguments of a recurrent layer whose sizes are all 1."""
     gates = {"lstm": 4, "gru": 3}.get(kind, 1)
     weights = [torch.zeros(gates, 1, dtype=weight, device=device)] * 2
     biases = [torch.zeros(gates, dtype=weight, device=device)] * (2 if has_biases else 0)
     hidden = [torch.zeros(1, 1, 1, dtype=state, device=device)] * (2 if kind == "lstm" else 1)
-    x = torch.zeros(1, 1, 1, dtype=input_dtype, device=device)
-    return kind, x, hidden, [*weights, *biases], has_biases, 1, 0.0, True, False, False, autocast
+    x = torch.zeros((1, 1) if is_packed else (1, 1, 1), dtype=input_dtype, device=device)
+    batch_sizes = [torch.ones(1, dtype=torch.int64)] if is_packed else []
+    return kind, x, hidden, [*weights, *biases], has_biases, 1, 0.0, True, False, False, autocast, *batch_sizes
 
 
 def _saves_output(kind: str, x: torch.Tensor, rest: Sequence[torch.Tensor], flags: tuple[Any, ...]) -> bool:
@@ -216,15 +224,15 @@ def _fake_recurrent_backward(
     grads: Any, needed_inputs: Sequence[int], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
 ) -> Any:
     operands = (x, *hidden, *params)
-    return [
-        torch.empty_like(operands[n]) if n else empty_input_grad(x, is_batch_first=flags[-2]) for n in needed_inputs
-    ]
+    return [torch.empty_like(operands[n]) if n else empty_input_grad(x, is_batch_first=flags[5]) for n in needed_inputs]
 
 
 FAKE_IMPLEMENTATIONS: dict[str, Function] = {
+    "packed_recurrent": _fake_outputs,
     "recurrent": _fake_recurrent,
     "recurrent_backward": _fake_recurrent_backward,
     **cudnn_recurrent.CUDNN_FAKES,
+    **PACKED_FAKES,
 }
 """Fake implementations, for ops whose implementation needs autograd.
 
@@ -248,26 +256,32 @@ class _Attention(torch.autograd.Function):
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *tensors: Any) -> Any:
-        *results, carrier = composite_op("recurrent")(kind, x, list(tensors[:hidden]), list(tensors[hidden:]), *flags)
+    def forward(ctx: Any, kind: str, hidden: int, sizes: int, flags: tuple[Any, ...], x: Any, *tensors: Any) -> Any:
+        states, params, batch_sizes = _split(tensors, hidden, sizes)
+        *results, carrier = composite_op("recurrent")(kind, x, states, params, *flags, *batch_sizes)
         # The backward reads no output, but autograd checks that those which torch's own graph saves are not written.
-        saved = results[:1] if x.device.type == "cpu" and _saves_output(kind, x, tensors, flags) else []
-        ctx.save_for_backward(carrier, x, *tensors, *saved)
+        saves = x.device.type == "cpu" and not sizes and _saves_output(kind, x, tensors, flags)
+        ctx.save_for_backward(carrier, x, *tensors, *(results[:1] if saves else []))
         ctx.set_materialize_grads(False)
-        ctx.options = (kind, hidden, flags)
+        ctx.options = (kind, hidden, sizes, flags)
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        kind, hidden, flags = ctx.options
-        carrier, x, *tensors = ctx.saved_tensors[: len(ctx.needs_input_grad) - 2]
-        needed: tuple[bool, ...] = ctx.needs_input_grad[3:]
+        kind, hidden, sizes, flags = ctx.options
+        needed: tuple[bool, ...] = ctx.needs_input_grad[4:]
+        carrier, x, *tensors = ctx.saved_tensors[: len(needed) + 1]
         needed_inputs = [n for n, is_needed in enumerate(needed) if is_needed]
-        states, params = tensors[:hidden], tensors[hidden:]
-        gradients = iter(
-            composite_op("recurrent_backward")(list(grads), needed_inputs, carrier, kind, x, states, params, *flags)
-        )
-        return None, None, None, *(next(gradients) if is_needed else None for is_needed in needed)
+        states, params, batch_sizes = _split(tensors, hidden, sizes)
+        layer = (kind, x, states, params, *flags, *batch_sizes)
+        gradients = iter(composite_op("recurrent_backward")(list(grads), needed_inputs, carrier, *layer))
+        return None, None, None, None, *(next(gradients) if is_needed else None for is_needed in needed)
+
+
+def _split(tensors: Sequence[Any], hidden: int, sizes: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return states, parameters, and the batch sizes of packed input."""
+    end = len(tensors) - sizes
+    return list(tensors[:hidden]), list(tensors[hidden:end]), list(tensors[end:])
 
 
 def _sdpa(
@@ -313,7 +327,9 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
         return int(choose(*fake_operands, **options)) == SDPBackend.FLASH_ATTENTION.value
 
 
-def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:
+def _run_layer_by_layer(
+    call: Function, kind: str, x: Any, sizes: list[Any], hx: Any, params: Sequence[Any], flags: Sequence[Any]
+) -> Any:
     """Run stacked recurrent layers with dropout between them, time-major.
 
     Dropout samples the same random numbers as torch's own stack.
@@ -327,7 +343,8 @@ def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequ
         own = [h[n * ways : (n + 1) * ways] for h in states]
         layer_state = tuple(own) if kind == "lstm" else own[0]
         weights = list(params[n * each : (n + 1) * each])
-        x, *ended = call(x, layer_state, weights, biases, 1, 0.0, train, bidirectional, False)
+        options = (biases, 1, 0.0, train, bidirectional, *([] if sizes else [False]))
+        x, *ended = call(x, *sizes, layer_state, weights, *options)
         for so_far, h in zip(last, ended, strict=True):
             so_far.append(h)
         x = F.dropout(x, dropout, True) if n < layers - 1 else x
@@ -335,34 +352,43 @@ def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequ
 
 
 def is_padded_rnn_call(*args: Any, **kwargs: Any) -> bool:
-    """Return True if the input of an RNN call is one tensor.
+    """Return True if the input of an RNN call is padded: a flag follows three arguments."""
+    return len(args) == 9 and not kwargs and isinstance(args[3], bool)
 
-    Calls with packed sequences have batch sizes as the second argument and no flag as the last one.
-    """
-    return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
+
+def is_packed_rnn_call(*args: Any, **kwargs: Any) -> bool:
+    """Return True if the input of an RNN call is packed: batch sizes are its second argument."""
+    return len(args) == 9 and not kwargs and not is_padded_rnn_call(*args)
 
 
 def _rnn(kind: str) -> Function:
     original = getattr(torch, kind)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not is_padded_rnn_call(*args, **kwargs):
+        sizes = []
+        if is_packed_rnn_call(*args, **kwargs):
+            x, *sizes, hx, params = args[:4]
+            flags: list[Any] = [*args[4:], False]
+        elif is_padded_rnn_call(*args, **kwargs):
+            x, hx, params, *flags = args
+        else:
             return original(*args, **kwargs)
-        x, hx, params, *flags = args
         _, layers, dropout, train, _, _ = flags
         if dropout and train and layers > 1:
-            return _run_layer_by_layer(call, kind, x, hx, params, flags)
+            return _run_layer_by_layer(call, kind, x, sizes, hx, params, flags)
         hidden = tuple(hx) if kind == "lstm" else (hx,)
         device = x.device.type
-        if not torch.is_autocast_enabled(device) and cudnn_recurrent.is_run_by_cudnn(x, params, flags):
+        is_autocast = torch.is_autocast_enabled(device)
+        if not (is_autocast or sizes) and cudnn_recurrent.is_run_by_cudnn(x, params, flags):
             return cudnn_recurrent.run(kind, hidden, tuple(flags), x, params)
-        flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
-        return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call, unused-ignore]
+        flags.append(torch.get_autocast_dtype(device) if is_autocast else None)
+        return _Recurrent.apply(kind, len(hidden), len(sizes), tuple(flags), x, *hidden, *params, *sizes)  # type: ignore[no-untyped-call, unused-ignore]
 
     return call
 
 
 TRAINING_REPLACEMENTS: dict[Any, Function] = {
+    **PACKED_REPLACEMENTS,
     F.scaled_dot_product_attention: _sdpa,
     **{getattr(torch, kind): _rnn(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }

@@ -7,16 +7,28 @@ from typing import Any
 
 import torch
 
+from engine.torch_private.fake_tensors import FakeTensor
+
 
 def run_recurrent(
-    kind: str, x: torch.Tensor, hidden: Any, params: Sequence[torch.Tensor], *flags: Any
+    kind: str,
+    x: torch.Tensor,
+    hidden: Any,
+    params: Sequence[torch.Tensor],
+    *flags: Any,
+    batch_sizes: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Call ``torch.lstm``, ``torch.gru`` or another recurrent function of padded input.
+    """Call ``torch.lstm`` or another recurrent function; packed input has batch sizes.
 
     Its Python decomposition runs step by step, which would specialize a symbolic length. For such a length, it runs
     two steps, and the output is extended to all of them.
     """
     *other_flags, batch_first = flags
+    if batch_sizes is not None:
+        if isinstance(batch_sizes, FakeTensor):
+            return _run_packed_on_fakes(kind, x, hidden, params, *flags)
+        results: tuple[torch.Tensor, ...] = getattr(torch, kind)(x, batch_sizes, hidden, params, *other_flags)
+        return results
     length = x.shape[1 if batch_first else 0]
     if not hasattr(length, "node"):
         return _run(kind, x, hidden, params, *flags)
@@ -28,6 +40,20 @@ def run_recurrent(
     if batch_first:  # like torch, which returns a view from an LSTM only
         out = out.transpose(0, 1) if kind == "lstm" else out.transpose_(0, 1)
     return (out, *states)
+
+
+def _run_packed_on_fakes(kind: str, x: torch.Tensor, hidden: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+    """Run two steps of a batch of two, and extend the results to the sizes of a packed call."""
+    two = x.new_zeros(2, dtype=torch.int64)
+    states = list(hidden) if kind == "lstm" else [hidden]
+    rows = x.index_select(0, two).expand(2, 2, x.shape[1])
+    few = [h.index_select(1, two) for h in states]
+    out, *last = _run(kind, rows, few if kind == "lstm" else few[0], *rest)
+    counts = [h.shape[1] for h in states]
+    return (
+        out[0].index_select(0, two.new_empty(x.shape[0])),
+        *(h.index_select(1, two.new_empty(n)) for h, n in zip(last, counts, strict=True)),
+    )
 
 
 def _run(kind: str, x: torch.Tensor, hidden: Any, *rest: Any) -> tuple[torch.Tensor, ...]:

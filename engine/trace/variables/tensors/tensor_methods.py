@@ -19,6 +19,7 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import find_rule, register_rule
 from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.tensors.eager_value_errors import argument
+from engine.trace.variables.tensors.known_items import known_item, remember_item
 from engine.trace.variables.tensors.sym_node import has_hint, hint, varies
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
@@ -87,7 +88,10 @@ def _protocol_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, 
 
 @register_tensor_method("item")
 def _item(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    return tensor.known_scalar(tx)
+    known = tensor.known_scalar(tx) or known_item(tx, tensor)
+    if known is not None or args or kwargs:
+        return known
+    return remember_item(tx, tensor, emit_node(tx, "call_method", "item", [tensor]))
 
 
 @register_tensor_method("detach_")
