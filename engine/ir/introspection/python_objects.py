@@ -40,7 +40,8 @@ IMMUTABLE_TYPES = frozenset((*SINGLETON_TYPES, int, float, complex, str, bytes, 
 
 
 _SIZED_TYPES = (dict, list, tuple, set, frozenset, str, bytes, bytearray, range, types.MappingProxyType)
-_LEN_METHODS: dict[type, Any] = {t: t.__len__ for t in (*_SIZED_TYPES, collections.OrderedDict, collections.deque)}
+_COLLECTIONS = (collections.OrderedDict, collections.defaultdict, collections.deque)
+_LEN_METHODS: dict[type, Any] = {t: t.__len__ for t in (*_SIZED_TYPES, *_COLLECTIONS)}
 
 
 _TYPE_MRO: Any = type.__dict__["__mro__"]
@@ -188,6 +189,18 @@ def builtin_dict_keys(value: Any) -> list[Any]:
     if base is None:
         raise TypeError(f"{type(value).__name__} is not a dict")
     return list(base.__iter__(value))
+
+
+def builtin_dict_values(value: Any) -> list[Any]:
+    """Return the values of a dict or subclass in order; bypass an overridden ``values``.
+
+    Raises:
+        TypeError: not a dict.
+    """
+    base: Any = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
+    if base is None:
+        raise TypeError(f"{type(value).__name__} is not a dict")
+    return list(base.values(value))
 
 
 def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:

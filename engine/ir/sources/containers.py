@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from engine.ir.introspection.python_objects import digest_literals
+from engine.ir.introspection.python_objects import builtin_dict_keys, builtin_dict_values, digest_literals
 from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, SourceEmitter, constant_code
 
 
@@ -72,38 +71,25 @@ class HasItemsSource(Source):
 
 
 @dataclass(frozen=True)
-class DictKeyAtSource(Source):
-    """Key number ``index`` of a dict, in insertion order; used for non-constant keys."""
+class DictKeysSource(FunctionSource):
+    """The keys of a dict in order; an item of them is a key that is no constant."""
 
-    base: Source
-    index: int
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(list, 'list')}({base})[{self.index}]"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(list)
-        out.subscript(self.index)
-
-    def read(self, base: Any) -> Any:
-        return list(base)[self.index]
-
-
-def dict_value_at(mapping: dict[Any, Any], index: int) -> Any:
-    """Return value number ``index`` of a dict."""
-    return next(itertools.islice(dict.values(mapping), index, None))
-
-
-@dataclass(frozen=True)
-class DictValueAtSource(FunctionSource):
-    """Value number ``index`` of a dict, in insertion order; the key is not hashed or compared."""
-
-    function = staticmethod(dict_value_at)
-    index: int
+    function = staticmethod(builtin_dict_keys)
 
     @property
     def expr(self) -> str:
-        return f"list({self.base.expr}.values())[{self.index}]"
+        return f"list({self.base.expr})"
+
+
+@dataclass(frozen=True)
+class DictValuesSource(FunctionSource):
+    """The values of a dict in order; an item of them is read without hashing its key."""
+
+    function = staticmethod(builtin_dict_values)
+
+    @property
+    def expr(self) -> str:
+        return f"list({self.base.expr}.values())"
 
 
 @dataclass(frozen=True)

@@ -208,3 +208,14 @@ def shown_inside(x: torch.Tensor) -> Any:
     pair = (numbers,)
     numbers += [pair, numbers]
     return out, repr(numbers), repr(pair), x + 1
+
+
+FIRST, SECOND = torch.zeros(3), torch.ones(3)
+WEIGHTS = collections.OrderedDict([(FIRST, torch.full((3,), 3.0)), (SECOND, torch.full((3,), 5.0))])
+WEIGHTS.move_to_end(FIRST)
+
+
+@program(ones)
+def values_by_tensor(x: torch.Tensor) -> Any:
+    """The values of an ordered dict by tensors, of which one was moved to the end."""
+    return [x * weight for weight in WEIGHTS.values()], x + WEIGHTS[FIRST]

@@ -16,7 +16,7 @@ from engine.ir.introspection.python_operators import Operator
 from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
+from engine.ir.sources.containers import DictKeysSource, DictValuesSource, GetItemSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import BreakGraph, Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
@@ -423,7 +423,7 @@ def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
 
 
 def _build_key(tx: Tracer, key: Any, index: int, source: Source) -> Variable:
-    return ConstantVariable(key) if is_literal(key) else tx.wrap(key, DictKeyAtSource(source, index))
+    return ConstantVariable(key) if is_literal(key) else tx.wrap(key, GetItemSource(DictKeysSource(source), index))
 
 
 @register_builder(dict, collections.OrderedDict, collections.defaultdict)
@@ -461,7 +461,7 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], source: Source) -> dict[Any,
         key_value = _build_key(tx, key, n, source)
         hash_key, has_user_hash = _hash_real_key(tx, entries, real, key, key_value)
         is_hashed = isinstance(real, dict) and (has_user_hash or key_value.fake is not None)
-        reached = DictValueAtSource(source, n) if is_hashed else item_source(real, source, key)
+        reached = GetItemSource(DictValuesSource(source), n) if is_hashed else item_source(real, source, key)
         entries[hash_key] = (key_value, tx.make_lazy(item, reached))
     return entries
 
