@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ def faulty(fault: str) -> Callable[..., Any]:
         if fault == "exception":
             raise KeyError("no rule for sigmoid")
         while fault == "hang":
-            pass
+            time.sleep(0.01)
         wrong = torch.fx.GraphModule(graph, torch.fx.Graph())
         wrong.graph.output(wrong.graph.graph_copy(graph.graph, {}))
         for node in wrong.graph.find_nodes(op="call_function", target=torch.sigmoid):
