@@ -83,6 +83,14 @@ def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
     assert "@param" not in text
 
 
+def test_modules_of_one_page_declare_no_name_twice() -> None:
+    """They share one scope: a name that two of them declare is a syntax error of the whole page."""
+    declaration = re.compile(r"^(?:export )?(?:const|let|class|(?:async )?function) (\w+)", re.MULTILINE)
+    declared = [name for file in MODULES for name in declaration.findall((STATIC / file).read_text(encoding="utf-8"))]
+    assert len(declared) > 100
+    assert [name for name, count in Counter(declared).items() if count > 1] == []
+
+
 def test_a_widget_starts_with_what_the_first_look_needs() -> None:
     """The initial module of a widget stays small, and other views load when opened.
 
