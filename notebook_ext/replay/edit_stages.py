@@ -196,14 +196,16 @@ class StageEditor:
     def _compared(self, entry: str, stage: str, trial: EditTrial) -> list[str]:
         """Return the selection of the comparison view that shows a trial; empty if there is none."""
         name = next((n for n, s in self.tried.items() if s is trial.after), "")
-        entries = [c.id for c in self._session.compilations]
-        if not name or not entries:
+        if not name or trial.after is None:
             return []
-        entry = entries[0] if entry == CELL else entry
+        if entry == CELL:  # the edited cell is another file: its functions are found by name
+            left, right = ({frame_name(s, c.frame): c.id for c in s.compilations} for s in (self._session, trial.after))
+            both = next((f for f in left if f in right), None)
+            return [f"~{left[both]}", f"{name}~{right[both]}"] if both is not None else []
         after = trial.compilations(self._session, entry)[1]
         target = CPU if any(k.id == stage for k in self._session.compilation(entry).cpu_kernels) else ""
-        shown = ["", ""] if stage in (CELL, CALL) else [stage, ""] if stage in STAGES else ["triton", stage]
-        return [f"{name}~{after.id}~{target}", f"~{entry}~{target}", *shown] if after is not None else []
+        shown = ["", ""] if stage == CALL else [stage, ""] if stage in STAGES else ["triton", stage]
+        return [f"~{entry}~{target}", f"{name}~{after.id}~{target}", *shown] if after is not None else []
 
     def _edited_sibling(self, group: EditGroup) -> dict[str, str] | None:
         """Return the edited entry of the function, if this one lacks its edits."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import engine
+from engine.editing.try_edits import EditTrial
 from notebook_ext.replay.edit_stages import CELL, StageEditor
 from notebook_ext.views.cell_edits import CellText
 from notebook_ext.views.stage_differences import stage_differences
@@ -57,8 +58,9 @@ def test_an_edit_replaces_a_stage_and_shows_the_later_ones(session: engine.Sessi
     assert session.artifacts[-1].name == f"edit of traced graph {entry}"
     assert list(editor.tried) == ["edit 1"]
     compared = found["trial"]["compared"]
-    assert compared[0].startswith("edit 1~")
-    assert compared[1:3] == [f"~{entry}~", "fx"]
+    assert compared[0] == f"~{entry}~"
+    assert compared[1].startswith("edit 1~")
+    assert compared[2] == "fx"
 
 
 def test_a_kept_edit_says_that_its_results_differ(
@@ -152,6 +154,19 @@ def test_the_cell_is_a_stage_too(session: engine.Session) -> None:
     assert (found["entry"], found["text"]) == (CELL, "%%compile --keep\ny = total(x)\n")
     broken = editor.answer("apply", CELL, CELL, "y = 1\nz = (")
     assert broken["trial"]["line"] == 2
+
+
+def test_an_edited_cell_is_compared_by_the_names_of_its_functions(session: engine.Session) -> None:
+    """It is another file than the cell that ran."""
+    engine.reset()
+    with engine.record() as edited:
+        engine.compile(total)(torch.randn(3, 8))
+    for frame in edited.frames:
+        edited.add_frame(replace(frame, file="another cell"))
+    editor = StageEditor(session, CellText("", "", "cell"), lambda _: EditTrial(session, edited))
+    (left, right) = editor.answer("apply", CELL, CELL, "y = 1")["trial"]["compared"]
+    assert left.startswith("~")
+    assert right == f"edit 1~{edited.compilations[0].id}"
 
 
 def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any) -> None:

@@ -84,7 +84,7 @@ def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
 
 
 def test_modules_of_one_page_declare_no_name_twice() -> None:
-    """They share one scope: a name that two of them declare is a syntax error of the whole page."""
+    """They share one scope: a name that is declared twice is a syntax error of the page."""
     declaration = re.compile(r"^(?:export )?(?:const|let|class|(?:async )?function) (\w+)", re.MULTILINE)
     declared = [name for file in MODULES for name in declaration.findall((STATIC / file).read_text(encoding="utf-8"))]
     assert len(declared) > 100
