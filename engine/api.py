@@ -22,9 +22,8 @@ from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
 from engine.backends.torch_compile_arguments import (
+    backend_and_options,
     find_backend,
-    options_of_torch,
-    pass_options_to_backend,
     shape_spec_of,
     with_dynamic_shapes,
 )
@@ -145,13 +144,13 @@ def compile(
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
-    See also: ``explain``, ``record``, ``doctor``, ``guards_of``; ``STOCK_SWITCHES.md`` in ``notebooks/reference``.
+    See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
+    ``disable``, ``observe_torch``; ``BREAKS.md`` and ``GUARDS.md`` in ``notebooks/reference``.
     """
     subject = model if fn_or_module is None else fn_or_module
     if disable or is_compiling_disabled():
         return (lambda each: each) if subject is None else subject
-    backend, options = pass_options_to_backend(backend, options, mode)
-    extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
+    backend, extra = backend_and_options(backend, options, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
     captures = compiled_autograd or bool(changed_setting("compiled_autograd"))
     return _compile_or_decorate(checked, isolate_recompiles, dynamic_shapes or shapes_spec, captures, subject)

@@ -19,10 +19,10 @@ ALWAYS_ON = {"shape_padding": True}
 """Options of Inductor, with the value that the engine's lowering always uses."""
 
 
-def pass_options_to_backend(
-    backend: str | Callable[..., Any] | None, options: Mapping[str, Any] | None, mode: str | None
-) -> tuple[str | Callable[..., Any], Mapping[str, Any] | None]:
-    """Return a backend, and the options that are the engine's.
+def backend_and_options(
+    backend: str | Callable[..., Any] | None, options: Mapping[str, Any] | None, **arguments: Any
+) -> tuple[str | Callable[..., Any], dict[str, Any]]:
+    """Return a backend and options in the engine's terms, with arguments that are not None.
 
     A callable backend is called with ``mode=`` and with its own options as ``options=``, as ``torch.compile`` does.
     """
@@ -30,13 +30,14 @@ def pass_options_to_backend(
     called = backend_callable(backend)
     own = {name: value for name, value in (options or {}).items() if name not in OPTION_NAMES}
     passed: dict[str, Any] = {"options": own} if own else {}
-    if mode not in (None, "default"):
+    if (mode := arguments.get("mode")) not in (None, "default"):
         passed["mode"] = mode
     if called is None or not passed:
-        return backend, options
+        return backend, options_of_torch(options, backend, **arguments)
     bound: Any = functools.partial(called, **passed)
     bound.__name__ = backend_name(backend)
-    return bound, options and {name: value for name, value in options.items() if name not in own}
+    rest = options and {name: value for name, value in options.items() if name not in own}
+    return bound, options_of_torch(rest, bound, **arguments)
 
 
 def options_of_torch(
@@ -65,7 +66,7 @@ def options_of_torch(
         named.setdefault("mode", tuned if is_tuned else "reduce-overhead")
     unused = _inductor_options({name: value for name, value in named.items() if name not in OPTION_NAMES})
     for name in [name for name in unused if unused[name] is not ALWAYS_ON.get(name)]:
-        warnings.warn(f"The option {name!r} of Inductor has no effect in engine.compile.", stacklevel=3)
+        warnings.warn(f"The option {name!r} of Inductor has no effect in engine.compile.", stacklevel=4)
     return {name: value for name, value in named.items() if name not in unused}
 
 
