@@ -78,6 +78,8 @@ def _difference(aspect: str, mine: CompilationRecord, others: CompilationRecord)
     if aspect in _UNORDERED:
         counts = [Counter(text for text, _ in side) for side in (first, second)]
         first, second = [f for f in first if not counts[1][f[0]]], [f for f in second if not counts[0][f[0]]]
+        for side in (first, second):  # guards on the rank's own number differ on equal ranks too
+            side.sort(key=lambda fact: "rank" in fact[0])
     for one, other_one in zip_longest(first, second):
         if one is None or other_one is None or one[0] != other_one[0]:
             here, there = one or ("", None), other_one or ("", None)

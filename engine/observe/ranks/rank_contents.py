@@ -26,6 +26,8 @@ COMPILER_SETTING = ".config._config["
 
 Compiling without a cache leaves their defaults as set values.
 """
+_RANK_VALUE = rb"""(?i)(rank['"\]]*(?: == |, "[^"]*", "))%d(?![\w.])"""
+"""In guards on a value whose name ends in ``rank``: the rank's own number."""
 _GUARD_NOISE = re.compile(rb"Guard latency = [\d.]+ us|\b\d{6,}\b|(?<=_dict___)\d+|[ \t]+")
 
 
@@ -82,8 +84,10 @@ def text_digest(text: bytes) -> str:
     return hashlib.blake2b(text, digest_size=12).hexdigest()
 
 
-def normalized_digest(text: bytes, aspect: str) -> str:
+def normalized_digest(text: bytes, aspect: str, rank: int) -> str:
     """Return the digest of a text without addresses, ranks, device numbers and folders."""
+    if aspect == "guards":
+        text = re.sub(_RANK_VALUE % rank, rb"\1its rank", text)
     for pattern, replacement in _NOISE:
         text = pattern.sub(replacement, text)
     if aspect == "guards":  # sets of names are in another order in each process

@@ -65,6 +65,7 @@ class RankLogReader:
         self._texts: dict[tuple[str, str, int], tuple[str, tuple[str, ...]]] = {}
         self._strings: dict[int, str] = {}
         self._intact = IntactPayloads()
+        self._rank = 0
         self._lines = ParsedLineCache()
 
     def read(self, path: Path, rank: int) -> RankContents:
@@ -72,6 +73,7 @@ class RankLogReader:
         contents, damage = RankContents(rank, path), LogDamage()
         self._strings = {}
         self._lines.start_log(rank)
+        self._rank = rank
         stream, is_whole = open_decompressed(path)
         with stream:
             file = TraceFile(stream)
@@ -152,7 +154,7 @@ class RankLogReader:
         if not event.digest or key not in self._texts:
             text = line.payload or repr(event.metadata).encode(errors="replace")
             calls = collectives_of(text) if aspect == "graphs" else ()
-            self._texts[key] = normalized_digest(text, aspect), calls
+            self._texts[key] = normalized_digest(text, aspect, self._rank), calls
         return self._texts[key]
 
 

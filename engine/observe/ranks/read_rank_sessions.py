@@ -70,7 +70,7 @@ def _add_compilation(contents: RankContents, data: Any, frame: str) -> None:
             facts.append(("collective order", f"{graph.get('stage')} {calls}"))
             contents.collectives.setdefault((compilation, "forward"), calls)
     for aspect, text in facts:
-        contents.add(compilation, aspect, normalized_digest(text.encode(errors="replace"), aspect))
+        contents.add(compilation, aspect, normalized_digest(text.encode(errors="replace"), aspect, contents.rank))
 
 
 def _add_calls(contents: RankContents, data: Any) -> None:

@@ -17,7 +17,8 @@ from engine.observe.ranks import load_ranks as load_ranks_module
 from engine.observe.ranks.group_ranks import group_ranks
 from engine.observe.ranks.load_ranks import LoadedRanks
 from engine.observe.ranks.parsed_line_cache import ParsedLineCache
-from engine.observe.ranks.rank_contents import RankContents
+from engine.observe.ranks.rank_contents import RankContents, normalized_digest
+from engine.observe.ranks.read_rank_sessions import read_rank_session
 from engine.records.findings import find_problems
 from notebook_ext.__main__ import main
 from notebook_ext.views.explorer_parts import part
@@ -276,6 +277,26 @@ def test_a_guard_on_the_rank_hides_no_extra_collective(capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     assert text.startswith("4 ranks, 4 groups of equals\n  rank 0: read from rank_0.log\n")
     assert "Rank 2 differs from rank 0 from compile id 0/1 on: collective order\n" in text
+
+
+@pytest.mark.parametrize("source", ["L['self'].rank", "L['rank']", "G['GLOBAL_RANK']"])
+def test_a_guard_on_the_ranks_own_number_is_equal(tmp_path: Path, source: str) -> None:
+    """It is no difference in sessions and logs; any other number or name is."""
+
+    def digests(source: str, *values: int) -> set[str]:
+        found = set()
+        for rank, value in enumerate(values):
+            guards = [{"source": source, "kind": "equals", "expected": str(value)}]
+            data = {"version": 1, "compilations": [{"id": "0/0", "guards": {"guards": guards}}]}
+            path = tmp_path / f"rank{rank}.json"
+            path.write_text(json.dumps(data))
+            logged = normalized_digest(f"+- EQUALS_MATCH: {source} == {value}  # line".encode(), "guards", rank)
+            found.add(read_rank_session(path, rank).digest("guards") + logged)
+        return found
+
+    assert len(digests(source, 0, 1, 2, 13)) == 2
+    assert len(digests(source, *range(12))) == 1
+    assert len(digests("L['ranking']", 0, 1)) == 2
 
 
 def test_a_line_is_known_whatever_the_rank() -> None:
