@@ -29,6 +29,13 @@ class LibraryFunction(NamedTuple):
         return self.namespace.values.get(self.name, MISSING)
 
 
+def _condition(code: ValueCode, function: LibraryFunction) -> str:
+    namespace = code.const(function.namespace.values, "builtins" if function.text == function.name else "module")
+    if function.expected is MISSING:
+        return f"{function.name!r} not in {namespace}"
+    return f"{namespace}[{function.name!r}] is {code.const(function.expected, function.name)}"
+
+
 _SHOWN = 4
 """Number of functions whose names the guard's text shows."""
 
@@ -70,10 +77,7 @@ class LibraryFunctionsMatch(Guard):
         return 2  # after the arguments: it almost never fails
 
     def condition(self, code: ValueCode) -> str:
-        return " and ".join(
-            f"{code.const(f.namespace.values, 'builtins' if f.text == f.name else 'module')}[{f.name!r}] is {code.const(f.expected, f.name)}"
-            for f in self.functions
-        )
+        return " and ".join(_condition(code, function) for function in self.functions)
 
     def _replaced_functions(self) -> list[LibraryFunction]:
         return [f for f in self.functions if f.current() is not f.expected]

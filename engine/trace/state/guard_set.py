@@ -10,7 +10,7 @@ from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.library_functions import LibraryFunction, LibraryFunctionsMatch
 from engine.ir.guards.python_values import CodeMatch, EqualsMatch, IdMatch, TypeMatch
-from engine.ir.sources.base import GlobalsNamespace
+from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.trace.annotations import Tracer
 
 _IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
@@ -22,7 +22,7 @@ class GuardSet:
 
     def __init__(self, guards: tuple[Guard, ...] = ()) -> None:
         self._guards: dict[Any, Guard] = {_guard_key(g): g for g in guards}
-        self._library_functions: dict[tuple[GlobalsNamespace, str], LibraryFunction] = {}
+        self._library_functions: dict[tuple[Any, str], LibraryFunction] = {}
         """Functions and classes of builtins and trusted modules that the user's own frames read."""
         self._library_cause: Cause | None = None
 
@@ -41,6 +41,18 @@ class GuardSet:
             return
         self._library_cause = self._library_cause or tx.guard_cause("it was called")
         self._library_functions[namespace, name] = LibraryFunction(namespace, name, real)
+
+    def record_class_attribute(self, tx: Tracer, cls: type, name: str) -> None:
+        """Record a read of a library class's attribute, to guard that it does not change."""
+        if tx.frame.is_trusted:
+            return
+        self._library_cause = self._library_cause or tx.guard_cause("it was read")
+        for base in cls.__mro__:
+            entry = vars(base).get(name, MISSING)
+            namespace = GlobalsNamespace(vars(base), base.__qualname__)
+            self._library_functions[base, name] = LibraryFunction(namespace, name, entry)
+            if entry is not MISSING:
+                return
 
     def add_library_functions(self) -> None:
         """Add one guard on all recorded library functions."""

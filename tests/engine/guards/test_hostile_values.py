@@ -339,3 +339,35 @@ def test_replaced_library_functions_of_any_name(name: str, monkeypatch: pytest.M
     assert outcome(compiled, x) == outcome(scale, x) == ("value", [7.0, 7.0])
     monkeypatch.delitem(vars(math), name)
     assert outcome(compiled, x) == outcome(scale, x)
+
+
+@pytest.mark.parametrize(
+    ("cls", "owner"),
+    [
+        (torch.nn.Linear, torch.nn.Module),
+        (torch.optim.SGD, torch.optim.Optimizer),
+        (torch.nn.Parameter, torch.Tensor),
+        (collections.Counter, collections.Counter),
+    ],
+)
+def test_class_attributes_of_libraries_that_change(cls: Any, owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attribute of a library's class that is set, hidden or deleted is noticed."""
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * cls.scale_by * (2 if hasattr(cls, "doubles") else 1) * getattr(cls, "factor", 1.0)
+
+    compiled, x = engine.compile(scale, backend="eager"), torch.ones(2)
+    monkeypatch.setattr(owner, "scale_by", 2.0, raising=False)
+    assert outcome(compiled, x) == ("value", [2.0, 2.0])
+    for target, name, value in [
+        (cls, "scale_by", 3.0),
+        (owner, "doubles", None),
+        (owner, "factor", 5.0),
+        (cls, "factor", 7.0),
+    ]:
+        monkeypatch.setattr(target, name, value, raising=False)
+        assert outcome(compiled, x) == outcome(scale, x)
+    assert compiled(x).tolist() == [42.0, 42.0]
+    monkeypatch.undo()
+    assert outcome(compiled, x) == outcome(scale, x)
+    assert outcome(compiled, x)[0] == "AttributeError"

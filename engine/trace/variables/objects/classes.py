@@ -89,6 +89,7 @@ class ClassVariable(FixedObjectVariable):
         if issubclass(self.real_object, enum.Enum) and name in self.real_object.__members__:
             return ConstantVariable(self.real_object.__members__[name])
         if is_trusted_module(self.real_object.__module__) and hasattr(self.real_object, name):
+            tx.guards.record_class_attribute(tx, self.real_object, name)
             attribute = getattr(self.real_object, name)
             return ConstantVariable(attribute) if is_literal(attribute) else tx.wrap_static(attribute)
         own_attribute = class_attribute(tx, self.real_object, name, None)
