@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.ir.loop_ir.index_expr import Atom, Division, IndexExpr, LoopVar, Size
+from engine.ir.loop_ir.index_expr import Atom, Division, IndexExpr, LoopVar, Mod, Size
 from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import iota, splat, wide
@@ -14,11 +14,16 @@ from engine.kernels.cpu.loop_plan import lane_stride
 
 @dataclass(frozen=True)
 class Address:
-    """A position per lane: ``base + lane * stride``, or the vector ``lanes`` if given."""
+    """A position per lane: ``base + lane * stride``, or the vector ``lanes`` if given.
+
+    If ``until_wrap`` is given, only as many lanes are adjacent; those that follow are a ``period`` before.
+    """
 
     base: str
     stride: Size = 0
     lanes: str = ""
+    until_wrap: str = ""
+    period: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,31 @@ class Addresses:
         self._writer = writer
         self._context = context
 
-    def address(self, index: IndexExpr, copy: int) -> Address:
-        """Return the position of each lane of one copy."""
+    def address(self, index: IndexExpr, copy: int, *, may_wrap: bool = False) -> Address:
+        """Return the position of each lane of one copy. ``may_wrap``: see ``Address``."""
         context = self._context
         stride = 0 if context.lane_var is None else lane_stride(index, context.lane_var)
         if stride is not None and not self._has_vector_index(index, copy):
             return Address(self._scalar(index, copy), stride)
+        if may_wrap and (remainder := self._cyclic_remainder(index)) is not None:
+            period, start = static_size(remainder.divisor) or 0, self._scalar_atom(remainder, copy)
+            rest = IndexExpr({a: c for a, c in index.terms.items() if a != remainder}, index.const)
+            base = self._sum("i64", self._scalar(rest, copy), start)
+            return Address(base, 1, "", self._writer.assign("left", f"sub i64 {period}, {start}"), period)
         return Address("0", 0, self.vector(index, copy))
+
+    def _cyclic_remainder(self, index: IndexExpr) -> Mod | None:
+        """Return the remainder in an index of a cyclic shift along the lanes, or None."""
+        var = self._context.lane_var
+        varying = [a for a in index.terms if var in a.variables() or a.indirect_ops()]
+        remainder = varying[0].as_remainder() if len(varying) == 1 else None
+        if var is None or remainder is None or index.terms[remainder] != 1:
+            return None
+        parts = remainder.dividend.terms
+        is_adjacent = parts.get(var) == 1 and not any(
+            var in a.variables() or a.indirect_ops() for a in parts if a != var
+        )
+        return remainder if is_adjacent and (static_size(remainder.divisor) or 0) >= self._context.lanes else None
 
     def vector(self, index: IndexExpr, copy: int) -> str:
         """Return the positions of all lanes as one vector of 64-bit integers."""

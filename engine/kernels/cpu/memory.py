@@ -34,6 +34,8 @@ class Memory:
         scalar = _memory_type(dtype)
         if not is_vector:
             return self._load_scalar(pointer, scalar, at.base, mask, hint)
+        if at.until_wrap:
+            return self._load_cyclic(pointer, dtype, at, mask, hint)
         kind, size, write = wide(scalar, self._lanes), dtype.itemsize, self._writer
         if not at.lanes and at.stride == 1:
             address = self._pointer_at(pointer, scalar, at.base)
@@ -55,6 +57,25 @@ class Memory:
             hint,
             f"call {kind} @{function}(<{self._lanes} x ptr> align {size} {addresses}, {masked}, {kind} zeroinitializer)",
         )
+
+    def _load_cyclic(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, hint: str) -> str:
+        """Load adjacent elements up to the end of a period, and the rest from its start."""
+        scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
+        kind, masks = wide(scalar, lanes), f"<{lanes} x i1>"
+        left = self._addresses.broadcast("i64", at.until_wrap)
+        function = f"llvm.masked.load.{type_suffix(scalar, lanes)}.p0"
+        write.declare(function, kind, f"ptr, {masks}, {kind}")
+        loaded, base = "zeroinitializer", at.base
+        for order in ("slt", "sge"):
+            chosen = write.assign("chosen", f"icmp {order} {wide('i64', lanes)} {iota(lanes)}, {left}")
+            chosen = write.assign("chosen", f"and {masks} {chosen}, {mask}") if mask else chosen
+            address = self._pointer_at(pointer, scalar, base)
+            loaded = write.assign(
+                hint,
+                f"call {kind} @{function}(ptr align {dtype.itemsize} {address}, {masks} {chosen}, {kind} {loaded})",
+            )
+            base = write.assign("at", f"sub i64 {at.base}, {at.period}") if order == "slt" else base
+        return loaded
 
     def _load_every(self, stride: int, address: str, scalar: str, hint: str) -> str:
         """Load elements at a short stride, from vectors that end where the elements end."""

@@ -169,7 +169,7 @@ class OpPrinter:
         if op.mask is not None and self._known_condition(op.mask) is False:
             kind = compute_dtype(dtype)
             return splat(value_type(kind), literal(0, kind), lanes)
-        at = self.addresses.address(op.index, copy)
+        at = self.addresses.address(op.index, copy, may_wrap=lanes > 1)
         is_vector = lanes > 1
         mask = self.mask(op, copy, is_vector=is_vector)
         names = self.memory.load(pointer, dtype, at, mask, self.hint(op), is_vector=is_vector)

@@ -178,3 +178,18 @@ def test_short_rows_are_reduced_side_by_side(name: str, length: int, unit: Vecto
     assert_same(found, expected)
     if length <= 2 * unit.lanes(4) and name != "an element of each row":
         assert not any("vector.reduce" in k.text for k in program.kernels if "133" in str(k.grid))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool])
+@pytest.mark.parametrize("width", [7, 16, 17, 100, 512])
+def test_a_roll_of_rows_gathers_no_element(width: int, dtype: torch.dtype, unit: VectorUnit) -> None:
+    """A vector that wraps around the end of its row is read by two masked loads."""
+    x = (torch.randn(3, width) * 5).to(dtype)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.roll(1, -1) == x, x.roll(-3, -1) == x, x.roll((width // 2, 1), (1, 0)) == x
+
+    program, found = run_on_cpu(function, (x,), unit)
+    assert_same(found, function(x))
+    assert width < 64 or not any("masked.gather" in kernel.text for kernel in program.kernels)
