@@ -32,7 +32,7 @@ from engine.records.aot import PartitionRecord, SavedValue
 _INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
 """Cost of saving a byte of an input and of an intermediate; inputs are preferred."""
 _MAX_CLONED_BYTES, _CLONE_COST = 2**16, 2**18
-"""The largest parameter that may be cloned, and the bytes that this must save.
+"""The largest input that may be cloned, and the bytes that this must save.
 
 A clone is one more tensor a call.
 """
@@ -81,7 +81,7 @@ def partition_joint_graph(
     _clone_mutated_inputs(_JointNodes(joint))
     duplicates = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
     parts = _JointNodes(joint)
-    clones = _clone_small_parameters(parts, is_parameter) if method == "min-cut" else {}
+    clones = _clone_small_inputs(parts) if method == "min-cut" else {}
     if clones:
         parts = _JointNodes(joint)
     read = parts.read_by_backward()
@@ -195,30 +195,31 @@ def _read_clone(parts: _JointNodes, node: Node, readers: Iterable[Node], note: s
     return clone
 
 
-def _clone_small_parameters(parts: _JointNodes, is_parameter: Sequence[bool]) -> dict[Node, Node]:
-    """Clone parameters that eager does not save, so that the backward may read them.
+def _clone_small_inputs(parts: _JointNodes) -> dict[Node, Node]:
+    """Clone small inputs that eager does not save, so that the backward may read them.
 
-    An optimizer may change a parameter before the backward. The bias of a group norm is an example: without it, the
-    norm's result would be saved for the activation after it. Returns a map from each clone to its parameter.
+    Their owner may change them before the backward, as an optimizer does. The bias of a group norm is an example:
+    without it, the norm's result would be saved for the activation after it. Returns a map from each clone to its input.
     """
     if parts.checkpointed:  # their inputs are saved as in eager
         return {}
     read = {*parts.read_by_autograd(), *parts.read_by_backward(), *parts.mutated_inputs}
     read |= {view_base_node(n) for n in (*read, *nodes_in(parts.results))}
     clones: dict[Node, Node] = {}
-    for node, is_candidate in zip(parts.inputs, is_parameter, strict=True):
-        if not is_candidate or node in read or num_bytes(node.meta["val"]) > _MAX_CLONED_BYTES:
+    for node in parts.inputs:
+        value = node.meta["val"]
+        if node in read or not isinstance(value, torch.Tensor) or num_bytes(value) > _MAX_CLONED_BYTES:
             continue
         readers = [u for u in node.users if not _cannot_recompute(u, parts)]
         if readers:
-            clones[_read_clone(parts, node, readers, "the value of the parameter, to recompute from")] = node
+            clones[_read_clone(parts, node, readers, "the value of the input, to recompute from")] = node
     return clones
 
 
 def _erase_unsaved_clones(joint: JointGraph, clones: dict[Node, Node], saved: set[Node]) -> None:
-    for clone, parameter in clones.items():
+    for clone, original in clones.items():
         if clone not in saved:
-            clone.replace_all_uses_with(parameter)
+            clone.replace_all_uses_with(original)
             joint.module.graph.erase_node(clone)
 
 
