@@ -1,6 +1,6 @@
 // AOT wrappers: the runtime wrappers around the functional graph, and the path of one call through them.
 
-import { badge, button, choice, entryName, h, plural, put, sentence, wordBreaks } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, muted, mutedLine, plural, put, sentence, wordBreaks } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
@@ -72,7 +72,7 @@ class AotWrappersView {
       this.context,
       entries.length ? choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.stop(); this.entry = v; this.at = 0; this.call = -1; this.frame.focus(); this.draw(); }) : null,
       this.part && part.calls.length ? choice("Call", [["-1", "as compiled"], ...part.calls.map((/** @type {any} */ c, /** @type {number} */ i) => /** @type {[string, string]} */ ([String(i), c.text]))], String(this.call), (v) => { this.call = +v; this.frame.focus(); this.update(); }) : null,
-      this.part ? [h("span", { class: "mut" }, part.mode), h("span", { class: "sp" }), button("◂ step", "←", () => this.go(this.at - 1)), this.counter, button("step ▸", "→", () => this.go(this.at + 1)), this.play] : null,
+      this.part ? [muted(part.mode), h("span", { class: "sp" }), button("◂ step", "←", () => this.go(this.at - 1)), this.counter, button("step ▸", "→", () => this.go(this.at + 1)), this.play] : null,
     );
     if (!this.part) {
       const why = part ? part.empty : this.entry ? "Loading …" : "Nothing was compiled, so there are no wrappers.";
@@ -130,8 +130,8 @@ class AotWrappersView {
       part.note ? h("p", { class: "note" }, sentence(part.note)) : null,
       this.#ring(-1),
       part.backward ? this.#backward() : null,
-      part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Wrappers that had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
-      part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.bare),
+      part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Wrappers that had nothing to do: "), muted(part.idle.join(" · "))) : null,
+      part.rings.length || part.idle.length ? null : mutedLine(part.bare),
       part.passages.length ? null : this.#valuesAtStep(),
       part.partition ? this.#partition() : null,
       this.#facts(),
@@ -149,19 +149,19 @@ class AotWrappersView {
     const chip = (/** @type {any} */ v) => this.#chip(passed[v.name] ? `${v.name} ${passed[v.name]}` : v.type ? `${v.name} ${v.type}` : v.name, Boolean(passed[v.name]) && passed[v.name] !== v.type, v.facts.join(", "));
     if (i === part.rings.length) {
       return h("section", { class: className + " core", "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
-        h("p", {}, h("b", {}, "Functional graph "), h("span", { class: "mut" }, `${part.graph.text}${part.graph.stage ? ", no mutation" : ""}`)),
+        h("p", {}, h("b", {}, "Functional graph "), muted(`${part.graph.text}${part.graph.stage ? ", no mutation" : ""}`)),
         h("div", { class: "middle" }, h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Inputs of the graph" }, this.#few(part.inputs, chip)),
           h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${plural(part.graph.ordinals.length - 12, "more line")}` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
           h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Outputs of the graph" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
     }
     if (i < 0) {
       return h("section", { class: className, "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
-        h("p", {}, h("b", {}, "Your call "), h("span", { class: "mut" }, part.name + (part.checks ? `, ${plural(part.checks, "run-time check")}` : ""))), this.#ports(this.#few(part.inputs, chip), this.#few(part.outputs, chip)), this.#ring(i + 1));
+        h("p", {}, h("b", {}, "Your call "), muted(part.name + (part.checks ? `, ${plural(part.checks, "run-time check")}` : ""))), this.#ports(this.#few(part.inputs, chip), this.#few(part.outputs, chip)), this.#ring(i + 1));
     }
     const { name, actions } = part.rings[i];
     const chips = (/** @type {string} */ direction) => actions.map((/** @type {any} */ a, /** @type {number} */ j) => (a.direction === direction ? this.#chip(`${a.argument} ${a.action}`, isHere && part.steps[this.at][2] === j, a.all.length > 1 ? `${a.all.join(", ")}: ${a.why}` : a.why, "did") : null)).filter(Boolean);
     return h("section", { class: className, "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
-      h("p", {}, h("span", { class: "mut" }, `${i + 1} `), h("b", {}, name + " "), h("span", { class: "mut" }, plural(actions.length, "action"))), this.#ports(chips("in"), chips("out")), this.#ring(i + 1));
+      h("p", {}, muted(`${i + 1} `), h("b", {}, name + " "), muted(plural(actions.length, "action"))), this.#ports(chips("in"), chips("out")), this.#ring(i + 1));
   }
 
   /** The backward graph with its inputs and outputs. */
@@ -169,7 +169,7 @@ class AotWrappersView {
     const { part } = this, at = part.rings.length + 1, { text, inputs, outputs } = part.backward, isHere = part.steps[this.at][0] === at;
     const chip = (/** @type {any} */ v) => this.#chip(v.type ? `${v.name} ${v.type}` : v.name, false, v.facts.join(", "));
     return h("section", { class: `ring${isHere ? " sel" : ""}`, "aria-current": isHere ? "step" : null, onclick: (/** @type {Event} */ e) => this.#toRing(at, e) },
-      h("p", {}, h("b", {}, "Backward "), h("span", { class: "mut" }, `${text}, runs when a gradient is requested`), h("span", { class: "mut" }, " "), button("Open graph", "", () => this.frame.open("graph", this.entry, "backward"))),
+      h("p", {}, h("b", {}, "Backward "), muted(`${text}, runs when a gradient is requested`), muted(" "), button("Open graph", "", () => this.frame.open("graph", this.entry, "backward"))),
       this.#ports(this.#few(inputs, chip), this.#few(outputs, chip)));
   }
 
@@ -215,7 +215,7 @@ class AotWrappersView {
     const { part } = this, { passages } = part;
     const again = part.can_note ? button("Replay the call", "c", () => { this.note(); this.frame.focus(); }) : null;
     if (!passages.length && !again) return null;
-    if (!passages.length) return [h("h4", {}, "Values"), h("p", { class: "mut" }, "Tensor values at the wrappers were not recorded. ", again, " records them on copies, without running your code; %%compile --steps records them for the first calls.")];
+    if (!passages.length) return [h("h4", {}, "Values"), mutedLine("Tensor values at the wrappers were not recorded. ", again, " records them on copies, without running your code; %%compile --steps records them for the first calls.")];
     this.passage = Math.min(this.passage || 0, passages.length - 1);
     const { moments, how } = passages[this.passage], at = Math.max(0, this.#moment(moments)), now = moments[at];
     /** @type {Map<string, string>} */
@@ -226,13 +226,13 @@ class AotWrappersView {
     const hasChanged = now.values.some(isNew);
     const where = now.ring === "Call" ? (now.direction === "in" ? "inputs of the call" : "after the call") : now.ring === "Graph" ? "outputs of the graph" : now.ring === "Backward" ? (now.direction === "in" ? "inputs of the backward" : "outputs of the backward") : `after wrapper ${now.ring.toLowerCase()}, ${now.direction === "in" ? "before" : "after"} the graph`;
     return [
-      h("h4", {}, "Values", h("span", { class: "mut" }, ` ${where} `), passages.length > 1 ? choice("Recorded call", passages.map((/** @type {any} */ p, /** @type {number} */ i) => [String(i), p.how ? `replayed, ${i + 1}` : `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
-      how ? h("p", { class: "mut" }, `Replayed on ${how}${part.backward ? "; the output gradients are ones" : ""}.`) : null,
+      h("h4", {}, "Values", muted(` ${where} `), passages.length > 1 ? choice("Recorded call", passages.map((/** @type {any} */ p, /** @type {number} */ i) => [String(i), p.how ? `replayed, ${i + 1}` : `call ${i + 1} of this entry`]), String(this.passage), (v) => { this.passage = +v; this.frame.focus(); this.update(); }) : null),
+      how ? mutedLine(`Replayed on ${how}${part.backward ? "; the output gradients are ones" : ""}.`) : null,
       h("table", { class: "t held" + (hasChanged ? " three" : "") }, h("thead", {}, h("tr", {}, ["Value", ...(hasChanged ? ["Before"] : []), "Now"].map((t) => h("th", {}, t)))), h("tbody", {}, now.values.map((/** @type {string[]} */ [name, text]) => {
         const was = before.get(name);
         return h("tr", {}, h("td", {}, h("code", {}, wordBreaks(name).map((part, i) => [i ? h("wbr") : null, part]))), hasChanged ? h("td", { class: "mut" }, h("code", {}, was === undefined ? "–" : was === text ? "=" : was)) : null, h("td", { class: isNew([name, text]) ? "new" : "" }, h("code", {}, text)));
       }))),
-      now.cut ? h("p", { class: "mut" }, `${plural(now.cut, "more value")} not recorded.`) : null,
+      now.cut ? mutedLine(`${plural(now.cut, "more value")} not recorded.`) : null,
       h("p", {}, again),
     ];
   }
@@ -240,7 +240,7 @@ class AotWrappersView {
   #facts() {
     const { inputs, outputs } = this.part, all = [...inputs, ...outputs], rows = all.length > MAX_CHIPS ? all.filter((v) => v.facts.length || v.role === "output") : all;
     const plain = all.length - rows.length;
-    return [h("h4", {}, "Inputs and outputs, as analyzed"), plain ? h("p", { class: "mut" }, `${plural(plain, "more value")}: plain inputs, only read.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "Properties"].map((t) => h("th", {}, t)))),
+    return [h("h4", {}, "Inputs and outputs, as analyzed"), plain ? mutedLine(`${plural(plain, "more value")}: plain inputs, only read.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "Properties"].map((t) => h("th", {}, t)))),
       h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "plain")))))];
   }
 
@@ -260,11 +260,11 @@ class AotWrappersView {
   tell() {
     const { part } = this, [ring, direction, action] = part.steps[this.at];
     const names = (/** @type {any[]} */ values) => values.slice(0, 6).map((v) => v.name).join(", ") + (values.length > 6 ? ` and ${values.length - 6} more` : "") || "nothing";
-    if (ring < 0) return this.frame.say(h("b", {}, direction === "in" ? "In: inputs of the call. " : "Out: results of the call. "), direction === "in" ? `${part.name} is called; the inputs of the graph are ${names(part.inputs)}.` : `${names(part.outputs)} ${part.outputs.length === 1 ? "is" : "are"} returned.`, part.note ? h("span", { class: "mut" }, " " + sentence(part.note)) : null);
+    if (ring < 0) return this.frame.say(h("b", {}, direction === "in" ? "In: inputs of the call. " : "Out: results of the call. "), direction === "in" ? `${part.name} is called; the inputs of the graph are ${names(part.inputs)}.` : `${names(part.outputs)} ${part.outputs.length === 1 ? "is" : "are"} returned.`, part.note ? muted(" " + sentence(part.note)) : null);
     if (ring > part.rings.length) return this.frame.say(h("b", {}, direction === "in" ? "Backward, in: " : "Backward, out: "), direction === "in" ? `${names(part.backward.inputs)}: values saved by the forward, and the tangents.` : `${names(part.backward.outputs)} ${part.backward.outputs.length === 1 ? "is" : "are"} returned to autograd.`);
-    if (ring === part.rings.length) return this.frame.say(h("b", {}, "Functional graph. "), `${part.graph.text}. `, h("span", { class: "mut" }, part.graph.stage && part.rings.length ? "It contains no mutation: the wrappers around it restore mutations and views." : part.note ? sentence(part.note) : ""));
+    if (ring === part.rings.length) return this.frame.say(h("b", {}, "Functional graph. "), `${part.graph.text}. `, muted(part.graph.stage && part.rings.length ? "It contains no mutation: the wrappers around it restore mutations and views." : part.note ? sentence(part.note) : ""));
     const { name, actions } = part.rings[ring], a = actions[action];
-    this.frame.say(h("b", {}, `${direction === "in" ? "In" : "Out"}: ${name}. `), `${a.argument} ${a.action}. `, h("span", { class: "mut" }, sentence(a.why)));
+    this.frame.say(h("b", {}, `${direction === "in" ? "In" : "Out"}: ${name}. `), `${a.argument} ${a.action}. `, muted(sentence(a.why)));
   }
 }
 

@@ -1,6 +1,6 @@
 // Backward: autograd's graph as in eager, the captured graph and the compiled graph; the reason for each capture.
 
-import { button, choice, h, plural, put, sentence } from "./shared/dom.js";
+import { button, choice, h, muted, mutedLine, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { family } from "./family.js";
 import { VIEWS } from "./shared/views.js";
@@ -51,7 +51,7 @@ class BackwardView {
   draw() {
     const part = this.frame.part("backward");
     this.part = part;
-    if (!part) return put(this.about, h("p", { class: "mut" }, "Loading …"));
+    if (!part) return put(this.about, mutedLine("Loading …"));
     if (part.empty) {
       put(this.about, h("p", {}, part.empty));
       return this.frame.say(part.empty);
@@ -61,7 +61,7 @@ class BackwardView {
     put(
       this.context,
       part.captures.length ? choice("Capture", part.captures.map((/** @type {any} */ c) => [c.id, `${c.id} · ${c.backend}`]), this.capture, (v) => this.to(v)) : null,
-      h("span", { class: "mut" }, part.text), h("span", { class: "sp" }),
+      muted(part.text), h("span", { class: "sp" }),
       button("◂ capture", "k", () => this.other(-1)), button("capture ▸", "j", () => this.other(1)),
       found && found.entry ? button("Show in linked view", "Enter", () => this.link()) : null,
     );
@@ -77,7 +77,7 @@ class BackwardView {
     put(this.panes, found ? found.panes.map((/** @type {any} */ p, /** @type {number} */ n) => this.#pane(p, n)) : null);
     put(
       this.calls,
-      h("h4", {}, "Backward runs"), part.dropped ? h("p", { class: "mut" }, `${part.dropped} earlier ones are not listed.`) : null,
+      h("h4", {}, "Backward runs"), part.dropped ? mutedLine(`${part.dropped} earlier ones are not listed.`) : null,
       h("ol", { class: "runs", start: part.dropped + 1 }, part.calls.map((/** @type {any} */ c) => this.#call(c))),
     );
     if (found) this.go(this.pane, this.row);
@@ -85,15 +85,15 @@ class BackwardView {
 
   /** @param {any} pane @param {number} n */
   #pane(pane, n) {
-    const rows = pane.rows.map((/** @type {any} */ r, /** @type {number} */ i) => h("li", { role: "option", "data-row": String(i), onclick: () => { this.frame.focus(); this.go(n, i); } }, h("code", {}, r[0]), r[1] ? h("span", { class: "mut" }, "  " + r[1]) : null));
-    return h("section", {}, h("h4", {}, pane.title), pane.empty ? h("p", { class: "mut" }, pane.empty) : h("ul", { class: "lines", role: "listbox", tabindex: "0", "aria-label": pane.title, onfocus: () => this.pane !== n && this.go(n, 0) }, rows), pane.cut ? h("p", { class: "mut" }, `${plural(pane.cut, "more row")} not shown.`) : null);
+    const rows = pane.rows.map((/** @type {any} */ r, /** @type {number} */ i) => h("li", { role: "option", "data-row": String(i), onclick: () => { this.frame.focus(); this.go(n, i); } }, h("code", {}, r[0]), r[1] ? muted("  " + r[1]) : null));
+    return h("section", {}, h("h4", {}, pane.title), pane.empty ? mutedLine(pane.empty) : h("ul", { class: "lines", role: "listbox", tabindex: "0", "aria-label": pane.title, onfocus: () => this.pane !== n && this.go(n, 0) }, rows), pane.cut ? mutedLine(`${plural(pane.cut, "more row")} not shown.`) : null);
   }
 
   /** @param {any} call */
   #call(call) {
     const [sign, kind] = BECAME[/** @type {keyof typeof BECAME} */ (call.outcome)] || ["·", "mut"];
     const name = call.capture ? h("button", { type: "button", class: "lnk", onclick: () => this.to(call.capture) }, call.capture) : null;
-    return h("li", {}, h("span", { class: kind }, sign), ` ${call.outcome} `, name, call.reason ? h("span", { class: "mut" }, sentence(call.reason)) : null);
+    return h("li", {}, h("span", { class: kind }, sign), ` ${call.outcome} `, name, call.reason ? muted(sentence(call.reason)) : null);
   }
 
   /** @param {string} capture */
@@ -151,7 +151,7 @@ class BackwardView {
     });
     const [text, note] = found.panes[this.pane].rows[this.row];
     const [a, b, c] = lit.map((s) => s.size);
-    this.frame.say(h("b", {}, text), note ? ` ${note}. ` : ". ", h("span", { class: "mut" }, `Linked: ${plural(a, "autograd node")}, ${plural(b, "captured node")}, ${plural(c, "compiled node")}.`));
+    this.frame.say(h("b", {}, text), note ? ` ${note}. ` : ". ", muted(`Linked: ${plural(a, "autograd node")}, ${plural(b, "captured node")}, ${plural(c, "compiled node")}.`));
   }
 }
 

@@ -1,6 +1,6 @@
 // Breaks: graph breaks with their reasons, frames that ran as Python, and internal errors.
 
-import { button, h, plural, put, sentence } from "./shared/dom.js";
+import { button, h, muted, mutedLine, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
@@ -45,23 +45,23 @@ class BreaksView {
     const part = this.frame.part("breaks");
     /** @type {any} */
     this.part = part;
-    if (!part) return put(this.body, h("p", { class: "mut" }, "Loading …"));
+    if (!part) return put(this.body, mutedLine("Loading …"));
     if (this.wanted) this.at = part.breaks.findIndex((/** @type {any} */ b) => b.compilation === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.breaks.length - 1, this.at));
     const has = this.frame.overview.entries.some((/** @type {any} */ e) => e.has_graph), none = has ? "No graph break: each function that was compiled is one graph." : "Nothing was compiled, so there is no graph to break.";
     const { breaks, attempts, skipped, failures, notes } = part, errors = breaks.filter((/** @type {any} */ b) => b.is_error).length;
-    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), h("span", { class: "mut" }, `${errors ? plural(errors, "exception") + " · " : ""}${skipped.length} not compiled · ${plural(failures.length, "internal error")}`));
+    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), muted(`${errors ? plural(errors, "exception") + " · " : ""}${skipped.length} not compiled · ${plural(failures.length, "internal error")}`));
     put(
       this.body,
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, none),
       attempts.length ? [h("h4", {}, "Discarded attempts (retraced without a break)"), this.#attempts(attempts)] : null,
-      skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", h("span", { class: "mut" }, s.hint)))] : null,
+      skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", muted(s.hint)))] : null,
       failures.length ? [h("h4", {}, "Internal errors (the code still ran)"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}. `, f.compilation ? this.frame.scriptButton(f.compilation, "failure") : null), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
     );
     const b = breaks[this.at];
-    if (b) this.frame.say(h("b", {}, `${b.is_error ? "Exception" : b.skipped ? "Ran as Python (frame skipped)" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.hints[0] || ""));
+    if (b) this.frame.say(h("b", {}, `${b.is_error ? "Exception" : b.skipped ? "Ran as Python (frame skipped)" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", muted(b.hints[0] || ""));
     else this.frame.say(breaks.length ? "" : none);
   }
 
@@ -83,13 +83,13 @@ class BreaksView {
     return h(
       "section",
       { class: "card" + (i === this.at ? " sel" : ""), "aria-current": i === this.at ? "true" : null, onclick: (/** @type {Event} */ e) => { if (/** @type {Element} */ (e.target).closest("button")) return; this.at = i; this.draw(); this.frame.focus(); } },
-      h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  frame skipped: all of it ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  hit ${b.times} times`) : null),
+      h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  frame skipped: all of it ran as Python") : null, b.times > 1 ? muted(`  hit ${b.times} times`) : null),
       b.pointed ? h("pre", { class: "code" }, b.pointed) : null,
       b.what && (b.is_error || !b.pointed) ? h("p", {}, h("code", {}, b.what)) : null,
-      b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,
+      b.stack.length ? mutedLine("Called from ", b.stack.join(" → ")) : null,
       h("p", {}, sentence(b.why)),
       b.hints.length ? h("ul", { class: "fixes" }, b.hints.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,
-      b.before ? this.#details("Example: before and after", h("div", { class: "pair" }, h("div", {}, h("p", { class: "mut" }, "Breaks"), h("pre", { class: "code" }, b.before)), h("div", {}, h("p", { class: "mut" }, "One graph"), h("pre", { class: "code" }, b.after)))) : null,
+      b.before ? this.#details("Example: before and after", h("div", { class: "pair" }, h("div", {}, mutedLine("Breaks"), h("pre", { class: "code" }, b.before)), h("div", {}, mutedLine("One graph"), h("pre", { class: "code" }, b.after)))) : null,
       b.attempts.length ? this.#details(`${plural(b.attempts.length, "discarded attempt")} of the tracer`, this.#attempts(b.attempts)) : null,
       b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null, " ", this.frame.scriptButton(b.compilation, "break"),
     );

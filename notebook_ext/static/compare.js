@@ -1,7 +1,7 @@
 // Compare: two cache entries of one session or of two, side by side: a summary, then the text of each stage line by line.
 
 import { changeStarts, changedColumns, folded, isEqual, sideBySide } from "./diff.js";
-import { button, choice, entryName, h, plural, put } from "./shared/dom.js";
+import { button, choice, entryName, h, muted, mutedLine, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
 import { marked, tokens } from "./shared/tokens.js";
@@ -130,7 +130,7 @@ class CompareView {
       put(this.context);
       this.lines.hidden = true;
       this.summary.hidden = false;
-      put(this.summary, h("p", {}, "There is only one cache entry, so nothing to compare it with."), h("p", { class: "mut" }, "Run the cell again to compare with this run, use %%compile --compare for stock torch.compile, or %explore A B for two sessions."));
+      put(this.summary, h("p", {}, "There is only one cache entry, so nothing to compare it with."), mutedLine("Run the cell again to compare with this run, use %%compile --compare for stock torch.compile, or %explore A B for two sessions."));
       return this.frame.say("Nothing to compare yet.");
     }
     const [left, right] = this.sides;
@@ -152,7 +152,7 @@ class CompareView {
     );
     this.lines.hidden = !isReady || this.what === SUMMARY;
     this.summary.hidden = isReady && this.what !== SUMMARY;
-    if (!isReady) return put(this.summary, h("p", { class: "mut" }, "Loading …"));
+    if (!isReady) return put(this.summary, mutedLine("Loading …"));
     if (this.what === SUMMARY) return this.drawSummary(briefs);
     const texts = this.sides.map((side, i) => this.linesOf(side, linked[i], briefs[i]));
     if (!texts.every(Boolean)) {
@@ -171,7 +171,7 @@ class CompareView {
       this.counts = ["changed", "left", "right", "renamed"].map((kind) => rows.filter((r) => r.kind === kind).length);
     }
     const names = new Map(this.choices());
-    put(this.heads, this.sides.map((side, i) => h("b", { title: names.get(side.join("~")) || null }, names.get(side.join("~")), h("span", { class: "mut" }, "  " + plural(this.texts[i].length, "line")))));
+    put(this.heads, this.sides.map((side, i) => h("b", { title: names.get(side.join("~")) || null }, names.get(side.join("~")), muted("  " + plural(this.texts[i].length, "line")))));
     this.rows.reset(this.shown.length);
     this.tell();
   }
@@ -223,7 +223,7 @@ class CompareView {
   #functions() {
     const found = this.difference();
     if (found === null) return null;
-    if (!found) return h("p", { class: "mut" }, "Loading …");
+    if (!found) return mutedLine("Loading …");
     this.row = Math.max(0, Math.min(found.frames.length - 1, this.row));
     const whats = found.whole.map((/** @type {any} */ c) => c.what), row = found.frames[this.row];
     const cell = (/** @type {any} */ c) => (c.first === c.second ? h("td", { class: c.is_same ? "mut" : "new" }, c.is_same ? c.first || "–" : `${c.first} ≠`) : h("td", { class: "new" }, `${c.first} → ${c.second}`));
@@ -232,7 +232,7 @@ class CompareView {
       h("table", { class: "t", role: "grid", "aria-label": "Functions" },
         h("thead", {}, h("tr", {}, ["Function", ...whats].map((t) => h("th", {}, t)))),
         h("tbody", {}, found.frames.map((/** @type {any} */ f, /** @type {number} */ i) => h("tr", { class: i === this.row ? "sel" : "", "aria-selected": String(i === this.row), onclick: () => { this.row = i; this.draw(); this.frame.focus(); } },
-          h("td", {}, h("b", {}, f.name), h("span", { class: "mut" }, ` ${f.place} · ${f.verdict}`)), f.only ? h("td", { class: "new", colspan: whats.length }, `only in ${f.only}`) : f.changes.map(cell))))),
+          h("td", {}, h("b", {}, f.name), muted(` ${f.place} · ${f.verdict}`)), f.only ? h("td", { class: "new", colspan: whats.length }, `only in ${f.only}`) : f.changes.map(cell))))),
       row ? this.#changes(row) : null,
     ];
   }
@@ -319,18 +319,18 @@ class CompareView {
     this.rows.show(this.at, 100);
     this.rows.redraw();
     const told = typeof row === "object" ? [row.a >= 0 ? ["left line ", String(row.a + 1), " ", h("code", {}, this.texts[0][row.a].trim().slice(0, 200))] : null, row.a >= 0 && row.b >= 0 ? " became " : null, row.b >= 0 ? ["right line ", String(row.b + 1), " ", h("code", {}, this.texts[1][row.b].trim().slice(0, 200))] : null] : [];
-    this.frame.say(`Change ${number} of ${starts.length}: `, told, ". ", h("span", { class: "mut" }, `In all: ${plural(changed, "line")} changed, ${left} only left, ${right} only right${renamed ? `; ${renamed} differ only in the numbers of names` : ""}.`));
+    this.frame.say(`Change ${number} of ${starts.length}: `, told, ". ", muted(`In all: ${plural(changed, "line")} changed, ${left} only left, ${right} only right${renamed ? `; ${renamed} differ only in the numbers of names` : ""}.`));
   }
 
   tellSummary() {
     const found = this.difference();
     if (found) {
       const row = found.frames[this.row];
-      return this.frame.say(found.headline, " ", row ? h("span", { class: "mut" }, `Selected: ${row.name}${row.only ? `, only in ${row.only}` : row.changes.some((/** @type {any} */ c) => !c.is_same) ? ", differs in " + row.changes.filter((/** @type {any} */ c) => !c.is_same).map((/** @type {any} */ c) => c.what).join(", ") : ", equal"}.`) : null);
+      return this.frame.say(found.headline, " ", row ? muted(`Selected: ${row.name}${row.only ? `, only in ${row.only}` : row.changes.some((/** @type {any} */ c) => !c.is_same) ? ", differs in " + row.changes.filter((/** @type {any} */ c) => !c.is_same).map((/** @type {any} */ c) => c.what).join(", ") : ", equal"}.`) : null);
     }
     // Times differ between any two runs, and the cause has a row of its own.
     const names = (this.differing || []).map(([name]) => (/^[A-Z]{2}/.test(name) ? name : name.toLowerCase())).filter((name) => !name.startsWith("time: ") && name !== "compile time" && name !== "compiled because");
-    this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries do not differ here. ", h("span", { class: "mut" }, "] shows guards, graphs and kernels line by line."));
+    this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries do not differ here. ", muted("] shows guards, graphs and kernels line by line."));
   }
 }
 

@@ -1,6 +1,6 @@
 // Compilations: one row for each; for the selected one its facts, cache results and text artifacts.
 
-import { button, h, plural, put, sentence } from "./shared/dom.js";
+import { button, h, muted, mutedLine, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
 import { VIEWS } from "./shared/views.js";
@@ -96,7 +96,7 @@ class CompilationsView {
       "tr",
       { class: i === this.at ? "sel" : null, "data-id": r.id, "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.file = null; this.draw(); this.frame.focus(); } },
       h("td", {}, h("code", {}, r.id)),
-      h("td", { class: "nm", title: `${r.name}  ${r.place}  ${r.called}` }, r.name, h("span", { class: "mut" }, `  ${r.role === "callee" ? "called by another frame, " : ""}${r.place}`), r.called ? h("div", { class: "mut" }, r.called) : null),
+      h("td", { class: "nm", title: `${r.name}  ${r.place}  ${r.called}` }, r.name, muted(`  ${r.role === "callee" ? "called by another frame, " : ""}${r.place}`), r.called ? h("div", { class: "mut" }, r.called) : null),
       h("td", { class: bad ? "bad" : r.outcome === "one graph" ? "ok" : null }, r.outcome),
       numbers.map((n) => h("td", { class: "num" }, n || n === 0 ? String(n) : "")),
     );
@@ -106,31 +106,31 @@ class CompilationsView {
   #side(row) {
     const id = row ? row.id : "";
     const facts = this.frame.part("facts|" + id);
-    if (!facts) return put(this.side, h("p", { class: "mut" }, "Loading …"));
+    if (!facts) return put(this.side, mutedLine("Loading …"));
     const list = (/** @type {string} */ title, /** @type {any[]} */ items, /** @type {(item: any) => any} */ draw) => (items && items.length ? [h("h4", {}, title), items.map(draw)] : null);
     put(
       this.side,
       row ? h("p", {}, h("b", {}, `${row.name} `), h("code", {}, id), " ", button("Linked view", "Enter", () => this.link())) : h("p", {}, h("b", {}, "Whole session")),
       facts.cause ? h("p", {}, "Compiled because: " + sentence(facts.cause)) : null,
       list("Tracing restarts", facts.restarts, (r) => h("p", {}, sentence(r))),
-      list("Disk caches", facts.caches, (c) => h("p", {}, `${c.cache}: `, h("b", {}, c.outcome), c.note ? ": " + c.note : "", c.key ? h("span", { class: "mut" }, "  " + c.key) : null)),
-      list("Symbols", facts.symbols, (s) => h("details", { open: facts.symbols.length < 5 }, h("summary", {}, h("code", {}, s.name), ` = ${s.source}`, h("span", { class: "mut" }, `${s.value ? `, was ${s.value}` : ""}${s.range ? `, in ${s.range}` : ""}${s.place ? `, ${s.place}` : ""}`)), s.events.map((/** @type {any} */ e) => h("p", {}, h("span", { class: e.kind === "specialized" ? "bad" : "mut" }, e.kind + " "), h("code", {}, e.text), e.place ? h("span", { class: "mut" }, `  ${e.place}: ${e.source}`) : null)))),
+      list("Disk caches", facts.caches, (c) => h("p", {}, `${c.cache}: `, h("b", {}, c.outcome), c.note ? ": " + c.note : "", c.key ? muted("  " + c.key) : null)),
+      list("Symbols", facts.symbols, (s) => h("details", { open: facts.symbols.length < 5 }, h("summary", {}, h("code", {}, s.name), ` = ${s.source}`, muted(`${s.value ? `, was ${s.value}` : ""}${s.range ? `, in ${s.range}` : ""}${s.place ? `, ${s.place}` : ""}`)), s.events.map((/** @type {any} */ e) => h("p", {}, h("span", { class: e.kind === "specialized" ? "bad" : "mut" }, e.kind + " "), h("code", {}, e.text), e.place ? muted(`  ${e.place}: ${e.source}`) : null)))),
       list("Inputs and outputs, as analyzed", facts.aot, ([name, what]) => h("p", {}, h("code", {}, name), ": " + what)),
       list("Internal errors", facts.failures, (f) => h("details", {}, h("summary", { class: "bad" }, f.sentence), h("pre", { class: "code" }, f.detail))),
       facts.texts.length ? h("h4", {}, "Trace artifacts") : null,
       h("div", { class: "files" }, facts.texts.map((/** @type {string} */ name, /** @type {number} */ i) => button(name, "", () => { this.file = this.file === i ? null : i; this.draw(); }, { "aria-pressed": String(this.file === i) }))),
     );
     if (this.file !== null) this.#text(this.frame.part(`file|${id}|${this.file}`));
-    this.frame.say(row ? [h("b", {}, `${row.name} entry ${id.split("/").pop()}`), `: ${row.outcome}${row.inputs ? ", for " + row.inputs : ""}. `, h("span", { class: "mut" }, `${plural(row.graphs, "graph")}, ${row.breaks ? `break at ${row.breaks}, ` : ""}${plural(row.kernels, this.kind)}${row.time ? ", " + row.time : ""}`)] : "");
+    this.frame.say(row ? [h("b", {}, `${row.name} entry ${id.split("/").pop()}`), `: ${row.outcome}${row.inputs ? ", for " + row.inputs : ""}. `, muted(`${plural(row.graphs, "graph")}, ${row.breaks ? `break at ${row.breaks}, ` : ""}${plural(row.kernels, this.kind)}${row.time ? ", " + row.time : ""}`)] : "");
   }
 
   /** @param {any} file */
   #text(file) {
-    if (!file) return this.side.append(h("p", { class: "mut" }, "Loading …"));
+    if (!file) return this.side.append(mutedLine("Loading …"));
     this.lines = file.text.split("\n");
     const longest = this.lines.reduce((/** @type {number} */ n, /** @type {string} */ l) => Math.max(n, l.length), 0);
     this.side.append(h("div", { class: "file" }, this.rows.el));
-    if (file.cut) this.side.append(h("p", { class: "mut" }, `${plural(file.cut, "more line")} not shown.`));
+    if (file.cut) this.side.append(mutedLine(`${plural(file.cut, "more line")} not shown.`));
     this.rows.reset(this.lines.length, `calc(${Math.min(longest, 4000)}ch + 8ch)`);
   }
 }

@@ -1,6 +1,6 @@
 // Devices: the mesh with its ranks, what they hold and send, where ranks differ first, and how long they wait for the last one.
 
-import { h, put } from "./shared/dom.js";
+import { h, muted, mutedLine, put } from "./shared/dom.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
@@ -22,14 +22,14 @@ class DevicesView {
 
   draw() {
     const part = this.frame.part("devices");
-    if (!part) return put(this.el, h("p", { class: "mut" }, "Loading …"));
+    if (!part) return put(this.el, mutedLine("Loading …"));
     put(this.el, part.sections.map((/** @type {any} */ s) => h("details", { open: s.open }, h("summary", {}, s.title), s.image ? h("img", { src: s.image, alt: s.title, style: "max-width:100%" }) : null, s.rows.map((/** @type {any} */ r) => this.#row(r)))));
     this.frame.say(part.outcome);
   }
 
   /** @param {any} r */
   #row(r) {
-    return h("div", {}, r.color ? h("span", { class: "dot", style: `margin-right:4px;background:${r.color}` }) : null, h("b", {}, r.name + " "), "share" in r ? h("meter", { value: r.share, "aria-label": r.name }) : null, r.code ? h("pre", { class: "code" }, r.code) : null, h("span", { class: "mut" }, r.text));
+    return h("div", {}, r.color ? h("span", { class: "dot", style: `margin-right:4px;background:${r.color}` }) : null, h("b", {}, r.name + " "), "share" in r ? h("meter", { value: r.share, "aria-label": r.name }) : null, r.code ? h("pre", { class: "code" }, r.code) : null, muted(r.text));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { copyText } from "./copy.js";
 import { addCellBelow, canAddCell } from "./newcell.js";
-import { button, choice, h, plural, put } from "./shared/dom.js";
+import { button, choice, h, muted, mutedLine, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
@@ -122,12 +122,12 @@ class EditView {
 
   bar() {
     const { data } = this, busy = Boolean(this.waiting) || null;
-    if (!data) return put(this.context, h("span", { class: "mut" }, "Loading …"));
+    if (!data) return put(this.context, muted("Loading …"));
     const isText = data.entry === CELL_ENTRY || data.stage === CALL_STAGE;
     put(
       this.context,
       choice("Stage to edit", data.choices.map((/** @type {any} */ c) => [`${c.entry}|${c.stage}`, c.title]), this.draft, (v) => { const [entry, stage] = v.split("|"); this.request("open", entry, stage); }),
-      h("span", { class: "mut" }, data.edits.length ? `Edited: ${data.edits.join(", ")}` : "Not edited"),
+      muted(data.edits.length ? `Edited: ${data.edits.join(", ")}` : "Not edited"),
       h("span", { class: "sp" }),
       button(this.waiting === "apply" ? "Compiling …" : "Apply", "a", () => this.apply(), { "aria-disabled": busy, title: "Compile with this text. Key: a, or Ctrl Enter in the text" }),
       button("Undo", "u", () => this.undo(), { "aria-disabled": busy, disabled: !data.edits.length }),
@@ -149,11 +149,11 @@ class EditView {
     put(
       this.result,
       other ? h("p", {}, "This entry was compiled without your edit. ", other.text ? button("Use the edit here", "", () => { this.request("open", entry, other.stage); this.drafts.set(`${entry}|${other.stage}`, other.text); }, { title: "Put the edited text of the other entry into this one" }) : null) : null,
-      !trial ? h("p", { class: "mut" }, this.hint) : [
+      !trial ? mutedLine(this.hint) : [
         h("p", { class: trial.ok ? "ok" : "bad", "data-result": "" }, (trial.ok ? "✓ " : "✗ ") + trial.sentence),
         trial.times.length ? h("p", {}, `${trial.timed}: `, h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
         trial.compared.length ? h("p", {}, button("Compare in full", "", () => { this.frame.open("compare", ...trial.compared); this.frame.focus(); }, { title: "Compare this session with that of the edit" })) : null,
-        trial.differences.length ? trial.differences.map((/** @type {any} */ d) => this.#stage(d)) : trial.line ? null : h("p", { class: "mut" }, "No stage differs."),
+        trial.differences.length ? trial.differences.map((/** @type {any} */ d) => this.#stage(d)) : trial.line ? null : mutedLine("No stage differs."),
       ],
     );
   }
@@ -162,9 +162,9 @@ class EditView {
   #stage(d) {
     const count = d.rows.filter((/** @type {string[]} */ [sign]) => sign === "+" || sign === "-").length;
     return h("details", { open: count <= 24 || null },
-      h("summary", {}, d.title, h("span", { class: "mut" }, `  ${plural(count, "changed line")}`)),
+      h("summary", {}, d.title, muted(`  ${plural(count, "changed line")}`)),
       h("div", { class: "dif", tabindex: "0", role: "group", "aria-label": `Changes of ${d.title}` }, d.rows.map((/** @type {string[]} */ [sign, text]) => h("div", { class: EDIT_SIGNS[sign] || null }, sign === "…" ? "…" : `${sign} ${text}`))),
-      d.cut ? h("p", { class: "mut" }, `${plural(d.cut, "line")} more not shown.`) : null);
+      d.cut ? mutedLine(`${plural(d.cut, "line")} more not shown.`) : null);
   }
 
   changed() {

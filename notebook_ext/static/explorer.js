@@ -3,7 +3,7 @@
 import { copyText, shownText } from "./copy.js";
 import { Finder } from "./finder.js";
 import { moveFirstLine, resizable } from "./resize.js";
-import { button, h, plural, put } from "./shared/dom.js";
+import { button, h, muted, mutedLine, plural, put } from "./shared/dom.js";
 import { press } from "./shared/keys.js";
 import { SHARED, VIEWS } from "./shared/views.js";
 import { Trail } from "./trail.js";
@@ -370,8 +370,8 @@ export class Frame {
     }
     put(
       this.summary,
-      h("p", {}, line, summary.progress ? h("span", { class: "mut" }, ` · running: ${summary.progress} …`) : null),
-      [...summary.hints, ...summary.notes].map((/** @type {string} */ t) => h("p", { class: "mut" }, t)),
+      h("p", {}, line, summary.progress ? muted(` · running: ${summary.progress} …`) : null),
+      [...summary.hints, ...summary.notes].map((/** @type {string} */ t) => mutedLine(t)),
     );
   }
 

@@ -1,7 +1,7 @@
 // Find: functions, lines, breaks, guards, nodes and kernels of the session, lines of code at every stage, views, and keys of this view.
 
 import { foundIn, linesIn } from "./search.js";
-import { h, plural, put } from "./shared/dom.js";
+import { h, muted, plural, put } from "./shared/dom.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -74,7 +74,7 @@ export class Finder {
 
   /** @param {any[]} row @param {number} i */
   #row([kind, name, detail], i) {
-    return h("div", { role: "option", id: `${this.list.id}-${i}`, "aria-selected": String(i === this.at), onclick: () => this.take(i) }, h("span", { class: "mut kind" }, kind), h("code", {}, name), h("span", { class: "mut" }, detail));
+    return h("div", { role: "option", id: `${this.list.id}-${i}`, "aria-selected": String(i === this.at), onclick: () => this.take(i) }, h("span", { class: "mut kind" }, kind), h("code", {}, name), muted(detail));
   }
 
   /** @param {number} i */

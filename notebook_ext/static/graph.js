@@ -4,7 +4,7 @@ import { sourceLine } from "./shared/reasons.js";
 import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
 import { save } from "./copy.js";
 import { Minimap, dotText, svgText } from "./picture.js";
-import { badge, button, choice, entryName, h, hue, plural, put, valueMap } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, hue, muted, mutedLine, plural, put, valueMap } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
 import { VIEWS } from "./shared/views.js";
@@ -164,14 +164,14 @@ export class GraphView {
     if (!part) {
       put(this.context);
       this.svg.replaceChildren();
-      return put(this.side, h("p", { class: "mut" }, this.entry ? "Loading …" : "Nothing was compiled, so there is no graph."));
+      return put(this.side, mutedLine(this.entry ? "Loading …" : "Nothing was compiled, so there is no graph."));
     }
     const isSearching = document.activeElement === this.search;
     put(
       this.context,
       choice("Function and cache entry", this.frame.overview.entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.entry = v; this.frame.focus(); this.draw(); }),
       part.stages.length > 1 ? choice("Stage", this.#stages(part), part.stage, (v) => { this.stage = v === part.stages[0] ? "" : v; this.frame.focus(); this.draw(); }) : null,
-      h("span", { class: "mut" }, this.counted()),
+      muted(this.counted()),
       h("span", { class: "sp" }),
       this.groups.length ? [button("Open all", "O", () => this.all(true)), button("Close all", "C", () => this.all(false))] : null,
       part.before ? button("Rewrites", "r", () => this.toggleRewrites(), { "aria-pressed": String(this.step >= 0) }) : null,
@@ -538,8 +538,8 @@ export class GraphView {
       this.side,
       h("h4", {}, `Pass ${this.pass + 1} of ${this.part.passes.length}: `, h("code", {}, p.name)), h("p", {}, `${p.by ? "A pass of yours. " : ""}${plural(p.before, "node")} before, ${p.after} after.`),
       p.failure ? h("p", { class: "bad" }, p.failure) : null,
-      changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : h("p", { class: "mut" }, "It changed nothing."),
-      p.cut ? h("p", { class: "mut" }, `${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()), p.snapshot && changed ? [" ", button("Its rewrites, one by one", "", () => this.between(p.snapshot))] : null,
+      changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : mutedLine("It changed nothing."),
+      p.cut ? mutedLine(`${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()), p.snapshot && changed ? [" ", button("Its rewrites, one by one", "", () => this.between(p.snapshot))] : null,
     );
     this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${p.failure || (changed ? `${plural(p.removed.length, "line")} removed, ${p.added.length} added` : "nothing changed")}${p.cut ? `, and ${p.cut} more not shown` : ""}.`);
   }
@@ -572,7 +572,7 @@ export class GraphView {
     const old = before >= 0 ? this.part.before.texts[before] : "";
     put(
       this.strip,
-      h("b", {}, `Rewrite ${this.step + 1} of ${this.steps.length}`), h("span", { class: "mut" }, `${this.part.before.stage} → ${this.part.stage}`),
+      h("b", {}, `Rewrite ${this.step + 1} of ${this.steps.length}`), muted(`${this.part.before.stage} → ${this.part.stage}`),
       button("◂", "k", () => this.rewrite(this.step - 1), { "aria-label": "Previous rewrite" }), button("▸", "j", () => this.rewrite(this.step + 1), { "aria-label": "Next rewrite" }), button(this.timer ? "■ Stop" : "▶ Play", "", () => (this.timer ? this.stop() : this.play())),
       h("code", { class: "was" }, old || "added by the compiler"), h("span", {}, "→"), h("code", { class: "is" }, after.slice(0, 6).map((i) => this.nodes[i].name).join(", ") + (after.length > 6 ? ` and ${after.length - 6} more` : "") || "removed: unused"),
     );
@@ -614,7 +614,7 @@ export class GraphView {
   tell() {
     if (this.pass >= 0) return this.#tellPass();
     if (this.at < 0) {
-      put(this.side, h("p", { class: "mut" }, this.part.empty || "Choose a node."));
+      put(this.side, mutedLine(this.part.empty || "Choose a node."));
       return this.frame.say(this.part.empty || "Choose a node.");
     }
     if (this.at >= this.nodes.length) return this.#tellGroup(this.groups[this.at - this.nodes.length], this.at - this.nodes.length);
@@ -628,7 +628,7 @@ export class GraphView {
       this.#values(),
       came.length ? [h("h4", {}, `Origin in ${this.part.before.stage}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
       n.line ? [h("h4", {}, n.ordinal > 0 ? badge(n.ordinal) : null, " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
-      this.drawn.pins.length ? [h("h4", {}, "Pins"), h("p", { class: "mut" }, `An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
+      this.drawn.pins.length ? [h("h4", {}, "Pins"), mutedLine(`An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
     );
     if (this.step < 0) this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in module ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
   }

@@ -1,6 +1,6 @@
 // Guards: the guards of one cache entry as a tree, in check order.
 
-import { badge, button, choice, entryName, h, plural, put, sentence } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, muted, mutedLine, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { openRows } from "./shared/layout.js";
 import { failureHint, fixList, sourceLine } from "./shared/reasons.js";
@@ -26,7 +26,7 @@ function symbolHistory(s) {
     "div",
     { class: "sym" },
     h("p", {}, h("b", {}, s.name), " is ", s.places.map((/** @type {string} */ p, /** @type {number} */ i) => [i ? " and " : "", h("code", {}, p)]), `: ${s.hint} when it was traced; valid for `, h("b", {}, s.range), "."),
-    h("p", { class: "mut" }, sentence(s.why)),
+    mutedLine(sentence(s.why)),
     s.specialized_by ? h("ul", {}, line({ ...s.specialized_by, text: `specialized to ${s.became}` })) : null,
     s.relations.length && !s.became ? h("ul", {}, s.relations.map(line)) : null,
   );
@@ -49,7 +49,7 @@ class WhatIf {
   toggle() {
     this.el.hidden = !this.el.hidden;
     if (this.el.hidden) return this.show(null);
-    put(this.answer, h("span", { class: "mut" }, "Asking the kernel …"));
+    put(this.answer, muted("Asking the kernel …"));
     this.ask();
   }
 
@@ -75,7 +75,7 @@ class WhatIf {
     const { told } = data;
     put(
       this.answer,
-      h("p", {}, h("span", { class: told.hit ? "ok" : "new" }, (told.hit ? "● " : "◆ ") + told.text), changed ? null : h("span", { class: "mut" }, " These are the inputs of the last recorded call: change a field. No tensor is created.")),
+      h("p", {}, h("span", { class: told.hit ? "ok" : "new" }, (told.hit ? "● " : "◆ ") + told.text), changed ? null : muted(" These are the inputs of the last recorded call: change a field. No tensor is created.")),
       told.rejections.map((/** @type {any} */ r) => h("p", { class: r.is_reached ? null : "hyp" }, h("b", {}, "e" + r.entry), r.is_reached ? h("span", { class: "bad" }, " ✗ ") : " (✗) not reached: look-up stops at the hit. It would fail: ", r.sentence)),
       changed ? button("Reset", "", () => this.reset()) : null,
     );
@@ -97,7 +97,7 @@ class WhatIf {
     const text = (/** @type {string} */ name, /** @type {number} */ size) => h("input", { type: "text", value: fields[name], size, "aria-label": label(name), spellcheck: "false", onchange: (/** @type {Event} */ e) => edit(name, /** @type {HTMLInputElement} */ (e.target).value), onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && edit(name, /** @type {HTMLInputElement} */ (e.target).value) });
     const pick = (/** @type {string} */ name, /** @type {string[]} */ from) => choice(label(name), [...new Set([fields[name], ...from])].map((v) => [v, name === "requires_grad" ? `requires_grad ${v}` : v]), fields[name], (v) => edit(name, v));
     if ("value" in fields) return h("div", { class: "wi" }, h("code", {}, path), text("value", 10));
-    return h("div", { class: "wi" }, h("code", {}, path), "[", text("shape", 10), "]", pick("dtype", DTYPES), pick("device", ["cpu", "cuda:0"]), pick("requires_grad", ["False", "True"]), h("label", {}, h("span", { class: "mut" }, "strides "), text("stride", 10)));
+    return h("div", { class: "wi" }, h("code", {}, path), "[", text("shape", 10), "]", pick("dtype", DTYPES), pick("device", ["cpu", "cuda:0"]), pick("requires_grad", ["False", "True"]), h("label", {}, muted("strides "), text("stride", 10)));
   }
 }
 
@@ -206,7 +206,7 @@ class GuardsView {
     const part = this.entry ? this.frame.part("guards|" + this.entry) : null;
     if (!part) {
       put(this.context);
-      put(this.side, h("p", { class: "mut" }, this.entry ? "Loading …" : "Nothing was compiled, so there are no guards."));
+      put(this.side, mutedLine(this.entry ? "Loading …" : "Nothing was compiled, so there are no guards."));
       this.rows.reset(0);
       return;
     }
@@ -253,7 +253,7 @@ class GuardsView {
       choice("Function and cache entry", entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.part = null; this.entry = v; this.whatIf.reset(); this.draw(); }),
       this.part.cases.length
         ? choice("Call", this.part.cases.map((/** @type {any} */ c, /** @type {number} */ i) => [String(i), c.call ? `against ${c.title}` : "against the what-if call"]), String(this.case), (v) => { this.case = +v; this.at = this.#first(); this.draw(); })
-        : h("span", { class: "mut" }, "no guard of this entry failed for any call"),
+        : muted("no guard of this entry failed for any call"),
       failed >= 0 ? h("span", { class: "bad" }, `✗ fails at ${failed + 1} of ${this.part.guards.length}`) : found && found.passes ? h("span", { class: "ok" }, "✓ all pass: cache hit") : null,
       h("span", { class: "sp" }),
       button("◂ p", "p", () => this.step(-1)),
@@ -291,7 +291,7 @@ class GuardsView {
       return h(
         "div",
         { class: "tr grp", role: "row", "aria-level": row.depth + 1, "aria-expanded": String(!isClosed), onclick: () => { this.toggle(index); this.frame.focus(); } },
-        cell(isClosed ? "▸" : "▾", "mut"), cell([h("code", {}, row.label), h("span", { class: "mut" }, "  " + row.count)], "wide", indent), cell(failures ? plural(failures, "failure") : "", "bad"), cell(""), cell(""),
+        cell(isClosed ? "▸" : "▾", "mut"), cell([h("code", {}, row.label), muted("  " + row.count)], "wide", indent), cell(failures ? plural(failures, "failure") : "", "bad"), cell(""), cell(""),
       );
     }
     const g = this.part.guards[row.guard], [verdict] = this.verdict(row.guard);
@@ -387,7 +387,7 @@ class GuardsView {
     const g = this.part.guards[this.at];
     if (!g) {
       const refused = this.chosen && this.chosen.failed < 0 ? this.chosen.sentence : "";
-      put(this.side, refused ? [h("h4", {}, "Why the call missed"), h("p", {}, refused), h("p", { class: "mut" }, "The failing guard was not recorded.")] : h("p", { class: "mut" }, this.part.empty || "Choose a guard."));
+      put(this.side, refused ? [h("h4", {}, "Why the call missed"), h("p", {}, refused), mutedLine("The failing guard was not recorded.")] : mutedLine(this.part.empty || "Choose a guard."));
       return this.frame.say(refused || this.part.empty || "Choose a guard.");
     }
     const [verdict, actual] = this.verdict(this.at), found = this.chosen, failed = found && found.failed === this.at;
@@ -396,15 +396,15 @@ class GuardsView {
       this.side,
       h("h4", {}, `Step ${this.at + 1} of ${this.part.guards.length}`),
       h("p", {}, h("code", {}, g.origin), " · ", g.kind, " ", verdict ? verdictMark(verdict) : null),
-      g.path.length > 1 ? h("p", { class: "mut" }, "reached through ", h("code", {}, g.path.join(" "))) : null,
+      g.path.length > 1 ? mutedLine("reached through ", h("code", {}, g.path.join(" "))) : null,
       h("dl", { class: "kv" }, h("dt", {}, "expected"), h("dd", {}, h("code", {}, g.expected)), actual || verdict.endsWith("fail") ? [h("dt", {}, "actual"), h("dd", {}, h("code", { class: other }, actual || "not recorded"))] : null, g.code ? [h("dt", {}, "check"), h("dd", {}, h("code", {}, g.code))] : null),
-      g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), g.callers.length ? h("p", { class: "mut" }, "called from " + g.callers.join(", from ")) : null, button("Show in linked view", "Enter", () => this.link())] : null,
+      g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), g.callers.length ? mutedLine("called from " + g.callers.join(", from ")) : null, button("Show in linked view", "Enter", () => this.link())] : null,
       g.why ? [h("h4", {}, "Why it exists"), h("p", {}, sentence(g.why))] : null,
-      g.cost != null ? h("p", { class: "mut" }, `${Math.round(g.cost)} ns measured separately, including the read of the value`) : null,
+      g.cost != null ? mutedLine(`${Math.round(g.cost)} ns measured separately, including the read of the value`) : null,
       failed ? [h("h4", {}, "Fixes, best first"), fixList(found.fixes, this.frame.overview.is_observed), failureHint(found.lesson), !this.frame.overview.is_observed && found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
     );
     const told = verdict === "fail" ? `fails: expected ${g.expected}, got ${actual || "another value"}.` : verdict === "pass" ? `passes: ${g.expected}.` : verdict ? `${verdict}: expected ${g.expected}.` : `expects ${g.expected}.`;
-    this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check stops at an earlier guard.") : null);
+    this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? muted(found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check stops at an earlier guard.") : null);
   }
 }
 

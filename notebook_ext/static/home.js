@@ -1,7 +1,7 @@
 // Home: what happened, and what to do. Findings are ranked by what their fixes save; edits of the cell are verified by a replay.
 
 import { copyText } from "./copy.js";
-import { button, h, plural, put, sentence } from "./shared/dom.js";
+import { button, h, muted, mutedLine, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { canAddCell, addCellBelow } from "./newcell.js";
 import { VIEWS } from "./shared/views.js";
@@ -114,7 +114,7 @@ class HomeView {
     this.el.scrollTop = top;
     const found = this.selected();
     if (isQuiet) return;
-    if (found) this.frame.say(h("b", {}, found.title + ". "), found.cause + " ", h("span", { class: "mut" }, sentence((found.edit || found.fixes[0] || { text: "" }).text)));
+    if (found) this.frame.say(h("b", {}, found.title + ". "), found.cause + " ", muted(sentence((found.edit || found.fixes[0] || { text: "" }).text)));
     else this.frame.say(part.outcome);
   }
 
@@ -138,11 +138,11 @@ class HomeView {
       h("div", {},
         h("div", { class: "top1" }, h("b", {}, f.title), f.saves ? h("span", { class: "sav" }, (f.sign !== "i" && /^(\d(?!.*would)|the )/.test(f.saves) ? "a fix saves " : "") + f.saves) : null),
         h("p", {}, f.cause, " ", f.target ? h("button", { type: "button", class: "lnk", onclick: () => { this.at = i; this.why(); this.frame.focus(); } }, "Details") : null),
-        f.place ? h("div", { class: "at" }, f.line ? h("button", { type: "button", class: "lnk", title: "Show this line in the linked view", onclick: () => { this.at = i; this.show(); this.frame.focus(); } }, f.place) : h("span", { class: "mut" }, f.place), f.pointed ? h("pre", {}, f.pointed) : null) : null,
+        f.place ? h("div", { class: "at" }, f.line ? h("button", { type: "button", class: "lnk", title: "Show this line in the linked view", onclick: () => { this.at = i; this.show(); this.frame.focus(); } }, f.place) : muted(f.place), f.pointed ? h("pre", {}, f.pointed) : null) : null,
         f.edit ? h("p", {}, h("b", {}, "Fix: "), sentence(f.edit.text)) : first ? h("p", {}, h("b", {}, "Fix: "), sentence(first.text), first.code ? [" ", h("code", {}, first.code)] : null) : null,
         f.edit ? this.#edit(f.edit) : null,
         this.#others(f, f.edit ? f.fixes.filter((/** @type {any} */ x) => sentence(x.text) !== sentence(f.edit.text)) : others),
-        f.tried.map((/** @type {any} */ t) => h("p", { class: "mut" }, `${sentence(t.text)} ${sentence(t.result)}`)),
+        f.tried.map((/** @type {any} */ t) => mutedLine(`${sentence(t.text)} ${sentence(t.result)}`)),
       ),
     );
   }

@@ -2,7 +2,7 @@
 
 import { LADDER, byOrdinal, gathered, rooflinePlaces } from "./ladder.js";
 import { Links } from "./links.js";
-import { badge, button, choice, h, hue, ms, plural, put, twoDigits } from "./shared/dom.js";
+import { badge, button, choice, h, hue, ms, muted, mutedLine, plural, put, twoDigits } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 import { TuningPanel } from "./tuning.js";
@@ -200,9 +200,9 @@ class KernelsView {
       this.context,
       h("b", {}, plural(rows.length, "kernel")),
       part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, targetName(t)]), this.target, (v) => { this.target = v; this.at = 0; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${targetName(this.target) || "unknown"}`),
-      isCpu ? h("span", { class: "mut" }, h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run || !rows.length ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
-      !isCpu && part.aten_reason ? h("span", { class: "mut" }, `${part.rows.some((/** @type {any} */ r) => r.is_cpu) ? "Some results" : "Results"} from ATen: ${part.aten_reason}`) : null,
-      part.later_calls ? h("span", { class: "mut" }, part.later_calls) : null,
+      isCpu ? muted(h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? muted("From Inductor, as recorded in torch's trace.") : part.is_run || !rows.length ? null : muted(h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      !isCpu && part.aten_reason ? muted(`${part.rows.some((/** @type {any} */ r) => r.is_cpu) ? "Some results" : "Results"} from ATen: ${part.aten_reason}`) : null,
+      part.later_calls ? muted(part.later_calls) : null,
       !isCpu && part.rows.some((/** @type {any} */ r) => r.is_cpu) ? button("Kernels that ran here", "", () => { this.target = CPU; this.at = 0; this.draw(); }, { title: "Show the kernels that ran on this CPU" }) : null,
       h("span", { class: "sp" }),
       (part.is_run || isCpu) && rows.length && !rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: `Time each kernel on this ${isCpu ? "CPU" : "GPU"}` }) : null,
@@ -257,7 +257,7 @@ class KernelsView {
       r.counts && r.counts + " ",
       made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: limited by ${made.limit} per multiprocessor. ` : "",
       made && made.fill ? made.fill + " " : "",
-      h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
+      muted(r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
     );
   }
 
@@ -267,7 +267,7 @@ class KernelsView {
     return h(
       "tr",
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
-      h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
+      h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? muted(` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null, made.configuration ? h("div", { class: "mut" }, made.configuration) : null),
       this.isCpu ? this.#cpuCells(r, made) : this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
         h("td", { class: "num", title: made.limit ? `limited by ${made.limit} per multiprocessor` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
@@ -294,7 +294,7 @@ class KernelsView {
     const code = !made ? "not compiled yet. " : made.error ? made.error + " " : `${plural(made.instructions.asm, "instruction")}, ${made.vector}, ${plural(made.spills, "spill")} to the stack and ${plural(made.reloads, "reload")}. `;
     this.frame.say(
       h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()} ran on this CPU: ${plural(r.nodes.length, "ATen node")} fused; `, code, measuredOnCpu(r.measured), r.counts && r.counts + " ",
-      h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked against ATen on this CPU: ${r.check}. ${r.check_note}`),
+      muted(r.check === "not checked" ? "Not checked against ATen." : `Checked against ATen on this CPU: ${r.check}. ${r.check_note}`),
     );
   }
 
@@ -305,16 +305,16 @@ class KernelsView {
     return h(
       "section", { tabindex: "0", "aria-label": "Instructions" },
       h("h4", {}, `Instructions of ${r.kernel}`),
-      kinds.length ? kinds.map(([kind, n]) => h("div", { class: "lad wide" }, h("span", {}, kind), h("span", { class: "bar" }, h("i", { class: "o1", style: `width:${(n / most) * 100}%` })), h("span", { class: "num" }, n))) : h("p", { class: "mut" }, made?.error || "Not compiled yet."),
+      kinds.length ? kinds.map(([kind, n]) => h("div", { class: "lad wide" }, h("span", {}, kind), h("span", { class: "bar" }, h("i", { class: "o1", style: `width:${(n / most) * 100}%` })), h("span", { class: "num" }, n))) : mutedLine(made?.error || "Not compiled yet."),
       made?.vector ? h("p", {}, `Each vector instruction computes ${made.vector.replace(/, (.*)/, " in $1 registers")}. ${made.spills ? `Registers are spilled: ${plural(made.spills, "store")} to the stack, ${plural(made.reloads, "load")} back.` : "No register is spilled to the stack."}`) : null,
-      m ? [h("h4", {}, "Measured"), h("p", {}, measuredOnCpu(m), m.copy ? h("span", { class: "mut" }, `A copy of memory runs at ${perSecond(m.copy)} GB/s, reads and writes together.`) : null)] : null,
+      m ? [h("h4", {}, "Measured"), h("p", {}, measuredOnCpu(m), m.copy ? muted(`A copy of memory runs at ${perSecond(m.copy)} GB/s, reads and writes together.`) : null)] : null,
     );
   }
 
   /** The roofline of the target with all kernels; the selected one is filled. @param {any} r */
   #roofline(r) {
     const roof = this.part.peaks[this.target];
-    if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No GPU with target ${this.target || "unknown"} is known.`));
+    if (!roof) return h("section", {}, h("h4", {}, "Roofline"), mutedLine(`No GPU with target ${this.target || "unknown"} is known.`));
     const rows = this.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
     const points = rows.map((/** @type {any} */ x) => (x.measured && x.flops ? { intensity: x.estimates[this.target].intensity, flops: x.flops / x.measured.seconds, isMeasured: true } : x.estimates[this.target]));
     const measuredCount = points.filter((/** @type {any} */ p) => p.isMeasured).length;
@@ -324,7 +324,7 @@ class KernelsView {
     const mine = own >= 0 ? points[own] : null;
     return h(
       "section", { tabindex: "0", "aria-label": "Roofline" },
-      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, measuredCount ? ` · ${measuredCount} measured, ${points.length - measuredCount} estimated` : " · ≈ estimated")),
+      h("h4", {}, `Roofline, ${roof.card}, f32`, muted(measuredCount ? ` · ${measuredCount} measured, ${points.length - measuredCount} estimated` : " · ≈ estimated")),
       h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${twoDigits(mine.intensity)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),
@@ -349,11 +349,11 @@ class KernelsView {
     const facts = this.isCpu ? [] : Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
       "section", { tabindex: "0", "aria-label": "Rows in each IR" },
-      h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, h("span", { class: "mut" }, this.part.is_observed ? "" : ` · ${targetName(this.target)}`)),
-      part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
-      missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not compiled yet, or not available for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Color: source line. Gray: generated."),
+      h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, muted(this.part.is_observed ? "" : ` · ${targetName(this.target)}`)),
+      part ? steps.map(step) : mutedLine("Loading …"),
+      missing.length ? mutedLine(`No ${missing.join(", ")}: ${made ? made.error || "not compiled yet, or not available for this target" : "not compiled yet"}.`) : mutedLine("Color: source line. Gray: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Compile time"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
-      this.part.is_observed || this.isCpu ? null : h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
+      this.part.is_observed || this.isCpu ? null : mutedLine(h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
     );
   }
 
@@ -365,9 +365,9 @@ class KernelsView {
     return h(
       "section", { class: "launches", tabindex: "0", "aria-label": "Launches" },
       h("h4", {}, `Launches of ${r.kernel}: ${found.total.toLocaleString("en")}`),
-      h("p", {}, found.equal.map((/** @type {string[]} */ [name, value], /** @type {number} */ i) => [i ? ", " : "", h("span", { class: "mut" }, `${name} `), value])),
+      h("p", {}, found.equal.map((/** @type {string[]} */ [name, value], /** @type {number} */ i) => [i ? ", " : "", muted(`${name} `), value])),
       h("table", { class: "t" }, h("thead", {}, h("tr", {}, heads.map((t, i) => h("th", { class: i < found.varying.length ? "" : "num" }, t)))), h("tbody", {}, found.rows.map((/** @type {any} */ w) => h("tr", {}, w.values.map((/** @type {string} */ v) => h("td", {}, v)), [w.count, time(w.fastest), time(w.seconds)].map((v) => h("td", { class: "num" }, v)))))),
-      found.more ? h("p", { class: "mut" }, `${plural(found.more, "further group")} took less time.`) : null,
+      found.more ? mutedLine(`${plural(found.more, "further group")} took less time.`) : null,
     );
   }
 
@@ -385,7 +385,7 @@ class KernelsView {
       "section", { tabindex: "0", "aria-label": "Decisions" },
       r.choices?.length ? [h("h4", {}, `Autotuning of ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Chosen: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "candidate")}, fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
-      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),
+      found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? muted(` Saves ${d.saved}.`) : null)) : mutedLine(this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation && Boolean(e.is_cpu) === this.isCpu)),
     );
   }
@@ -396,7 +396,7 @@ class KernelsView {
     const by = new Map();
     for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
     const beside = this.part.is_observed || this.isCpu || this.part.is_run ? "" : ` in the program for ${targetName(this.target)}`;
-    return [h("h4", {}, `${plural(externs.length, "ATen call")}${beside}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? h("span", { class: "mut" }, ` ${e.hint}`) : null))];
+    return [h("h4", {}, `${plural(externs.length, "ATen call")}${beside}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? muted(" library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? muted(` ${e.hint}`) : null))];
   }
 }
 

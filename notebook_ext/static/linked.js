@@ -2,7 +2,7 @@
 
 import { LINKED, Links, placeOf, rowOf } from "./links.js";
 import { ALL, PaneView } from "./pane.js";
-import { badge, button, choice, entryName, h, hue, plural, put } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, hue, muted, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { nextHit } from "./shared/layout.js";
 import { VIEWS } from "./shared/views.js";
@@ -192,7 +192,7 @@ export class LinkedView {
       this.context,
       choice("Function and cache entry", options, this.entry, (v) => this.frame.open("linked", v)),
       this.part.kernels.length ? choice("Kernel", kernels, this.kernel, (v) => this.useKernel(v)) : null,
-      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t === "cpu" ? "this CPU" : t]), this.part.target, (v) => this.useTarget(v)) : this.part.kernels.length ? h("span", { class: "mut" }, this.part.target ? this.part.target + run : "") : null,
+      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t === "cpu" ? "this CPU" : t]), this.part.target, (v) => this.useTarget(v)) : this.part.kernels.length ? muted(this.part.target ? this.part.target + run : "") : null,
       h("span", { class: "sp" }),
       button("◂ hit", "k", () => this.cycle(-1)),
       button("hit ▸", "j", () => this.cycle(1)),
@@ -400,13 +400,13 @@ export class LinkedView {
 
   /** The chain from source line to machine code as a sentence. @param {Pane | null} own */
   sentence(own) {
-    if (!own) return [h("span", { class: "mut" }, "Click a line, or move with the arrow keys: all panes show the linked lines.")];
+    if (!own) return [muted("Click a line, or move with the arrow keys: all panes show the linked lines.")];
     const at = this.selected - own.first, text = (this.linesOf(own) || [])[at] || "";
     const number = own.numbers ? own.numbers[at] : String(at + 1);
     const name = own.id === "source" ? (number ? "Line " + number : "Module") : `${own.title} ${number}`;
     const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];
     const broken = own.id === "source" && this.part.breaks[at] ? [` ${this.part.breaks[at]}.`] : [];
-    if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? ` No operation of this entry comes from this line.${broken.length ? "" : " Lines with a numbered badge have some."}` : " No origin was recorded for this line."), ...broken];
+    if (this.ordinal < 0) return [...head, muted(own.id === "source" ? ` No operation of this entry comes from this line.${broken.length ? "" : " Lines with a numbered badge have some."}` : " No origin was recorded for this line."), ...broken];
     /** @type {Pane[]} */
     const told = this.part.panes.filter((/** @type {Pane} */ p) => p !== own && !UNTOLD.includes(p.id));
     const steps = told.flatMap((p) => {
@@ -423,8 +423,8 @@ export class LinkedView {
       fate ? ` ${fate[0].toUpperCase()}${fate.slice(1)}.` : "",
       library !== undefined ? ` Inlined through ${this.part.strings[library]}.` : "",
       this.isPinned ? " Pinned." : "",
-      aten && aten.note ? h("span", { class: "mut" }, ` ${aten.note[0].toUpperCase()}${aten.note.slice(1)}.`) : null,
-      lowest ? h("span", { class: "mut" }, ` ${lowest.title}: ${lowest.note}.`) : "",
+      aten && aten.note ? muted(` ${aten.note[0].toUpperCase()}${aten.note.slice(1)}.`) : null,
+      lowest ? muted(` ${lowest.title}: ${lowest.note}.`) : "",
     ];
   }
 

@@ -1,7 +1,7 @@
 // Memory: live bytes over the steps of a compilation's programs, and what is live at the selected step.
 
 import { KINDS, bytesByKind, bytesText, stairs } from "./livebytes.js";
-import { badge, button, choice, entryName, h, plural, put } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, muted, mutedLine, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 
@@ -77,12 +77,12 @@ class MemoryView {
     const part = this.entry ? this.frame.part("memory|" + this.entry) : null;
     /** @type {any} */
     this.part = part;
-    if (!part) return put(this.body, h("p", { class: "mut" }, this.entry ? "Loading …" : "No graph was compiled."));
+    if (!part) return put(this.body, mutedLine(this.entry ? "Loading …" : "No graph was compiled."));
     if (this.at < 0 || this.at >= part.steps.length) this.at = part.peak;
     put(
       this.context,
       choice("Cache entry", entries.map((/** @type {any} */ e) => [e.id, entryName(e)]), this.entry, (v) => { this.open(v); this.frame.focus(); this.draw(); }),
-      h("span", { class: "mut" }, `${plural(part.steps.length, "step")} of the program for ${part.target}`),
+      muted(`${plural(part.steps.length, "step")} of the program for ${part.target}`),
       h("span", { class: "sp" }),
       button("◂ step", "←", () => this.go(this.at - 1)), h("span", { class: "nw" }, `${this.at + 1}/${part.steps.length}`), button("step ▸", "→", () => this.go(this.at + 1)), button("Peak", "p", () => this.go(part.peak)),
     );
@@ -127,10 +127,10 @@ class MemoryView {
       h("h4", {}, "Programs"),
       h("ul", {}, part.programs.map((/** @type {any} */ p) => h("li", {}, h("b", {}, p.name), `: ${plural(p.count, "step")}, peak ${p.peak}. Its caller holds ${p.held} of inputs, which do not count.`))),
       part.recompute ? [h("p", {}, part.recompute + " ", this.frame.model.hasKernel === false || part.checkpoints.length ? null : button("Try checkpoints", "c", () => this.try(), { title: "Compile the call again under activation checkpoints, and compare memory and gradients. Key: c" })), this.#checkpoints(part)] : null,
-      h("p", { class: "mut" }, "Sizes are those of the compiled call. Temporary memory inside ATen calls is unknown."),
+      mutedLine("Sizes are those of the compiled call. Temporary memory inside ATen calls is unknown."),
     );
     const first = part.source[step.lines[0]];
-    this.frame.say(h("b", {}, `Step ${this.at + 1} of ${part.steps.length} `), h("code", {}, step.name), `: ${bytesText(step.bytes)} live in ${plural(live.length, "tensor")}. `, first ? [badge(step.lines[0]), ` ${first[1]}`, first[2] ? [" ", h("code", {}, first[2])] : null, ". "] : null, h("span", { class: "mut" }, part.outcome));
+    this.frame.say(h("b", {}, `Step ${this.at + 1} of ${part.steps.length} `), h("code", {}, step.name), `: ${bytesText(step.bytes)} live in ${plural(live.length, "tensor")}. `, first ? [badge(step.lines[0]), ` ${first[1]}`, first[2] ? [" ", h("code", {}, first[2])] : null, ". "] : null, muted(part.outcome));
   }
 }
 

@@ -1,6 +1,6 @@
 // Recompiles: a grid of cache entries by calls. It shows which entries were checked, in which order, and which guards failed.
 
-import { button, h, ms, plural, put } from "./shared/dom.js";
+import { button, h, ms, muted, mutedLine, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { failureHint, fixList, sourceLine } from "./shared/reasons.js";
 import { VIEWS } from "./shared/views.js";
@@ -57,7 +57,7 @@ class RecompilesView {
     const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + (l.is_root ? l.calls : 0), 0) + part.dropped;
     put(
       this.context,
-      h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "top-level call")} ·`),
+      h("b", {}, plural(part.lanes.length, "code object")), muted(`${plural(calls, "top-level call")} ·`),
       h("span", {}, Object.values(CELLS).slice(0, part.lanes.some((/** @type {any} */ l) => l.python) ? 4 : 3).flatMap(([sign, kind, text]) => [h("span", { class: kind, style: "margin-left:8px" }, sign), ` ${text}  `]), h("span", { class: "mut", style: "margin-left:8px" }, "·"), " not reached"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
       !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
@@ -131,17 +131,17 @@ class RecompilesView {
     put(
       this.detail,
       h("h4", {}, `${lane.name}, ${calls}${column.inputs ? ": " + column.inputs : ""}`),
-      h("p", {}, h("span", { class: column.outcome === "hit" ? "ok" : "new" }, outcome + (column.outcome === "python" ? "" : " " + this.entryName(column.entry))), column.caller ? h("span", { class: "mut" }, ` · called from ${column.caller}`) : null),
+      h("p", {}, h("span", { class: column.outcome === "hit" ? "ok" : "new" }, outcome + (column.outcome === "python" ? "" : " " + this.entryName(column.entry))), column.caller ? muted(` · called from ${column.caller}`) : null),
       column.rejections.map((/** @type {any} */ r) => [
         h("div", { class: "rej" }, h("b", {}, this.entryName(r.entry)), h("span", { class: "bad" }, " ✗ guard failed: "), h("code", {}, r.short), h("p", {}, r.sentence)),
-        r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
+        r.place ? [mutedLine("Because of " + r.place), sourceLine(r.source)] : null,
         r.fixes.length ? fixList(r.fixes, this.part.is_observed) : null,
         failureHint(r.lesson),
         h("p", {}, button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)), " ", column.outcome === "compiled" ? [button("Compare the two entries", "d", () => this.diff()), " ", this.frame.scriptButton(this.fullId(column.entry), "recompile")] : null),
       ]),
     );
     const entries = `${plural(lane.entries.length, "entry")} of at most ${lane.limit}`;
-    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} guard failed: ${r.short}. `), h("span", { class: "mut" }, `${this.lookup(column)}${entries}.`));
+    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} guard failed: ${r.short}. `), muted(`${this.lookup(column)}${entries}.`));
   }
 
   /** The entries that a call checked, in look-up order. @param {any} column */
@@ -173,7 +173,7 @@ class RecompilesView {
     return h(
       "section",
       { class: "lane" },
-      h("h4", {}, lane.name, h("span", { class: "mut" }, lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")}, ${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""}${lane.guard_seconds ? ` · guards ${ms(lane.guard_seconds)}` : ""} · compiled in ${ms(lane.seconds)}`)),
+      h("h4", {}, lane.name, muted(lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")}, ${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""}${lane.guard_seconds ? ` · guards ${ms(lane.guard_seconds)}` : ""} · compiled in ${ms(lane.seconds)}`)),
       h(
         "div",
         { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },

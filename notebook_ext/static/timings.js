@@ -1,7 +1,7 @@
 // Timeline: all events on one clock, then the stages of each compilation as nested bars on one scale.
 
 import { save } from "./copy.js";
-import { button, h, ms, plural, put } from "./shared/dom.js";
+import { button, h, ms, muted, mutedLine, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { barPlaces, clockText } from "./shared/layout.js";
 import { VIEWS } from "./shared/views.js";
@@ -96,7 +96,7 @@ class TimingsView {
     if (!part) return this.frame.say("Preparing the file …");
     this.exporting = "";
     save(FILES[format], JSON.stringify(part), "application/json");
-    this.frame.say(`Saved ${FILES[format]}. `, h("span", { class: "mut" }, format === "perfetto" ? "Open it at ui.perfetto.dev or in chrome://tracing." : "Open it at speedscope.app."));
+    this.frame.say(`Saved ${FILES[format]}. `, muted(format === "perfetto" ? "Open it at ui.perfetto.dev or in chrome://tracing." : "Open it at speedscope.app."));
   }
 
   /** Ticks of the visible part of the clock. */
@@ -133,13 +133,13 @@ class TimingsView {
     const part = this.frame.part("timings");
     /** @type {any} */
     this.part = part;
-    if (!part) return put(this.body, h("p", { class: "mut" }, "Loading …"));
+    if (!part) return put(this.body, mutedLine("Loading …"));
     if (this.wanted) this.at = part.rows.findIndex((/** @type {any} */ r) => r.compilation === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
     if (this.exporting && this.frame.parts.has(this.exporting)) this.export(this.exporting);
     const longest = Math.max(...part.rows.map((/** @type {any} */ r) => r.seconds), 1e-9);
-    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, (part.root_calls ? plural(part.root_calls, "call") + " · " : "") + "compile time on this machine, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }), button("Zoom", "z", () => this.#zoomToSelected(), { title: "Zoom to the selected compilation. Key: z" }), button("Whole", "w", () => this.zoomTo(0, Infinity), { title: "Show the whole clock. Key: w" }), button("Perfetto", "e", () => this.export("perfetto"), { title: "Save the timeline for Perfetto or Chrome. Key: e" }), button("speedscope", "E", () => this.export("speedscope"), { title: "Save the timeline for speedscope. Key: E" }));
+    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), muted((part.root_calls ? plural(part.root_calls, "call") + " · " : "") + "compile time on this machine, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }), button("Zoom", "z", () => this.#zoomToSelected(), { title: "Zoom to the selected compilation. Key: z" }), button("Whole", "w", () => this.zoomTo(0, Infinity), { title: "Show the whole clock. Key: w" }), button("Perfetto", "e", () => this.export("perfetto"), { title: "Save the timeline for Perfetto or Chrome. Key: e" }), button("speedscope", "E", () => this.export("speedscope"), { title: "Save the timeline for speedscope. Key: E" }));
     this.#clock(part);
     put(
       this.body,
@@ -150,7 +150,7 @@ class TimingsView {
     const row = part.rows[this.at];
     if (!row) return this.frame.say("No compilation was timed.");
     const slow = row.bars.filter((/** @type {any} */ b) => b.stage !== "compile").sort((/** @type {any} */ a, /** @type {any} */ b) => b.seconds - a.seconds)[0];
-    this.frame.say(h("b", {}, `${row.name} entry ${row.compilation.split("/").pop()}`), `: ${row.text}`, slow ? `, longest in ${slow.stage} (${slow.text})` : "", ". ", h("span", { class: "mut" }, row.cause ? `Compiled because: ${row.cause}.` : ""));
+    this.frame.say(h("b", {}, `${row.name} entry ${row.compilation.split("/").pop()}`), `: ${row.text}`, slow ? `, longest in ${slow.stage} (${slow.text})` : "", ". ", muted(row.cause ? `Compiled because: ${row.cause}.` : ""));
   }
 
   /** @param {any} row @param {number} i @param {number} longest */
@@ -161,7 +161,7 @@ class TimingsView {
     return h(
       "div",
       { class: "time" + (i === this.at ? " sel" : ""), role: "group", "aria-label": `${row.name} ${row.compilation}: ${row.bars.map(label).join(", ")}`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } },
-      h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/").pop()} `, h("span", { class: "mut" }, row.text + (row.after ? ` · kernels for the target: ${(row.after).toFixed(2)} s in the background` : ""))),
+      h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/").pop()} `, muted(row.text + (row.after ? ` · kernels for the target: ${(row.after).toFixed(2)} s in the background` : ""))),
       h("div", { class: "track", style: `height:${depth * 18}px` }, row.bars.map((/** @type {any} */ b, /** @type {number} */ j) => h("span", { class: "tbar " + this.color(b.stage), title: label(b), style: `left:${places[j].left}%;width:${places[j].width}%;top:${places[j].row * 18}px` }, places[j].width > 6 ? label(b) : ""))),
     );
   }

@@ -1,6 +1,6 @@
 // Tracer: every traced instruction, to step through in both directions.
 
-import { badge, button, choice, entryName, h, hue, plural, put, valueMap } from "./shared/dom.js";
+import { badge, button, choice, entryName, h, hue, muted, mutedLine, plural, put, valueMap } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { ROW } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
@@ -110,7 +110,7 @@ class TracerView {
   drawContext(entries, part) {
     const kinds = TICK_KINDS.map(([kind, words], i) => {
       const n = part && !part.empty && this.time ? this.tickSteps()[i].length : -1;
-      return h("span", { class: "mut" }, h("i", { class: "tkey " + kind }), n === 0 && kind === "tk-break" ? "no break" : words);
+      return muted(h("i", { class: "tkey " + kind }), n === 0 && kind === "tk-break" ? "no break" : words);
     });
     put(
       this.context,
@@ -256,19 +256,19 @@ class TracerView {
   drawStack() {
     const { time, at } = this, values = time.stack(at);
     this.stack.count.textContent = `top first · ${time.frames(at)[0].name}`;
-    put(this.stack.body, values.length ? values.map((/** @type {any} */ v, /** @type {number} */ i) => this.#value(v, v.isNew ? "+" : String(i + 1), () => this.maker(v.node, () => time.pushedBy(at, i)))).reverse() : h("p", { class: "mut" }, "Empty."));
+    put(this.stack.body, values.length ? values.map((/** @type {any} */ v, /** @type {number} */ i) => this.#value(v, v.isNew ? "+" : String(i + 1), () => this.maker(v.node, () => time.pushedBy(at, i)))).reverse() : mutedLine("Empty."));
   }
 
   drawLocals() {
     const found = [...this.time.locals(this.at)];
     this.locals.count.textContent = String(found.length);
-    put(this.locals.body, found.length ? found.map(([name, v]) => this.#value(v, v.isNew ? "+" : "", () => this.maker(v.node, () => v.step), name)) : h("p", { class: "mut" }, "None."));
+    put(this.locals.body, found.length ? found.map(([name, v]) => this.#value(v, v.isNew ? "+" : "", () => this.maker(v.node, () => v.step), name)) : mutedLine("None."));
   }
 
   drawFrames() {
     const found = this.time.frames(this.at);
     this.frames.count.textContent = String(found.length);
-    put(this.frames.body, found.map((/** @type {any} */ f) => h("div", { class: "val fr" }, h("span", { class: "sg" }), h("button", { type: "button", class: "v", title: f.name, onclick: () => this.go(f.step) }, f.name), h("span", { class: "mut" }, f.line ? "line " + f.line : ""))));
+    put(this.frames.body, found.map((/** @type {any} */ f) => h("div", { class: "val fr" }, h("span", { class: "sg" }), h("button", { type: "button", class: "v", title: f.name, onclick: () => this.go(f.step) }, f.name), muted(f.line ? "line " + f.line : ""))));
   }
 
   /** Go to the step that created a value, or the node of the value. @param {string} node @param {() => number} otherwise */
@@ -279,7 +279,7 @@ class TracerView {
 
   /** @param {any} v @param {string} sign @param {() => void} act @param {string} [name] */
   #value(v, sign, act, name) {
-    return h("div", { class: "val" + (v.isNew ? " fresh" : "") }, h("span", { class: "sg", title: sign === "+" ? "new" : null }, sign), name ? h("span", { class: "nm" }, name) : null, h("button", { type: "button", class: "v", title: "Go to the step that created it", onclick: act }, v.node || v.text), v.node ? h("span", { class: "mut" }, v.text) : null);
+    return h("div", { class: "val" + (v.isNew ? " fresh" : "") }, h("span", { class: "sg", title: sign === "+" ? "new" : null }, sign), name ? h("span", { class: "nm" }, name) : null, h("button", { type: "button", class: "v", title: "Go to the step that created it", onclick: act }, v.node || v.text), v.node ? muted(v.text) : null);
   }
 
   tell() {
@@ -293,7 +293,7 @@ class TracerView {
       isIn ? `Goes into ${time.codeName(next)}. ` : isOut ? `Back to ${time.codeName(next)}${time.op(next)[5] ? `, line ${time.op(next)[5]}` : ""}. ` : event === EVENT.return && at === part.count - 1 ? "The function returns. " : null,
       event === EVENT.raise ? "Raises. " : null,
       nodes.length ? `Adds ${nodes.join(", ")} to the graph. ` : null, guards.length ? `Adds ${plural(guards.length, "guard")}. ` : null, effects.length ? `Replayed after the graph: ${effects.join("; ")}. ` : null,
-      h("span", { class: "mut" }, top ? `Top of stack: ${top.node ? top.node + ", " : ""}${top.text}.` : "The stack is empty."),
+      muted(top ? `Top of stack: ${top.node ? top.node + ", " : ""}${top.text}.` : "The stack is empty."),
     );
   }
 

@@ -1,7 +1,7 @@
 // Tuning of one kernel by hand: its settings, and a heat map of two of them.
 
 import { controlName, fastest, heatMap, same, settingsText, usual, valuesOf, valueText } from "./heatmap.js";
-import { button, choice, h, ms, plural } from "./shared/dom.js";
+import { button, choice, h, ms, muted, mutedLine, plural } from "./shared/dom.js";
 
 /** @typedef {import("./heatmap.js").Tuning} Tuning */
 /** @typedef {import("./heatmap.js").Point} Point */
@@ -37,14 +37,14 @@ export class TuningPanel {
 
   /** @param {Tuning | null} tuning @param {string} title @param {string} said why there is none yet @param {boolean} isLive false on a page without a kernel */
   section(tuning, title, said, isLive) {
-    if (!tuning || !tuning.controls.length) return h("section", { tabindex: "0", "aria-label": title }, h("h4", {}, title), h("p", { class: "mut" }, said));
+    if (!tuning || !tuning.controls.length) return h("section", { tabindex: "0", "aria-label": title }, h("h4", {}, title), mutedLine(said));
     this.#fit(tuning);
     const rows = heatMap(tuning, this.down, this.across, this.others), best = fastest(tuning), usualValues = usual(tuning);
     const selected = this.selected || best?.values || usualValues;
     const point = tuning.points.find((p) => same(p.values, selected));
     return h(
       "section", { tabindex: "0", class: "tune", "aria-label": title },
-      h("h4", {}, title, h("span", { class: "mut" }, tuning.device ? ` · times on ${tuning.device}, random inputs` : " · not timed: no GPU here. Registers, spills, occupancy.")),
+      h("h4", {}, title, muted(tuning.device ? ` · times on ${tuning.device}, random inputs` : " · not timed: no GPU here. Registers, spills, occupancy.")),
       h("div", { class: "ctl" },
         this.#axis(tuning, "Down", this.down, (v) => this.#turn(v, this.across)),
         this.across ? this.#axis(tuning, "Across", this.across, (v) => this.#turn(this.down, v)) : null,

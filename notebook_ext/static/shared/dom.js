@@ -61,6 +61,12 @@ function restoreFocus(e, had, places) {
   }
 }
 
+/** Text in gray, beside what matters more. @param {...any} kids */
+export const muted = (...kids) => h("span", { class: "mut" }, kids);
+
+/** A paragraph in gray. @param {...any} kids */
+export const mutedLine = (...kids) => h("p", { class: "mut" }, kids);
+
 /**
  * Badge with the number of a source line on its color; a gray dot for compiler-generated rows.
  * @param {number} ordinal
