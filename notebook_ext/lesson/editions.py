@@ -13,14 +13,12 @@ import re
 import shutil
 from typing import Any
 
-from engine.errors import BadArgument
+from notebook_ext.lesson.predictions import REVEALS
 
-__all__ = ["EDITIONS", "hidden_reveal", "make_editions", "student_edition", "teacher_edition"]
+__all__ = ["EDITIONS", "make_editions", "student_edition", "teacher_edition"]
 
 NOTEBOOKS = pathlib.Path(__file__).resolve().parents[2] / "notebooks"
 EDITIONS = ("student", "reading", "teacher")
-REVEALS = "reveals"
-"""Folder beside the lessons of a student edition, with the answers to predictions."""
 REVEAL = re.compile(r"^(\w+)\.reveal\(", re.MULTILINE)
 EXERCISE, REVEAL_ID = "exercise-", "reveal-"
 TEACHING_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?teaching/[^)]*\)")
@@ -58,21 +56,6 @@ def teacher_edition(notebook: dict[str, Any], note: str, solutions: str) -> dict
             cells.append(_markdown(f"solution-{number}", f"**Solution**{by_exercise[number].rstrip()}"))
     edition["cells"] = cells
     return edition
-
-
-def hidden_reveal(lesson: str, name: str) -> str:
-    """Return the code that reveals the answer to a prediction.
-
-    It is read from the folder ``reveals`` beside the lesson.
-
-    Raises:
-        BadArgument: the folder does not have it.
-    """
-    file = pathlib.Path(REVEALS) / f"{lesson}.json"
-    answers = json.loads(file.read_text(encoding="utf-8")) if re.fullmatch(r"\w+", lesson) and file.exists() else {}
-    if name not in answers:
-        raise BadArgument(f"{file} has no answer to {name}: keep the folder {REVEALS} beside the lesson.")
-    return str(answers[name])
 
 
 def make_editions(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html
+import json
 import linecache
+import pathlib
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,11 +19,13 @@ from IPython.display import display
 from engine.errors import BadArgument
 from notebook_ext.display import has_widgets
 from notebook_ext.glossary import explain_term
-from notebook_ext.lesson import editions, puzzles
+from notebook_ext.lesson import puzzles
 from notebook_ext.views.format_text import one_line
 
 __all__ = ["LessonMagics", "Prediction", "predict"]
 
+REVEALS = "reveals"
+"""Folder beside the lessons of a student edition, with the answers to predictions."""
 SOLVED, NOT_YET = "Solved", "Not yet"
 BOX = "border-left:3px solid {hue};padding:2px 10px;margin:4px 0"
 QUESTION_COLOR, RIGHT_COLOR, WRONG_COLOR = "#0b63a5", "#00705a", "#b04500"
@@ -147,12 +152,27 @@ class LessonMagics(Magics):
             hint = f'Choose an answer, or run {name}.choose("..."). %reveal {lesson} {name} now shows it without one.'
             _show_box("Predict first.", hint, QUESTION_COLOR)
         else:
-            self.shell.run_cell(editions.hidden_reveal(lesson, name), store_history=False)
+            self.shell.run_cell(hidden_reveal(lesson, name), store_history=False)
 
     @line_magic
     def glossary(self, line: str) -> None:
         """Show the definition of a term: ``%glossary WORD``. ``%glossary`` shows all terms."""
         print(explain_term(line.strip()))
+
+
+def hidden_reveal(lesson: str, name: str) -> str:
+    """Return the code that reveals the answer to a prediction.
+
+    It is read from the folder ``reveals`` beside the lesson.
+
+    Raises:
+        BadArgument: the folder does not have it.
+    """
+    file = pathlib.Path(REVEALS) / f"{lesson}.json"
+    answers = json.loads(file.read_text(encoding="utf-8")) if re.fullmatch(r"\w+", lesson) and file.exists() else {}
+    if name not in answers:
+        raise BadArgument(f"{file} has no answer to {name}: keep the folder {REVEALS} beside the lesson.")
+    return str(answers[name])
 
 
 def _run_check(name: str, run: Callable[[], None], names: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ writes ``notebooks/puzzles.ipynb``.
 from __future__ import annotations
 
 import dis
-import pathlib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,15 +21,9 @@ from engine.records.guards import GuardRecord
 from engine.records.session import Session
 from notebook_ext.lesson.checks import data_dependent_sizes, is_close
 
-__all__ = ["PUZZLES", "Puzzle", "check_puzzle", "puzzle_notebook"]
+__all__ = ["PUZZLES", "Puzzle", "check_puzzle"]
 
 LEVELS = ("graphs and bytecode", "guards and recompiles", "breaks and shapes", "mutation and training", "kernels")
-NOTEBOOK = pathlib.Path(__file__).resolve().parents[2] / "notebooks" / "puzzles.ipynb"
-INTRODUCTION = """# Puzzles
-
-{count} puzzles, from easy to hard. Each asks for a function `f` with which the compiler does something that you can see in its records. A cell that
-begins with `%%puzzle` runs, and says whether `f` does it. Any function that does it is right. `%%compile` shows what your function does now.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +65,6 @@ def check_puzzle(number: int, names: Mapping[str, Any]) -> None:
         PUZZLES[number].check(names["f"])
     finally:
         engine.reset()
-
-
-def puzzle_notebook() -> dict[str, Any]:
-    """Return the notebook of all puzzles, without outputs."""
-    cells = [
-        _cell("markdown", "opening", INTRODUCTION.format(count=len(PUZZLES))),
-        _cell("code", "setup", "import torch\n\nimport engine\n\n%load_ext notebook_ext"),
-    ]
-    level = -1
-    for number, puzzle in PUZZLES.items():
-        head = f"## Level {puzzle.level + 1}: {LEVELS[puzzle.level]}\n\n" if puzzle.level != level else ""
-        level = puzzle.level
-        cells.append(_cell("markdown", f"goal-{number}", f"{head}**{number}.** {puzzle.goal}"))
-        cells.append(_cell("code", f"puzzle-{number}", f"%%puzzle {number}\n{puzzle.start}"))
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-
-
-def _cell(kind: str, name: str, text: str) -> dict[str, Any]:
-    cell: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": {}}
-    if kind == "code":
-        cell |= {"execution_count": None, "outputs": []}
-    return cell | {"source": text.rstrip("\n").splitlines(keepends=True)}
 
 
 def _record(f: Callable[..., Any], *calls: tuple[Any, ...], backend: str = "eager") -> Session:

@@ -19,6 +19,7 @@ CATALOGS = pathlib.Path(__file__).parents[2] / "engine" / "ir" / "reason_catalog
 ONLY_IN_A_CLONE = (
     "engine/guards/guard_kind_examples.py",
     "notebook_ext/lesson/__main__.py",
+    "notebook_ext/lesson/editions.py",
     "notebook_ext/package_page.md",
     "notebook_ext/reference_docs.py",
     "notebook_ext/widgets/build_wheel.py",

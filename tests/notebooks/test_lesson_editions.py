@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from notebook_ext.lesson.editions import EDITIONS, REVEALS, make_editions
+from notebook_ext.lesson.editions import EDITIONS, make_editions
+from notebook_ext.lesson.predictions import REVEALS
 from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR
 from tests.notebooks.test_notebook_files import LINK
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from engine.errors import BadArgument
-from notebook_ext.lesson.puzzles import LEVELS, NOTEBOOK, PUZZLES, check_puzzle, puzzle_notebook
+from notebook_ext.lesson.__main__ import NOTEBOOK, puzzle_notebook
+from notebook_ext.lesson.puzzles import LEVELS, PUZZLES, check_puzzle
 from tests.notebooks.test_exercise_checks import ANSWERS, BEGIN
 
 LEAST = 24
