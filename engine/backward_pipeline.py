@@ -5,32 +5,44 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.fx
 
+from engine.aot.node_properties import may_mutate
 from engine.autograd.captured_backward import CapturedBackward
 from engine.autograd.compiled_segments import TracedSegment, split_into_segments
 from engine.autograd.eager_fallback import make_exit_hook
 from engine.autograd.inline_compiled_backwards import inline_compiled_backwards
-from engine.autograd.intercept import BackwardEvent, CaptureSettings, install_interception, intercept_backwards
+from engine.autograd.intercept import (
+    BackwardEvent,
+    CaptureSettings,
+    install_interception,
+    intercept_backwards,
+    without_capture,
+)
 from engine.autograd.move_cpu_scalars import move_cpu_scalars
 from engine.autograd.node_marks import mark_outputs
 from engine.autograd.to_records import autograd_node_records, backward_record
-from engine.backends.registry import backend_name
+from engine.backends.call_backend import call_backend
+from engine.backends.registry import backend_name, eager_run
+from engine.compilation import record_compilation
 from engine.errors import named_error_line
 from engine.graph.to_records import graph_record
+from engine.guards.codegen import compile_check
 from engine.ir.current_session import current_session
 from engine.ir.graph_callable import Run
+from engine.ir.node_values import tensors_in
+from engine.ir.sources.roots import LocalSource
+from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.options import Options
-from engine.pipeline import Pipeline
-from engine.pipeline_cache import pipeline_for
+from engine.pipeline import Pipeline, pipeline_for
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, FrameRecord
-from engine.standalone_graph import compile_standalone_graph
-from engine.torch_private.autograd import is_any_autocast_enabled
+from engine.torch_private.autograd import DisableAutocast, is_any_autocast_enabled
 from engine.torch_private.entries import Feature, why_off
 
 
@@ -130,3 +142,45 @@ def _record_event(options: Options, event: BackwardEvent) -> None:
         record = backward_record(event.capture, event.capture.earlier_keys)
         session.put_backward(replace(record, backend=backend_name(options.backend)))
     session.add_backward_call(event.outcome, id, event.reason)
+
+
+def compile_standalone_graph(
+    module: torch.fx.GraphModule, reals: Sequence[Any], options: Options, record: CompilationRecord
+) -> Run:
+    """Compile an ATen graph; return ``run(*inputs) -> tuple``.
+
+    Inputs are tensors and symbols. The graph runs eagerly if it cannot be compiled, if a call's inputs do not
+    pass the guards, or if the graph mutates a tensor and two inputs share storage. ``record`` is completed
+    and added to the session.
+    """
+    fakes = [n for n in module.graph.nodes if n.op == "placeholder"]
+    inputs = [
+        GraphInput(n.name, LocalSource(n.name), n.meta["val"], r, getattr(n.meta["val"], "_version", 0))
+        for n, r in zip(fakes, reals, strict=True)
+    ]
+    graph = TracedGraph(ConstSlot(record.id), module, tuple(inputs))
+    with (
+        without_capture(),
+        torch.no_grad(),
+        DisableAutocast(),
+        record_compilation(record, backend_name(options.backend)) as work,
+    ):
+        run = call_backend(graph, options, work)
+    if work.guards:
+        run = _run_if(compile_check(work.guards, tuple(n.name for n in fakes)).check, run, eager_run(module))
+    return _run_if(_share_no_storage, run, eager_run(module)) if any(map(may_mutate, module.graph.nodes)) else run
+
+
+def _share_no_storage(_: tuple[()], *inputs: Any) -> bool:
+    """Return True if no two tensors share storage."""
+    storages = [i.untyped_storage()._cdata for i in tensors_in(inputs)]
+    return len(storages) == len(set(storages))
+
+
+def _run_if(holds: Callable[..., bool], run: Run, otherwise: Run) -> Run:
+    """Return ``run``, or ``otherwise`` for inputs that fail a check (called without cells)."""
+
+    def call(*inputs: Any) -> Any:
+        return run(*inputs) if holds((), *inputs) else otherwise(*inputs)
+
+    return call

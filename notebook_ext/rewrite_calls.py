@@ -59,7 +59,7 @@ class _CallRewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         position = _call_position(node)
         self.generic_visit(node)
-        node.func = _call_through_hook("replace_callee", node.func)
+        node.func = ast.copy_location(ast.Call(_hook("replace_callee", node.func), [node.func], []), node.func)
         node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = position
         return node
 
@@ -91,10 +91,6 @@ class _CallRewriter(ast.NodeTransformer):
 def _hook(method: str, at: ast.AST) -> ast.expr:
     constant = ast.copy_location(ast.Constant(HOOK_PLACEHOLDER), at)
     return ast.copy_location(ast.Attribute(constant, method, ast.Load()), at)
-
-
-def _call_through_hook(method: str, func: ast.expr) -> ast.expr:
-    return ast.copy_location(ast.Call(_hook(method, func), [func], []), func)
 
 
 def _call_position(node: ast.Call) -> tuple[int, int, int | None, int | None]:

@@ -35,9 +35,9 @@ layers =
     (editing) : (planning)
     api
     backward_pipeline : (user_passes) : (reproducers)
-    expectations : (doctor_result) : (accuracy) : (pipeline_cache) : (pattern_passes) : (operator_definitions) : observe
-    pipeline : (standalone_graph)
-    (backends) : (link_frame)
+    expectations : (accuracy) : (pattern_passes) : (operator_definitions) : observe
+    pipeline
+    (backends)
     (compilation)
     (torch_reports)
     session_jobs : replay_values : (verify_fixes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from engine.ir.reason_catalog import ReasonCatalog
-from engine.records.fallback import FallbackRecord
+from engine.records.aot import FallbackRecord
 
 if TYPE_CHECKING:
     import torch.fx

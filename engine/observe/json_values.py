@@ -28,4 +28,4 @@ def as_int(value: Any) -> int | None:
 
 def as_number(value: Any) -> float | None:
     """Return a JSON number; None for another value."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return value if isinstance(value, float) else as_int(value)

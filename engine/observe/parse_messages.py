@@ -89,7 +89,7 @@ def parse_break(text: str) -> BreakRecord:
     stack = tuple(Span(m["file"], int(m["line"])) for m in _FRAME.finditer(user))
     what = sections.get("Developer debug context", [""])[0]
     return BreakRecord(
-        kind=_kind_from_title(title),
+        kind="-".join(re.findall("[a-z0-9]+", title.lower()))[:60] or "graph-break",
         title=title,
         context=what or context,
         explanation=_without_listing(sections.get("Explanation", [""])[0].removesuffix(" Message: None")),
@@ -146,10 +146,6 @@ def _sections(report: str) -> dict[str, list[str]]:
             "\n".join(line.strip() for line in body.strip().splitlines()).strip()
         )
     return sections
-
-
-def _kind_from_title(title: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:60] or "graph-break"
 
 
 def parse_recompile_reasons(text: str, resolve: PathResolver) -> tuple[GuardFailure, ...]:

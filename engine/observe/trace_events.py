@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.observe.event_names import EXPORT_EVENTS, EXPORT_FRAME, GRAPH_EVENTS
 from engine.observe.json_values import as_int, as_object, as_text
 from engine.observe.trace_payloads import Payload
 
+_FIRST_EVENTS = ("exported_program", "before_pre_grad_graph", "aot_inference_graph", "inductor_output_code")
 _ENVELOPE = frozenset({
     "frame_id", "frame_compile_id", "attempt", "compiled_autograd_id", "rank", "has_payload", "stack", "thread", "process", "pathname",
     "lineno", "timestamp", "severity", "subgraph_name",
@@ -82,3 +84,22 @@ def parse_compile_id(metadata: Mapping[str, Any]) -> str:
     if autograd is None:
         return inner
     return f"!{autograd}/{inner}" if inner else f"!{autograd}/0"
+
+
+@dataclass
+class UnnamedPrograms:
+    """Gives the events of one program one id; a program ends when its first stage comes again."""
+
+    seen: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def with_id(self, event: TraceEvent) -> TraceEvent:
+        """Return an event of a program with a compile id; other events as they are."""
+        name = event.name
+        if event.compilation or (name not in GRAPH_EVENTS and name not in EXPORT_EVENTS):
+            return event
+        if name in _FIRST_EVENTS and name in self.seen:
+            self.count += 1
+            self.seen.clear()
+        self.seen.add(name)
+        return replace(event, compilation=f"{EXPORT_FRAME}{self.count or ''}/0")

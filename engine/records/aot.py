@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.records.base import Record
-from engine.records.fallback import FallbackRecord
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackRecord(Record):
+    """A fallback of one stage.
+
+    ``kind``: stable id of the cause. ``reason``: a clause about this call. ``hint``: what to do. ``node``: name of the
+    graph node that caused it, if there is one.
+    """
+
+    kind: str
+    reason: str
+    hint: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,3 +79,29 @@ def findings_json(session: Session) -> dict[str, Any]:
 def has_finding(session: Session, at_least: Severity) -> bool:
     """Return True if a finding is at least as severe as this."""
     return any(SEVERITIES.index(f.severity) <= SEVERITIES.index(at_least) for f in find_problems(session))
+
+
+class Diagnosis:
+    """Result of ``doctor``: ``findings`` most important first, ``str()`` is a report.
+
+    ``session`` has all records.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings, most important first."""
+        return find_problems(self.session)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the findings as JSON values."""
+        return findings_json(self.session)
+
+    def __bool__(self) -> bool:
+        """Return True if there is a finding."""
+        return bool(self.findings)
+
+    def __repr__(self) -> str:
+        return findings_text(self.session)

@@ -251,7 +251,7 @@ class Session:
         return record
 
     save_timeline = LazyMethod(
-        "engine.records.timeline.save_timeline",
+        "engine.records.timeline",
         "Write the timeline for Perfetto, or for speedscope to a name that ends with ``.speedscope.json``.",
     )
     reproducer = LazyMethod(

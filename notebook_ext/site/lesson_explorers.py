@@ -48,7 +48,7 @@ def recorded_explorers(lesson: pathlib.Path, folder: pathlib.Path) -> Explorers:
         RuntimeError: a cell failed.
     """
     home = folder / lesson.stem
-    digest = _digest_of_inputs(lesson)
+    digest = hashlib.sha256(_packages() + lesson.read_bytes()).hexdigest()
     if not _is_current(home, digest):
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
@@ -99,11 +99,6 @@ def _run(lesson: pathlib.Path, home: pathlib.Path) -> dict[str, int]:
 def _is_current(home: pathlib.Path, digest: str) -> bool:
     index = home / INDEX
     return index.is_file() and bool(json.loads(index.read_text(encoding="utf-8"))["digest"] == digest)
-
-
-def _digest_of_inputs(lesson: pathlib.Path) -> str:
-    """Return a digest of the lesson and of both packages without the site itself."""
-    return hashlib.sha256(_packages() + lesson.read_bytes()).hexdigest()
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 from engine.ir.user_code_files import is_installed_file
 from engine.records.counts import compilation_counts, errors_of, has_graph
 from engine.records.session import CompilationRecord, Session
-from engine.records.timeline.save_timeline import perfetto_trace, speedscope_profile
+from engine.records.timeline import perfetto_trace, speedscope_profile
 from notebook_ext.glossary import terms_by_view
 from notebook_ext.views.aot_wrappers import aot_wrappers
 from notebook_ext.views.backward import backward

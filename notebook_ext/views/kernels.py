@@ -75,7 +75,7 @@ def kernels(session: Session) -> dict[str, Any]:
         "rows": [
             _kernel_row(session, c, k, frames.get(c.frame, ""), nodes)
             for c in shown
-            for nodes in (_fused_nodes(c),)
+            for nodes in (nodes_by_id(c, (i for k in c.kernels for i in k.fused_nodes)),)
             for k in unique_kernels(c)
         ],
         "externs": [
@@ -106,11 +106,6 @@ def _lowerings_of(compilation: CompilationRecord) -> list[LoweringRecord]:
     return [lowering for lowering in (compilation.lowering, compilation.backward_lowering) if lowering is not None]
 
 
-def _fused_nodes(compilation: CompilationRecord) -> dict[str, NodeRecord]:
-    """Return the nodes that kernels fuse, by id."""
-    return nodes_by_id(compilation, (i for k in compilation.kernels for i in k.fused_nodes))
-
-
 def _kernel_row(
     session: Session, compilation: CompilationRecord, kernel: KernelRecord, name: str, nodes: dict[str, NodeRecord]
 ) -> dict[str, Any]:
@@ -138,7 +133,8 @@ def _kernel_row(
         "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch_args or {}).items()},
         "targets": {one_line(t.target, 40): _target_data(t, kernel) for t in kernel.targets},
         "estimates": {
-            t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _target_names(session, compilation)
+            t: roofline.estimate(t, kernel.bytes_moved, kernel.flops)
+            for t in targets_of(compilation) or [default_target(session, compilation)]
         },
         "measured": _measured_time(kernel),
         "launched": launches_of(session, compilation.id, kernel.id),
@@ -230,10 +226,6 @@ def _measured_time(kernel: KernelRecord) -> dict[str, Any] | None:
         "share": share,
         "copy": measured.copy_rate,
     }
-
-
-def _target_names(session: Session, compilation: CompilationRecord) -> list[str]:
-    return targets_of(compilation) or [default_target(session, compilation)]
 
 
 def _target_data(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:

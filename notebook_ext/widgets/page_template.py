@@ -98,7 +98,7 @@ def policy_source(script: str) -> str:
 
 @functools.cache
 def _script() -> str:
-    shim = _scoped(_PARTS_MODEL_JS + _START_JS + _KERNELLESS_MODEL_JS)
+    shim = "{" + _PARTS_MODEL_JS + _START_JS + _KERNELLESS_MODEL_JS + "}"
     return f"\n{_as_constant(full_module_text())}\n{shim}\n"
 
 
@@ -109,7 +109,3 @@ def script_safe_json(data: Any) -> str:
 
 def _as_constant(module: str) -> str:
     return module.replace("export default", "const explorer =")
-
-
-def _scoped(script: str) -> str:
-    return "{" + script + "}"

@@ -69,7 +69,7 @@ def _pair_compilations(
     pairs: Pairs = []
     rest = []
     for first in before:
-        equal = next((s for s in left if _is_equal(first, s, is_one_compiler)), None)
+        equal = next((s for s in left if all(d.is_same for d in _compare(first, s, is_one_compiler))), None)
         if equal is None:
             rest.append(first)
         else:
@@ -78,10 +78,6 @@ def _pair_compilations(
     longest = max(len(rest), len(left))
     padded = [[*side, *[None] * (longest - len(side))] for side in (rest, left)]
     return pairs + list(zip(*padded, strict=True))
-
-
-def _is_equal(first: CompilationRecord, second: CompilationRecord, is_one_compiler: bool) -> bool:
-    return all(d.is_same for d in _compare(first, second, is_one_compiler))
 
 
 def _compare(first: CompilationRecord, second: CompilationRecord, is_one_compiler: bool) -> list[GraphDifference]:

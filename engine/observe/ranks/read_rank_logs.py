@@ -6,17 +6,18 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.observe.event_names import CACHE_EVENT_PATTERN, FAILURE_EVENTS, GRAPH_EVENTS
 from engine.observe.json_values import as_int, as_list, as_object, as_text
-from engine.observe.log_reader import IntactPayloads, LogDamage, LogRecord, read_log_records
-from engine.observe.ranks.parsed_line_cache import ParsedLineCache, ParsedLineFacts
+from engine.observe.log_reader import IntactPayloads, LogDamage, LogRecord, parse_json, read_log_records
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest, text_digest
-from engine.observe.trace_events import TraceEvent
+from engine.observe.trace_events import TraceEvent, parse_event
 from engine.observe.trace_files import open_decompressed
 from engine.observe.trace_payloads import BlockReader, TraceFile
 
+MAX_KNOWN_BYTES = 1 << 25
+"""Maximum size of the cached lines in bytes; further lines are parsed each time."""
 RANK_IN_NAME = re.compile(r"rank_?(\d{1,6})(?!\d)")
 _RANK_IN_LOG = re.compile(rb'"rank": (\d{1,6})[,}]')
 _END_BYTES = 1 << 16
@@ -163,3 +164,58 @@ def _version(payload: bytes) -> str:
         return as_text(as_object(json.loads(payload)).get("pytorch_version"))
     except (ValueError, RecursionError):
         return ""
+
+
+class ParsedLineFacts(NamedTuple):
+    """Facts of one line to compare between ranks: digests by aspect, a graph's collectives."""
+
+    aspects: tuple[tuple[str, str], ...] = ()
+    collectives: tuple[str, ...] = ()
+
+
+class ParsedLineCache:
+    """Parsed lines by their JSON without the rank, and the facts that were read from them.
+
+    The cache holds the lines, so the identity of a parsed line is its key.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[bytes, dict[str, Any] | None] = {}
+        self._events: dict[int, TraceEvent | None] = {}
+        self._facts: dict[tuple[int, int], ParsedLineFacts] = {}
+        self._bytes = 0
+        self._rank = b""
+
+    def start_log(self, rank: int) -> None:
+        """Begin a rank's log: lines are cached without its number."""
+        self._rank = b', "rank": %d' % rank
+
+    def parse(self, text: bytes) -> dict[str, Any] | None:
+        """Return the object that a line's JSON describes; None if it is damaged."""
+        key = text.replace(self._rank + b",", b",").replace(self._rank + b"}", b"}")
+        try:
+            return self._lines[key]
+        except KeyError:
+            metadata = parse_json(text)
+        self._bytes += len(key)
+        if self._bytes <= MAX_KNOWN_BYTES:
+            self._lines[key] = metadata
+            if metadata is not None:
+                self._events[id(metadata)] = parse_event(metadata, None)
+        return metadata
+
+    def event(self, metadata: dict[str, Any]) -> TraceEvent | None:
+        """Return the event of a parsed line; None if it has none."""
+        try:
+            return self._events[id(metadata)]
+        except KeyError:
+            return parse_event(metadata, None)
+
+    def facts(self, metadata: dict[str, Any], length: int) -> ParsedLineFacts | None:
+        """Return the facts of a line whose payload has this length; None if they are not known."""
+        return self._facts.get((id(metadata), length))
+
+    def add_facts(self, metadata: dict[str, Any], length: int, facts: ParsedLineFacts) -> None:
+        """Note the facts of a line, if it is held."""
+        if id(metadata) in self._events:
+            self._facts[id(metadata), length] = facts

@@ -78,7 +78,7 @@ def intermediate_graph(record: CompilationRecord, stage: str) -> GraphRecord | N
         return None
     passes, count = passes_of(record, graph), int(number)
     lines = lines_after_passes(passes, count)
-    nodes = nodes_from_lines(lines, stage, _nodes_by_text(record))
+    nodes = nodes_from_lines(lines, stage, {n.text: n for g in reversed(record.graphs) for n in g.nodes})
     last = passes[count - 1] if count else None
     if last is not None and is_replayable(last):
         nodes = _with_origins(
@@ -116,14 +116,6 @@ def apply_edits(lines: Sequence[str], edits: Sequence[EditRecord]) -> tuple[str,
     for edit in edits:
         edited[edit.line : edit.line + edit.removed_count] = edit.added_lines
     return tuple(edited)
-
-
-def _nodes_by_text(record: CompilationRecord) -> dict[str, NodeRecord]:
-    """Return nodes by their text, for types, source lines and modules of equal statements.
-
-    If several stages have the same statement, the first stage wins.
-    """
-    return {n.text: n for g in reversed(record.graphs) for n in g.nodes}
 
 
 def nodes_from_lines(lines: Sequence[str], stage: str, known: dict[str, NodeRecord]) -> tuple[NodeRecord, ...]:

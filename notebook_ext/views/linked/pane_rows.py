@@ -223,7 +223,7 @@ class LinkedPanes:
 
     def _add_graph(self, id: str, title: str, parent: str, graph: GraphRecord | None) -> None:
         pane = self._open_pane(id, title, parent, "python")
-        fates = self._fallback_texts()
+        fates = {e.node: f"ATen fallback: {one_line(e.reason).rstrip('.')}" for e in aten_calls_of(self.compilation)}
         for node in graph.nodes if graph else ():
             self.row_of_node[node.id] = pane.end
             pane.add([self._node_row(node, len(pane.texts) + 1, fates.get(node.id, ""))])
@@ -254,10 +254,6 @@ class LinkedPanes:
         return PaneRow(
             node_text(node), str(number), up, callers, one_line(label), "", fate, self._column_range(spans.span)
         )
-
-    def _fallback_texts(self) -> dict[str, str]:
-        """Return why a node has no kernel, by node."""
-        return {e.node: f"ATen fallback: {one_line(e.reason).rstrip('.')}" for e in aten_calls_of(self.compilation)}
 
     def _why_no_graph(self, id: str) -> str:
         trace = self.compilation.trace

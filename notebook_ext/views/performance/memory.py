@@ -53,7 +53,7 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         "compilation": compilation.id,
         "target": "this CPU"
         if compilation.memory is compilation.cpu_program.memory
-        else _target_name(session, compilation),
+        else one_line(compilation.lowering.target if compilation.lowering else session.target, 40),
         "programs": programs,
         "steps": steps,
         "blocks": blocks,
@@ -100,10 +100,6 @@ def _block_data(
         "last": start + max(block.first, block.last),
         "lines": lines.of((block.node or f"aten:{lines.entry}:{block.name}",)),
     }
-
-
-def _target_name(session: Session, compilation: CompilationRecord) -> str:
-    return one_line(compilation.lowering.target if compilation.lowering else session.target, 40)
 
 
 def _peak_sentence(compilation: CompilationRecord, lines: _NodeLines, steps: list[dict[str, Any]], peak: int) -> str:

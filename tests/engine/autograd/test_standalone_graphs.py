@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine.backward_pipeline import compile_standalone_graph
 from engine.options import Options
 from engine.records.session import CompilationRecord
-from engine.standalone_graph import compile_standalone_graph
 from engine.torch_private.fx import make_fx
 
 

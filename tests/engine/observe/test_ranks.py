@@ -16,8 +16,8 @@ import engine
 from engine.observe.ranks import load_ranks as load_ranks_module
 from engine.observe.ranks.group_ranks import group_ranks
 from engine.observe.ranks.load_ranks import LoadedRanks
-from engine.observe.ranks.parsed_line_cache import ParsedLineCache
 from engine.observe.ranks.rank_contents import RankContents, normalized_digest
+from engine.observe.ranks.read_rank_logs import ParsedLineCache
 from engine.observe.ranks.read_rank_sessions import read_rank_session
 from engine.records.findings import find_problems
 from notebook_ext.__main__ import main

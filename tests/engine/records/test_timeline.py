@@ -13,8 +13,7 @@ import engine
 from engine.records.kernels import KernelRecord, KernelTimingRecord, LaunchRecord
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import CompilationRecord, FrameRecord, Session
-from engine.records.timeline.save_timeline import perfetto_trace, speedscope_profile
-from engine.records.timeline.stage_spans import stage_spans
+from engine.records.timeline import perfetto_trace, speedscope_profile, stage_spans
 
 TIMINGS = (
     Timing("compile", 1.0, 2.0),

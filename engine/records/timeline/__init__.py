@@ -1,1 +1,0 @@
-"""The timeline of a session in formats of other tools."""
