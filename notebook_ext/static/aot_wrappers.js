@@ -15,7 +15,6 @@ class AotWrappersView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "aot";
     this.entry = "";
     this.at = 0;
     /** @type {any} */

@@ -13,7 +13,6 @@ class BackwardView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "backward";
     this.capture = "";
     this.pane = 0;
     this.row = 0;

@@ -10,7 +10,6 @@ class BreaksView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "breaks";
     this.at = 0;
     this.context = h("div", { class: "ctx" });
     this.body = h("div", { class: "scr tall pad", tabindex: "0", role: "group", "aria-label": "Graph breaks" });

@@ -19,7 +19,6 @@ class CompareView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "compare";
     /** Left and right side: [session, entry, target]; session "" is the displayed one. */
     this.sides = [["", "", ""], ["", "", ""]];
     this.what = SUMMARY;

@@ -13,7 +13,6 @@ class CompilationsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "compilations";
     this.at = 0;
     this.find = "";
     /** @type {number | null} */

@@ -9,7 +9,6 @@ class DevicesView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "devices";
     this.keys = [];
     this.el = h("div", { class: "devices scr tall pad", tabindex: "0", role: "group", "aria-label": "Devices" });
   }

@@ -19,7 +19,6 @@ class EditView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "edit";
     /** @type {any} */
     this.data = null;
     /** What the next answer is for: "open", "apply", "undo", "keep"; empty if none is awaited. */

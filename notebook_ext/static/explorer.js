@@ -32,9 +32,7 @@ const TWO_LENGTHS = { linked: ["", "Linked", " view"], timings: ["", "Time", "li
 
 /** Placeholder for a view whose code is still loading. */
 class LoadingView {
-  /** @param {string} id */
-  constructor(id) {
-    this.id = id;
+  constructor() {
     this.keys = [];
     this.el = h("p", { class: "mut pad" }, "Loading …");
     /** @type {string[]} */
@@ -138,7 +136,7 @@ export class Frame {
     const View = VIEWS.get(id), made = this.made.get(id);
     if (made && !(made instanceof LoadingView && View)) return made;
     if (!View) this.ask({ type: "code", view: id }, () => !VIEWS.has(id));
-    const view = View ? new View(this) : new LoadingView(id);
+    const view = Object.assign(View ? new View(this) : new LoadingView(), { id });
     this.made.set(id, view);
     return view;
   }

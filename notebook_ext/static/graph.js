@@ -50,7 +50,6 @@ export class GraphView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "graph";
     this.entry = "";
     this.stage = "";
     /** @type {any} */

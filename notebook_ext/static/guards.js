@@ -107,7 +107,6 @@ class GuardsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "guards";
     this.entry = "";
     /** @type {any} */
     this.part = null;

@@ -15,7 +15,6 @@ class HomeView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "home";
     this.at = 0;
     /** Ids of the edits that are replayed now. @type {Set<string>} */
     this.waiting = new Set();

@@ -46,7 +46,6 @@ class KernelsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "kernels";
     this.at = 0;
     this.target = "";
     /** @type {any} */

@@ -25,7 +25,6 @@ export class LinkedView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "linked";
     /** @type {any} */
     this.part = null;
     /** @type {Links | null} */

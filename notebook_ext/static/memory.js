@@ -11,7 +11,6 @@ class MemoryView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "memory";
     this.entry = "";
     this.at = -1;
     this.context = h("div", { class: "ctx" });

@@ -13,7 +13,6 @@ class RecompilesView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "recompiles";
     /** @type {any} */
     this.part = null;
     this.lane = 0;

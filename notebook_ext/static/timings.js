@@ -19,7 +19,6 @@ class TimingsView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "timings";
     this.at = 0;
     this.zoom = 1;
     /** Format of the file that is waited for. */

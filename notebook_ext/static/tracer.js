@@ -22,7 +22,6 @@ class TracerView {
   /** @param {Frame} frame */
   constructor(frame) {
     this.frame = frame;
-    this.id = "tracer";
     this.entry = "";
     /** @type {any} */
     this.part = null;
