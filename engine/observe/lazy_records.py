@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.observe.parse_graph import parse_nodes
 from engine.observe.parse_messages import PathResolver, parse_guards
-from engine.observe.trace_payloads import Payload
+from engine.observe.trace_files import Payload
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import GuardRecord, GuardsRecord
 from engine.records.kernels import KernelRecord
@@ -27,8 +27,9 @@ CACHE_SIZE = 24
 _STATEMENT_BELOW_COMMENT = re.compile(r"\n( {8,9}# File: .*)\n {8}(?!return\b)\w.*")
 
 
-def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
-    return kind(data)
+def _reduce_to_plain_record(record: Any) -> Any:
+    kind: Any = type(record).__base__
+    return kind.from_dict, (record.to_dict(),)
 
 
 @functools.lru_cache(maxsize=CACHE_SIZE)
@@ -77,8 +78,7 @@ class LazyGraph(GraphRecord):
         start = f"{self._prefix}:{self._compilation}:"
         return super().find_nodes(ids) if any(i.startswith(start) for i in ids) else []
 
-    def __reduce__(self) -> Any:
-        return _make_plain_record, (GraphRecord.from_dict, self.to_dict())
+    __reduce__ = _reduce_to_plain_record
 
 
 class LazyGuards(GuardsRecord):
@@ -101,8 +101,7 @@ class LazyGuards(GuardsRecord):
         """The guards in printed order."""
         return _guards(self._payload, self._resolve)
 
-    def __reduce__(self) -> Any:
-        return _make_plain_record, (GuardsRecord.from_dict, self.to_dict())
+    __reduce__ = _reduce_to_plain_record
 
 
 class LazyKernel(KernelRecord):
@@ -126,8 +125,7 @@ class LazyKernel(KernelRecord):
         """The payload with the text."""
         return self._payload
 
-    def __reduce__(self) -> Any:
-        return _make_plain_record, (KernelRecord.from_dict, self.to_dict())
+    __reduce__ = _reduce_to_plain_record
 
 
 class LazyLowering(LoweringRecord):
@@ -153,8 +151,7 @@ class LazyLowering(LoweringRecord):
         """The payloads with the wrapper programs."""
         return self._payloads
 
-    def __reduce__(self) -> Any:
-        return _make_plain_record, (LoweringRecord.from_dict, self.to_dict())
+    __reduce__ = _reduce_to_plain_record
 
 
 class LazyArtifact(ArtifactRecord):
@@ -171,8 +168,7 @@ class LazyArtifact(ArtifactRecord):
         """The artifact's text."""
         return self._payload.text()
 
-    def __reduce__(self) -> Any:
-        return _make_plain_record, (ArtifactRecord.from_dict, self.to_dict())
+    __reduce__ = _reduce_to_plain_record
 
 
 def _set_fields(record: Any, **values: Any) -> None:

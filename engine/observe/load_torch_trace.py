@@ -19,8 +19,7 @@ from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
 from engine.observe.session_builder import SessionBuilder
 from engine.observe.source_files import cell_in_memory, read_matching_file, reconstruct_file
 from engine.observe.trace_events import parse_event
-from engine.observe.trace_files import open_decompressed, trace_files
-from engine.observe.trace_payloads import BlockReader, FilePayload, TraceFile
+from engine.observe.trace_files import BlockReader, FilePayload, TraceFile, open_decompressed, trace_files
 from engine.records.bytecode import SourceFile
 from engine.records.runtime import StageFailure
 from engine.records.session import Session

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from engine.observe.json_values import as_text
-from engine.observe.trace_payloads import strip_tabs
+from engine.observe.trace_files import strip_tabs
 
 BLOCK_SIZE = 1 << 22
 MAX_RECORD_BYTES = 1 << 26

@@ -21,7 +21,7 @@ from engine.observe.dynamo_guards import live_guard_failures
 from engine.observe.json_values import as_list, as_object
 from engine.observe.session_builder import SessionBuilder
 from engine.observe.trace_events import frame_id_of, parse_event
-from engine.observe.trace_payloads import InMemoryPayload
+from engine.observe.trace_files import InMemoryPayload
 from engine.records.runtime import StageFailure
 from engine.records.session import Session
 from engine.torch_private import inductor

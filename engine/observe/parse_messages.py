@@ -1,4 +1,4 @@
-"""Parser of torch's messages: graph breaks, recompile reasons, printed guard trees."""
+"""Parser of torch's messages: breaks, recompile reasons, printed guard trees, metrics."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from engine.observe.json_values import as_list
+from engine.observe.json_values import as_list, as_number
 from engine.observe.parse_graph import SHORT_DTYPES
 from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord, separate_entries
+from engine.records.runtime import Timing
 from engine.records.trace import BreakRecord
 
 _FRAME = re.compile(r'^ {2,3}File "(?P<file>.+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
@@ -68,6 +70,18 @@ _STATE_CHECKS = {
 }
 """Expectations of checks that name a variable inside torch."""
 
+TIMED_STAGES = (
+    ("compile", "entire_frame_compile_time_s", ""),
+    ("before the last restart", "dynamo_time_before_restart_s", "compile"),
+    ("backend", "backend_compile_time_s", "compile"),
+    ("pre-grad passes", "pre_grad_pass_time_us", "backend"),
+    ("joint-graph passes", "joint_graph_pass_time_us", "backend"),
+    ("inductor", "inductor_compile_time_s", "backend"),
+    ("post-grad passes", "post_grad_pass_time_us", "inductor"),
+    ("code generation", "code_gen_time_s", "inductor"),
+    ("kernel compilation", "triton_compile_time_us", "code generation"),
+)
+"""(stage, its metric, its parent stage), in the order in which they run."""
 _LISTED = ("# File ", 'File "')
 """Starts of lines that quote the user's source in an explanation."""
 _NO_HINT = ("This graph break is fundamental", "Please report an issue to PyTorch")
@@ -368,3 +382,38 @@ def _expected_tensor(match: re.Match[str]) -> str:
     grad = ", requires grad" if match["grad"] == "True" else ""
     dtype = SHORT_DTYPES.get(match["dtype"], match["dtype"])
     return f"{dtype}{size} on {device}, stride {stride}{grad}"
+
+
+def parse_timings(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -> tuple[Timing, ...]:
+    """Return the stage timings of one compilation.
+
+    torch reports durations only. The last stage of a parent ends with it, the others follow each other from its start.
+    Stages of a backward that was compiled later are named "backward ...".
+    """
+    clock = as_number(facts.get("start_time"))
+    begun = 0.0 if clock is None else max(float(clock) - epoch, 0.0)
+    opening = "" if is_forward else "backward "
+    times = list(_times(facts))
+    last_of = {parent: stage for stage, _, parent in times}
+    free_from, ends = {"": begun}, {"": begun}
+    timings = []
+    for stage, seconds, parent in times:
+        start = free_from[parent]
+        if parent and last_of[parent] == stage:
+            start = max(start, ends[parent] - seconds)
+        free_from[parent] = ends[stage] = start + seconds
+        free_from[stage] = start
+        timings.append(Timing(opening + stage, start, seconds, opening + parent if parent else ""))
+    return tuple(timings)
+
+
+def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    parents = {stage: parent for stage, _, parent in TIMED_STAGES}
+    measured_stages = {""}
+    for stage, key, parent in TIMED_STAGES:
+        value = as_number(facts.get(key))
+        if value is not None and (value > 0 or (key.endswith("_s") and stage != "before the last restart")):
+            measured_stages.add(stage)
+            while parent not in measured_stages:
+                parent = parents[parent]
+            yield stage, float(value) / (1e6 if key.endswith("_us") else 1.0), parent

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from engine.observe.lazy_records import LazyKernel, LazyLowering
-from engine.observe.trace_payloads import InMemoryPayload, Payload, PayloadSlice
+from engine.observe.trace_files import InMemoryPayload, Payload, PayloadSlice
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall, LoweringRecord
 

@@ -38,13 +38,13 @@ from engine.observe.parse_messages import (
     fullgraph_report,
     parse_break,
     parse_recompile_reasons,
+    parse_timings,
 )
 from engine.observe.parse_output_code import parse_kernels, parse_lowering, with_fused_nodes
 from engine.observe.source_files import SourceFiles, strip_notebook_frames
 from engine.observe.symbol_history import SymbolHistory
-from engine.observe.timings import parse_timings
 from engine.observe.trace_events import TraceEvent, UnnamedPrograms, frame_id_of
-from engine.observe.trace_payloads import InMemoryPayload
+from engine.observe.trace_files import InMemoryPayload
 from engine.records.bytecode import SourceFile, Span
 from engine.records.guards import GuardFailure, GuardsRecord
 from engine.records.lowering import LoweringRecord

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.observe.event_names import EXPORT_EVENTS, EXPORT_FRAME, GRAPH_EVENTS
 from engine.observe.json_values import as_int, as_object, as_text
-from engine.observe.trace_payloads import Payload
+from engine.observe.trace_files import Payload
 
 _FIRST_EVENTS = ("exported_program", "before_pre_grad_graph", "aot_inference_graph", "inductor_output_code")
 _ENVELOPE = frozenset({

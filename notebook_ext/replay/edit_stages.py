@@ -17,10 +17,10 @@ from engine.records.format_amounts import format_seconds
 from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.cell_edits import CellText
+from notebook_ext.views.comparison.session_comparison import STAGE_TITLES, session_differences, stage_differences
 from notebook_ext.views.format_text import one_line
 from notebook_ext.views.linked.row_links import CPU
 from notebook_ext.views.source_lines import frame_name
-from notebook_ext.views.stage_differences import STAGE_TITLES, session_differences, stage_differences
 
 CELL = "cell"
 """Entry and stage of the cell's own text."""

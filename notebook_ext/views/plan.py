@@ -17,8 +17,8 @@ from engine.records.plan import (
     hidden_text,
 )
 from engine.records.ranks.groups import format_ranks
+from notebook_ext.views.devices import class_color, image, image_data, mesh_caption, mesh_image
 from notebook_ext.views.format_text import one_line, pluralize
-from notebook_ext.views.mesh import class_color, image, image_data, mesh_caption, mesh_image
 
 COLORS = ("#0b63a5", "#6cb4ee", "#b04500", "#00705a", "#8f3f78", "#a88400", "#868686", "#4b5966")
 """Colors of the memory categories, named in the legend."""

@@ -16,7 +16,7 @@ import engine
 from engine.editing.try_edits import EditTrial
 from notebook_ext.replay.edit_stages import CELL, StageEditor
 from notebook_ext.views.cell_edits import CellText
-from notebook_ext.views.stage_differences import stage_differences
+from notebook_ext.views.comparison.session_comparison import stage_differences
 
 
 def total(x: torch.Tensor) -> torch.Tensor:

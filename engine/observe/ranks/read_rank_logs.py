@@ -13,8 +13,7 @@ from engine.observe.json_values import as_int, as_list, as_object, as_text
 from engine.observe.log_reader import IntactPayloads, LogDamage, LogRecord, parse_json, read_log_records
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest, text_digest
 from engine.observe.trace_events import TraceEvent, parse_event
-from engine.observe.trace_files import open_decompressed
-from engine.observe.trace_payloads import BlockReader, TraceFile
+from engine.observe.trace_files import BlockReader, TraceFile, open_decompressed
 
 MAX_KNOWN_BYTES = 1 << 25
 """Maximum size of the cached lines in bytes; further lines are parsed each time."""

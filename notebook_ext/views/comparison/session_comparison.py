@@ -1,4 +1,4 @@
-"""Comparison of two sessions or cache entries, as text, as HTML and as JSON.
+"""Comparison of two sessions, cache entries or stages, as text, as HTML and as JSON.
 
 The HTML needs no kernel; the JSON is for the explorer.
 """
@@ -6,6 +6,7 @@ The HTML needs no kernel; the JSON is for the explorer.
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,15 +17,19 @@ from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from notebook_ext.views import source_lines
+from notebook_ext.views.cell_edits import diff_lines
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, pluralize, sanitize
 from notebook_ext.views.linked.row_links import CPU, for_target, targets_of
-from notebook_ext.views.stage_differences import STAGE_TITLES
 
 CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"
 CODE = "font:12px/17px var(--jp-code-font-family,Menlo,Consolas,monospace);margin:0 0 4px 18px;white-space:pre-wrap;overflow-wrap:anywhere"
 MUTED_STYLE = "color:var(--jp-ui-font-color2,#5a5a5a)"
+MAX_ROWS = 200
+"""Number of diff lines that are sent for one stage."""
+STAGE_TITLES = {"fx": "Traced graph", "aten": "ATen graph", "joint": "Joint graph", "forward": "Forward graph", "backward": "Backward graph"}  # fmt: skip
+LISTING_TITLES = {"asm": "Assembly", "ptx": "PTX", "sass": "SASS", "amdgcn": "AMDGCN"}
 MAX_LINES = 40
 """Maximum number of displayed lines of one change."""
 
@@ -229,3 +234,59 @@ def _kernel_text(kernel: KernelRecord, target: str) -> str:
     parts += [f"occupancy {resources.occupancy:.0%}"] if resources.occupancy is not None else []
     parts += [f"{x.stage} {x.instructions}" for x in compiled.listings if x.instructions]
     return ", ".join(parts)
+
+
+def stage_differences(before: CompilationRecord | None, after: CompilationRecord | None) -> list[dict[str, Any]]:
+    """Return the stages that differ, in the order of the pipeline: title and diff."""
+    old, new = ({} if c is None else _texts_by_title(c, before) for c in (before, after))
+    differences = []
+    for title in dict.fromkeys((*old, *new)):
+        rows = diff_lines(old.get(title, ""), new.get(title, ""))
+        if rows:
+            shown = [(sign, one_line(text, 300)) for sign, text in rows[:MAX_ROWS]]
+            differences.append({"title": title, "rows": shown, "cut": len(rows) - len(shown)})
+    return differences
+
+
+def session_differences(before: Session, after: Session) -> list[dict[str, Any]]:
+    """Return the stages that differ of each compilation of two runs of a cell."""
+    differences = []
+    for old, new in itertools.zip_longest(before.compilations, after.compilations):
+        session, one = (after, new) if new is not None else (before, old)
+        name = f"{source_lines.frame_name(session, one.frame)} entry {one.id.rpartition('/')[2]}"
+        differences += [row | {"title": f"{name}: {row['title']}"} for row in stage_differences(old, new)]
+    return differences
+
+
+def _texts_by_title(compilation: CompilationRecord, before: CompilationRecord | None) -> dict[str, str]:
+    """Return the texts of a compilation's graphs and kernels by title."""
+    graphs = {
+        STAGE_TITLES.get(g.stage, one_line(g.title, 60)): "\n".join(n.text for n in g.nodes) for g in compilation.graphs
+    }
+    kernels = _kernels_by_label(compilation, before or compilation)
+    listed = {f"Kernel {label} ({k.language})": k.text for label, k in kernels.items()}
+    listings = {
+        f"{LISTING_TITLES[listing.stage]} of kernel {label}": listing.text
+        for label, k in kernels.items()
+        for target in k.targets
+        for listing in target.listings
+        if listing.stage in LISTING_TITLES
+    }
+    return graphs | listed | listings
+
+
+def _kernels_by_label(compilation: CompilationRecord, before: CompilationRecord) -> dict[str, KernelRecord]:
+    """Return the kernels by the id that a kernel of the same name has in ``before``.
+
+    Ids count through a program: a kernel more at its start is no change of the later ones.
+    """
+    labels: dict[str, KernelRecord] = {}
+    for old, new in (
+        (before.cpu_kernels, compilation.cpu_kernels),
+        (unique_kernels(before), unique_kernels(compilation)),
+    ):
+        ids = {k.name: k.id for k in old}
+        matched = {ids[k.name] for k in new if k.name in ids}
+        for k in new:
+            labels[ids.get(k.name) or (f"{k.id}, new" if k.id in matched else k.id)] = k
+    return labels

@@ -11,12 +11,11 @@ from engine.observe import lazy_records
 from engine.observe.lazy_records import LazyGraph
 from engine.observe.parse_aot_metadata import parse_aot_metadata
 from engine.observe.parse_graph import parse_graph, parse_nodes, parse_tensor_type
-from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons
+from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons, parse_timings
 from engine.observe.parse_output_code import parse_kernels, parse_lowering
 from engine.observe.source_files import is_generated_file, strip_notebook_frames
-from engine.observe.timings import parse_timings
 from engine.observe.trace_events import frame_id_of, parse_compile_id, parse_event
-from engine.observe.trace_payloads import InMemoryPayload
+from engine.observe.trace_files import InMemoryPayload
 from engine.records.bytecode import Span
 from engine.records.findings import find_problems
 from engine.records.session import CompilationRecord, Session

@@ -18,8 +18,8 @@ import engine
 from engine.records.findings import find_problems
 from engine.records.ranks.collectives import recorded_mesh
 from engine.torch_private.lazily_loaded import FakeStore
+from notebook_ext.views.devices import mesh_caption, mesh_image
 from notebook_ext.views.explorer_parts import part
-from notebook_ext.views.mesh import mesh_caption, mesh_image
 
 
 def gathers(weight: DTensor) -> torch.Tensor:

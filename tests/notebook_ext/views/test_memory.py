@@ -10,7 +10,7 @@ import engine
 from engine.editing.try_checkpoints import try_checkpoints
 from engine.records.session import Session
 from notebook_ext.views.aot_wrappers import aot_wrappers
-from notebook_ext.views.empty_views import empty_views
+from notebook_ext.views.explorer_parts import empty_views
 from notebook_ext.views.performance.memory import checkpoint_trials, memory
 from notebook_ext.views.static_snapshot.stage_tables import detail_tables
 from tests.forked_backwards import skip_if_forks_run_no_backward
