@@ -42,7 +42,6 @@ from engine.aot.partitioner.partition import (
     inputs_unused_by_backward,
     partition_joint_graph,
 )
-from engine.aot.registered_passes import run_aten_passes
 from engine.aot.to_records import graph_records, metadata_to_records
 from engine.aot.wrappers import effect_order, error_fallback, synthetic_bases, tensor_subclasses
 from engine.aot.wrappers.base import FunctionalCall, TracedCall, WrapperStack, apply_pre_compile
@@ -54,6 +53,7 @@ from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.errors import named_error_line
 from engine.graph.passes import choose_conv_layout
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.user_passes.aten_stage import run_aten_passes
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.current_session import current_session

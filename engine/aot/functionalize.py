@@ -47,8 +47,7 @@ from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layo
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_of
 from engine.ir.introspection.operator_facts import draws_random, facts_of, facts_of_node
-from engine.ir.introspection.symbols import symbol_of, symbolic_numbers_in, symbols_in
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols, symbol_of, symbolic_numbers_in, symbols_in
 from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.node_values import (

@@ -20,7 +20,7 @@ from engine.aot.version_counters import shares_version_counter, write_count
 from engine.aot.view_replay import describe_view, is_view_from_custom_function
 from engine.ir.aot.aot_metadata import OutputAliasInfo, ViewSpec
 from engine.ir.fallback import FallbackRequired
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.node_values import example_tensor, nodes_in
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.functionalization import FunctionalTensor

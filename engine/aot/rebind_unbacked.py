@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.introspection.symbols import numbers_in, symbolic_sizes_in
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols, numbers_in, symbolic_sizes_in
 from engine.torch_private.sympy_functions import SymT, symbol_is_type
 
 

@@ -11,10 +11,20 @@ import torch
 import torch.fx
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal
+from engine.ir.loop_ir.index_expr import (
+    LoopVar,
+    Size,
+    as_size,
+    contiguous_strides,
+    exact_quotient,
+    flatten,
+    sizes_equal,
+    variable,
+)
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Body, Coordinates, ReductionBody, TensorDef
 from engine.ir.node_values import tensor_meta
+from engine.ir.static_sizes import static_size
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.pad_strides import pad_row_stride
 from engine.lowering.result_strides import as_real_meta, dense_stride
@@ -277,3 +287,25 @@ def fake_result(low: LoweringContext) -> Any:
     if low.current_node is None:
         raise NotLowered(LoweringFallback.OPERATOR_MODE, "an operator outside of a graph has no lowering")
     return low.current_node.meta["val"]
+
+
+def strided_view_of(value: LoweredTensor) -> tuple[tuple[Size, ...], Size] | None:
+    """Return ``(strides, offset)`` of a strided view of memory, None for other index maps."""
+    if value.index_map is None:
+        is_apart = value.is_complex and not _is_complex_layout(value.definition.stride, 0)
+        return None if is_apart else (value.definition.stride, 0)
+    variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(value.shape))
+    flat = flatten(value.index_map(tuple(variable(v) for v in variables)), value.definition.stride)
+    if not flat.terms.keys() <= set(variables):
+        return None
+    usual = value.unit_strides or contiguous_strides(value.shape)
+    strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
+    negative = any((static_size(s) or 0) < 0 for s in strides)
+    if negative or (value.is_complex and not _is_complex_layout(strides, flat.const)):
+        return None
+    return strides, flat.const
+
+
+def _is_complex_layout(strides: tuple[Size, ...], offset: Size) -> bool:
+    """Return True if real and imaginary parts are adjacent, as in complex tensors."""
+    return strides[-1] == 1 and all(exact_quotient(s, 2) is not None for s in (*strides[:-1], offset))

@@ -14,7 +14,7 @@ import torch.fx
 from engine.errors import EngineError
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.fallback import Fallback
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import BufferRef, ConstantTensor
 from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location
 from engine.ir.loop_ir.index_expr import (
@@ -38,12 +38,18 @@ from engine.ir.node_values import (
 )
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.ir.user_code_files import display_name, is_cell
-from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
+from engine.lowering.context import (
+    ExternNode,
+    LoweredTensor,
+    LoweringContext,
+    definitions_in,
+    lowered_tensors,
+    strided_view_of,
+)
 from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
-from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.ops import find_complex_lowering, find_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape

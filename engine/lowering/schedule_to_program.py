@@ -29,13 +29,12 @@ from engine.ir.node_values import tensors_in, unwrap_functionalized
 from engine.lowering.build_loop_kernel import build_loop_kernel, kernel_name_words
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.combine_launches import combine_launches
-from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
+from engine.lowering.context import ExternNode, LoweredTensor, definitions_in, strided_view_of
 from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.fusion.scheduler import Schedule
-from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
 from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors, reduce_in_place
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel

@@ -41,7 +41,6 @@ NOT_PASSES = {
     "engine/aot/wrappers/lazy_backward.py": "compiles a backward when it is first needed",
     "engine/aot/wrappers/node_statistics.py": "records the range of each node's values",
     "engine/aot/wrappers/order.py": "lists the wrappers",
-    "engine/aot/wrappers/size_codegen.py": "sizes as Python text, for other wrappers",
     "engine/aot/wrappers/subclass_grads.py": "autograd functions of the subclass wrapper",
     "engine/aot/wrappers/undefined_grad_hooks.py": "acts on hooks of tensors, not on code",
     "engine/aot/wrappers/value_probe.py": "records the values of a call",

@@ -1,4 +1,4 @@
-"""Operators that the functional graph cannot contain."""
+"""Operators and calls that the functional graph cannot contain."""
 
 from __future__ import annotations
 
@@ -64,4 +64,16 @@ def _check_node(node: torch.fx.Node) -> Fallback | None:
         return Fallback.for_node(node, AotFallback.AUTOGRAD_IN_GRAPH, "calls autograd inside the graph")
     if any(t.layout != torch.strided or t.is_quantized for t in example_tensors(node)):
         return Fallback.for_node(node, AotFallback.SPARSE_OR_QUANTIZED_VALUE, "returns a sparse or quantized tensor")
+    return None
+
+
+def check_python_callables(call: CheckedCall) -> Fallback | None:
+    """Return a fallback if the graph runs user Python that may read objects the frame mutates."""
+    for node in call.traced.graph.nodes if call.changes_objects else ():
+        if graph_callable_of(node).runs_user_python:
+            return Fallback.for_node(
+                node,
+                AotFallback.CALL_READS_MUTATED_OBJECTS,
+                "calls a Python function that may read objects which the traced code mutates",
+            )
     return None

@@ -21,8 +21,8 @@ from engine.cache.function_key import stable_method_name, stable_name
 from engine.cache.serialize_symbols import shape_env_facts
 from engine.cache.serialize_values import Data, serialize_target, serialize_value
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import checkpoint_of, policy_of
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.operators import OpOverload, OpOverloadPacket

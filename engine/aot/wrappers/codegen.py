@@ -10,8 +10,13 @@ from typing import Any
 import torch
 
 from engine.aot.wrappers.value_probe import RecordValues
+from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
 from engine.ir.graph_callable import Run
+from engine.ir.introspection.symbols import symbols_in
+from engine.ir.kernels.symbol_locations import symbol_expr
+from engine.ir.static_sizes import static_size
 from engine.torch_private.autograd import set_grad_enabled
+from engine.torch_private.sympy_functions import PythonPrinter
 
 
 @dataclass(frozen=True)
@@ -129,3 +134,31 @@ def record_values_of(
     scope = {"_tell": record, "_names": tuple(names), "_results": tuple(f"result {n}" for n in range(count))}
     graph = WrapperCode(after=(f"_tell('graph', 'out', _results, ({results}))",), namespace=scope)
     return [*noted, ("graph", graph)]
+
+
+def sizes_expr(sizes: tuple[IntOrSymInt, ...]) -> str:
+    """Return a tuple of sizes as Python source, symbols by name."""
+    return f"({''.join(f'{size_expr(s)}, ' for s in sizes)})"
+
+
+def offset_expr(base: str, offset: IntOrSymInt) -> str:
+    """Return a storage offset as Python source, given an offset relative to ``base``."""
+    return f"{base}.storage_offset() + {size_expr(offset)}"
+
+
+def size_expr(size: IntOrSymInt) -> str:
+    """Return a size as Python source; symbols are variables."""
+    return str(size) if static_size(size) is not None else f"({PythonPrinter().doprint(size.node.expr)})"
+
+
+def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
+    """Return statements that read the symbols in these sizes, before the call changes layouts."""
+    needed = symbol_names(sizes)
+    return tuple(
+        f"{name} = {symbol_expr(f'i{at}', location)}" for name, at, location in plan.symbol_sources if name in needed
+    )
+
+
+def symbol_names(sizes: Iterable[IntOrSymInt]) -> set[str]:
+    """Return the names of the symbols in sizes."""
+    return set(map(str, symbols_in(list(sizes))))

@@ -8,8 +8,7 @@ import torch
 
 from engine.aot.version_counters import set_version_counter
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
-from engine.aot.wrappers.codegen import WrapperCode
-from engine.aot.wrappers.size_codegen import offset_expr, sizes_expr, symbol_reads
+from engine.aot.wrappers.codegen import WrapperCode, offset_expr, sizes_expr, symbol_reads
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, view_sizes
 from engine.records.aot import WrapperAction
 

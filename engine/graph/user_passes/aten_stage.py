@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.passes.recorder import PassRecorder
+from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.user_passes.fake_run import GraphFacts, mode_of, number_of_assumptions
 from engine.graph.user_passes.run_passes import PassStage, run_user_passes
 from engine.ir.node_values import map_tensors
-from engine.ir.pass_set import Compare, UserPass
+from engine.ir.pass_set import PASS_STAGES, Compare, OrderedPass, PassSet, UserPass, ordered
 
 
 def run_aten_stage(
@@ -37,6 +37,20 @@ def run_aten_stage(
     run_user_passes(watch, passes, PassStage(facts, True, compare, lambda: random_inputs(inputs)))
     if mode is not None and not may_assume and number_of_assumptions(mode) != num_assumptions:
         raise NotImplementedError("a registered pass assumes more about sizes than the guards check")
+
+
+def run_aten_passes(module: torch.fx.GraphModule, passes: PassSet) -> torch.fx.GraphModule:
+    """Return the functional or joint graph after the registered passes.
+
+    Records of the passes are added to its ``meta``.
+    """
+    if not passes.at("aten"):
+        return module
+    watch = PassRecorder(module)
+    order: list[OrderedPass] = ordered(passes.at("aten"), PASS_STAGES["aten"])
+    run_aten_stage(watch, (p.of_user for p in order if p.of_user is not None), passes.compare, may_assume=True)
+    watch.module.meta[PASS_RECORDS_KEY] = (*module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
+    return watch.module
 
 
 def random_inputs(fakes: Sequence[Any]) -> tuple[Any, ...]:

@@ -12,8 +12,7 @@ import torch
 import torch.fx
 
 from engine.graph.verify import is_body
-from engine.ir.introspection.symbols import symbolic_numbers_in
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols, symbolic_numbers_in
 from engine.ir.node_values import fake_tensors, first_fake_tensor, results_of, tensors_in
 from engine.process_state import FAKE_TENSOR_LOGGER, silence_logger
 from engine.torch_private.autograd import set_grad_enabled

@@ -8,6 +8,8 @@ from typing import Any
 import sympy
 import torch
 
+from engine.torch_private.symbolic_shapes import free_unbacked_symbols
+
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -42,6 +44,11 @@ def symbols_in(value: Any) -> set[sympy.Symbol]:
 def symbol_of(number: Any) -> sympy.Symbol | None:
     """Return the symbol that a number is; None for known numbers and for expressions."""
     return next((n.node.expr for n in symbolic_numbers_in(number) if n.node.expr.is_Symbol), None)
+
+
+def has_unbacked_symbols(value: Any) -> bool:
+    """Return True if a fake tensor, a symbol or a container of them has unbacked symbols."""
+    return any(map(free_unbacked_symbols, symbolic_sizes_in(value)))
 
 
 def _symbolic_layout(t: torch.Tensor) -> Sequence[Any]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from engine.ir.kernels.host_vectors import VectorUnit
-from engine.ir.loop_ir.index_expr import LoopVar, Size
+from engine.ir.loop_ir.index_expr import LoopVar, Size, constant
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
+from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.addresses import Addresses, LaneContext
 from engine.kernels.cpu.arithmetic import Arithmetic, Operands
 from engine.kernels.cpu.ir_writer import IrWriter
-from engine.kernels.cpu.known_conditions import value_at
 from engine.kernels.cpu.lane_values import ScopedValues, Value
 from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, value_type, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, loop_vars_of
@@ -292,3 +294,22 @@ class OpPrinter:
     def forget_comment(self) -> None:
         """Forget the last comment, so that the next op repeats the name of its node."""
         self._commented = ""
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "and": operator.and_,
+    "or": operator.or_,
+}
+
+
+def value_at(op: LoopIROp, var: LoopVar, position: int) -> Any:
+    """Return the value of an op in one iteration of a loop; None if it depends on more."""
+    if op.name == "constant":
+        return op.value
+    if op.name == "index" and op.index is not None:
+        index = op.index.replace({var: constant(position)})
+        return None if index.terms else static_size(index.const)
+    arguments = [value_at(arg, var, position) for arg in op.args]
+    evaluate = _OPERATORS.get(op.name)
+    return None if evaluate is None or None in arguments else evaluate(*arguments)

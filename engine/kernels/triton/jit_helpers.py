@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-JIT_HELPERS = {
-    "multiply": """
-@triton.jit
+_SOURCES = """\
 def multiply(a, b):
     return a * b
-""",
-    "larger": """
-@triton.jit
+
 def larger(a, b):
     return tl.where(a > b, a, b)
-""",
-    "smaller": """
-@triton.jit
+
 def smaller(a, b):
     return tl.where(a < b, a, b)
-""",
-    "larger_or_nan": """
-@triton.jit
+
 def larger_or_nan(a, b):
     return tl.where((a > b) | (a != a), a, b)
-""",
-    "smaller_or_nan": """
-@triton.jit
+
 def smaller_or_nan(a, b):
     return tl.where((a < b) | (a != a), a, b)
-""",
-    "tanh_of_half": """
-@triton.jit
+
 def tanh_of_half(x):
     square = x * x
     near_zero = x * (1.0 + square * (-0.33333333 + square * (0.13333333 + square * (-0.05396825 + square * 0.02186949))))
     return tl.where(tl.abs(x) < 0.3, near_zero, 1.0 - libdevice.fast_dividef(2.0, libdevice.fast_expf(2.0 * x) + 1.0))
-""",
-    "one_plus_erf": """
-@triton.jit
+
 def one_plus_erf(x):
     # Abramowitz and Stegun 7.1.26: within 1.5e-7
     size = tl.abs(x)
@@ -44,14 +30,10 @@ def one_plus_erf(x):
     series = 0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
     rest = t * series * libdevice.fast_expf(-x * x)
     return tl.where(x < 0, rest, 2.0 - rest)
-""",
-    "sigmoid_of_half": """
-@triton.jit
+
 def sigmoid_of_half(x):
     return libdevice.fast_dividef(1.0, 1.0 + libdevice.fast_expf(-x))
-""",
-    "sine_of_half": """
-@triton.jit
+
 def sine_of_half(x):
     if tl.max(tl.abs(x)) < 8000.0:
         # Less whole half turns, in three parts that multiply without rounding (Cody and Waite, 1980).
@@ -65,16 +47,12 @@ def sine_of_half(x):
     else:
         sine = tl.sin(x)
     return sine
-""",
-    "add_exponents": """
-@triton.jit
+
 def add_exponents(a, b):
     top = tl.where((a > b) | (a != a), a, b)
     low = tl.where((a > b) | (a != a), b, a)
     return tl.where(top == low, top + 0.6931471805599453, top + tl.log(1.0 + tl.exp(low - top)))
-""",
-    "hurwitz": """
-@triton.jit
+
 def hurwitz(s, q):
     # The sum of (q + k) ** -s for q above zero: ten terms, and the rest by Euler's and Maclaurin's formula
     s = tl.zeros_like(q) + s
@@ -96,9 +74,7 @@ def hurwitz(s, q):
     total += part / 47900160.0
     part *= (s + 9.0) * (s + 10.0) / (q * q)
     return total - part * (691.0 / 1307674368000.0)
-""",
-    "chebyshev": """
-@triton.jit
+
 def chebyshev(x, first, n):
     # p(k + 1) = 2 x p(k) - p(k - 1) from 1 and the first, up to each element's n
     before = tl.zeros_like(first) + 1.0
@@ -107,9 +83,7 @@ def chebyshev(x, first, n):
         first, before = 2.0 * x * first - before, first
         found = tl.where(k < n, first, found)
     return tl.where(n < 0, 0.0, found)
-""",
-    "hermite": """
-@triton.jit
+
 def hermite(first, step, n):
     # p(k + 1) = first p(k) - step k p(k - 1) from 1 and the first, up to each element's n
     before = tl.zeros_like(first) + 1.0
@@ -119,9 +93,7 @@ def hermite(first, step, n):
         last, before = first * last - step * k * before, last
         found = tl.where(k < n, last, found)
     return tl.where(n < 0, 0.0, found)
-""",
-    "legendre": """
-@triton.jit
+
 def legendre(x, n):
     # (k + 1) p(k + 1) = (2 k + 1) x p(k) - k p(k - 1) from 1 and x, up to each element's n
     before = tl.zeros_like(x) + 1.0
@@ -131,9 +103,7 @@ def legendre(x, n):
         last, before = ((2.0 * k + 1.0) * x * last - k * before) / (k + 1.0), last
         found = tl.where(k < n, last, found)
     return tl.where(n < 0, 0.0, found)
-""",
-    "laguerre": """
-@triton.jit
+
 def laguerre(x, n):
     # (k + 1) p(k + 1) = (2 k + 1 - x) p(k) - k p(k - 1) from 1 and 1 - x, up to each element's n
     before = tl.zeros_like(x) + 1.0
@@ -143,9 +113,7 @@ def laguerre(x, n):
         last, before = ((2.0 * k + 1.0 - x) * last - k * before) / (k + 1.0), last
         found = tl.where(k < n, last, found)
     return tl.where(n < 0, 0.0, found)
-""",
-    "bessel_k_near": """
-@triton.jit
+
 def bessel_k_near(x, bessel_i, logarithm, order):
     # K of order 0 or 1 for small x from I of that order and log(x / 2) + Euler's number (Abramowitz and Stegun, 9.6.11)
     part = tl.zeros_like(x) + 1.0
@@ -159,9 +127,7 @@ def bessel_k_near(x, bessel_i, logarithm, order):
         part *= x * x * 0.25 / tl.where(order == 1, n * (n + 1.0), n * n)
         harmonic += 1.0 / n
     return tl.where(order == 1, 1.0 / x + logarithm * bessel_i - 0.25 * x * total, total - logarithm * bessel_i)
-""",
-    "bessel_k_far": """
-@triton.jit
+
 def bessel_k_far(x, order):
     # exp(x) K(x) is the integral of exp(-x (cosh(t) - 1)) cosh(order t), which sums of few values give to the last bits
     root = tl.sqrt(x)
@@ -172,9 +138,7 @@ def bessel_k_far(x, order):
         half = libdevice.sinh(n / root * 0.5)
         total += tl.exp(-2.0 * x * half * half) * libdevice.cosh(order * (n / root))
     return total * 0.25 / root
-""",
-    "airy_near": """
-@triton.jit
+
 def airy_near(x, at_zero, slope):
     # The Maclaurin series (Abramowitz and Stegun, 10.4.2)
     cube = x * x * x
@@ -188,9 +152,7 @@ def airy_near(x, at_zero, slope):
         second *= cube / (n * (n + 1.0))
         total += first + second
     return total
-""",
-    "lower_gamma": """
-@triton.jit
+
 def lower_gamma(a, x):
     # The sum of x ** n / (a (a + 1) ... (a + n)), whose terms fall fast where x is below a + 1
     part = 1.0 / a
@@ -201,9 +163,7 @@ def lower_gamma(a, x):
         part *= x / n
         total += part
     return total
-""",
-    "upper_gamma": """
-@triton.jit
+
 def upper_gamma(a, x):
     # The continued fraction for x above a (Abramowitz and Stegun, 6.5.31), by Lentz's method
     n = tl.zeros_like(x)
@@ -221,9 +181,7 @@ def upper_gamma(a, x):
         odd = tl.where(odd == 0.0, 1e-300, odd)
         total *= inverse * odd
     return total
-""",
-    "common_divisor": """
-@triton.jit
+
 def common_divisor(a, b):
     # Euclid's; numbers of 64 bits take at most 92 steps
     a = tl.abs(a)
@@ -233,8 +191,10 @@ def common_divisor(a, b):
         rest = tl.where(b == 0, b, rest)
         a = tl.where(b == 0, a, b)
         b = rest
-    return a
-""",
+    return a"""
+
+JIT_HELPERS = {
+    source.partition("(")[0].removeprefix("def "): f"\n@triton.jit\n{source}\n" for source in _SOURCES.split("\n\n")
 }
 """Functions that portable Triton lacks, by the name that kernels use."""
 

@@ -33,7 +33,7 @@ from engine.ir.loop_ir.index_expr import (
 )
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
 from engine.ir.static_sizes import static_size
-from engine.lowering.context import ExternNode, lowered_tensors
+from engine.lowering.context import ExternNode, lowered_tensors, strided_view_of
 from engine.lowering.fusion.align_loops import (
     MIN_REDUCTION_ROWS,
     add_reduction_vars,
@@ -64,7 +64,6 @@ from engine.lowering.fusion.fusion_cost import (
     wasted_cost,
 )
 from engine.lowering.fusion.fusion_group import FusionGroup
-from engine.lowering.match_strided_view import strided_view_of
 from engine.records.lowering import AutotuneChoice, FusionDecision
 from engine.torch_private.pytree import tree_leaves
 

@@ -27,10 +27,9 @@ from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.ir.node_values import results_of
 from engine.ir.register_once import register_each
 from engine.ir.static_sizes import static_size, static_sizes
-from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, strided_view_of
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import fusible_sources, is_negligible_size
-from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape

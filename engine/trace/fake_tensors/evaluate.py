@@ -15,7 +15,7 @@ from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
 from engine.graph.fake_tensors.fake_mode import without_absent_generator
 from engine.graph.recurrent_layers import run_recurrent
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
 from engine.torch_private.fake_tensors import (
     DataDependentOutputException,

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch.fx
 
-from engine.ir.introspection.torch_global_state import GLOBAL_STATES
-from engine.ir.introspection.torch_state_snapshot import TorchStateSnapshot
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES, TorchStateSnapshot
 from engine.trace.annotations import Variable
 
 _GUARDED_GLOBAL_STATES = tuple(

@@ -11,7 +11,7 @@ import torch.fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from engine.ir.guards.sympy_printer import relation_display
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.node_metadata import set_provenance
 from engine.ir.node_values import tensors_in
 from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp

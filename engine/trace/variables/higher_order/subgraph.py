@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import Frame, Tracer

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.ir.introspection.python_operators import DIVMOD
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each, register_table
 from engine.options import config
 from engine.trace.annotations import Tracer

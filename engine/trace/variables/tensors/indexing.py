@@ -15,7 +15,7 @@ import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.options import config
 from engine.trace.annotations import TensorVariable, Tracer
 from engine.trace.emit.torch_function import dispatch_torch_function

@@ -25,7 +25,7 @@ import torch
 from engine.frame_code.codegen_runtime.tensors import make_array_view, to_numpy
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.python_operators import Operator
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.ir.introspection.python_operators import BINARY, UNARY, Operator
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.trace.annotations import Tracer
 from engine.trace.computed_conditions import compute_before_graph
 from engine.trace.emit_node import emit_node

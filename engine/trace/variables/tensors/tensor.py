@@ -13,7 +13,7 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.fakeable_tensors import is_jagged, is_wrapper_subclass
 from engine.ir.introspection.python_operators import Operator
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass

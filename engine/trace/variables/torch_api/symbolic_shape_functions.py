@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each, register_table
 from engine.torch_private.operators import (
     torch_assert,
