@@ -32,7 +32,7 @@ from engine.bytecode.calling_frames import make_calling_frame
 from engine.expectations import check_expectations
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.current_session import current_session, set_current_session
-from engine.ir.introspection.autograd_apply_method import applied_function
+from engine.ir.introspection.transformed_functions import applied_function
 from engine.ir.unwrap_compiled import unwrap_torch_disable
 from engine.kernels.gpu_targets import default_target, parse_target
 from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of

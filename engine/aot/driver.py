@@ -33,8 +33,7 @@ from engine.aot.checks.eligibility import why_not_functional
 from engine.aot.disk_cache.artifact import AotArtifact, TrainingArtifact, cache_location, load_artifact, save_artifact
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functionalize import FunctionalGraph, drop_redundant_fixups, functionalize, shape_env_assumptions
-from engine.aot.grad_mode import needs_autograd
-from engine.aot.inference_mode import run_in_inference_mode, strip_inference_mode
+from engine.aot.grad_mode import needs_autograd, run_in_inference_mode, strip_inference_mode
 from engine.aot.joint import JointGraph, trace_joint
 from engine.aot.partitioner.partition import (
     PartitionedGraphs,

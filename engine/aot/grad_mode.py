@@ -1,8 +1,9 @@
-"""Find in which grad mode the nodes of a traced graph run, and if it needs autograd."""
+"""Grad mode and inference mode: in which mode nodes run, and if a graph needs autograd."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.fx
@@ -10,6 +11,7 @@ import torch.fx
 from engine.aot.layout_mutation import mutates_layout
 from engine.aot.node_properties import example_tensors, may_mutate, traced_tensors
 from engine.aot.storage_geometry import storage_id
+from engine.ir.graph_callable import Run, graph_callable_of
 from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.autograd import set_grad_enabled
@@ -68,3 +70,72 @@ def inputs_read_after_last_write(graph: torch.fx.GraphModule, *, is_on: bool) ->
             read = (a for a in node.all_input_nodes if a in input_numbers)
             storages |= {input_numbers[a]: storage_id(t) for a in read for t in example_tensors(a)}
     return frozenset(storages)
+
+
+def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
+    """Return the graph without its enclosing inference mode region; None if there is none.
+
+    Functions decorated with ``torch.inference_mode`` produce such graphs; the mode is entered around the call. Also None
+    if views of inputs or writes to inputs are not fully tracked: in inference mode, some operators over fake tensors do
+    not track them, as over real tensors.
+    """
+    calls = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output")]
+    if (
+        len(calls) < 3
+        or not _is_inference_mode_call(calls[0], "enter")
+        or not _is_inference_mode_call(calls[-1], "exit")
+    ):
+        return None
+    if (
+        calls[-1].args != (calls[0],)
+        or len(calls[0].users) != 1
+        or graph_callable_of(calls[0]).context_args.get("mode") is not True
+    ):
+        return None
+    if any(_is_inference_mode_call(n, "enter") or _is_inference_mode_call(n, "exit") for n in calls[1:-1]):
+        return None
+    if not _tracks_all_views_and_writes(graph.graph, inputs):
+        return None
+    copied = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node is not calls[0] and node is not calls[-1]:
+            copies[node] = copied.node_copy(node, copies.__getitem__)
+    return torch.fx.GraphModule(graph, copied)
+
+
+def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
+    """Return True if all aliases of inputs are known views and all writes were counted."""
+    fakes = [i.fake for i in inputs if i.is_tensor]
+    if any(f.is_inference() for f in fakes):
+        return False
+    input_storages = {storage_id(f) for f in fakes}
+    values = [v for n in graph.nodes if (v := example_tensor(n)) is not None]
+    views = [v for v in values if storage_id(v) in input_storages and all(v is not f for f in fakes)]
+    if not all(v._is_view() for v in views):
+        return False
+    written = [{storage_id(v) for v in _operands(n)} & input_storages for n in graph.nodes if may_mutate(n)]
+    return all(
+        i.fake._version - i.initial_version == sum(storage_id(i.fake) in w for w in written)
+        for i in inputs
+        if i.is_tensor
+    )
+
+
+def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
+    operands = [node.kwargs.get("out") or node.args[0]] if node.args else []
+    return [v for v in map(example_tensor, operands) if v is not None]
+
+
+def _is_inference_mode_call(node: torch.fx.Node, method: str) -> bool:
+    return graph_callable_of(node).__name__ == f"{method}_inference_mode"
+
+
+def run_in_inference_mode(run: Run) -> Run:
+    """Return ``run`` with inference mode enabled during the call."""
+
+    def call(*inputs: Any) -> Any:
+        with torch.inference_mode():
+            return run(*inputs)
+
+    return call

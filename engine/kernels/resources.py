@@ -153,10 +153,6 @@ def _amd_registers_and_spills(text: str) -> tuple[int | None, int | None]:
         match = re.search(rf"\.{key}:\s+(\d+)", text)
         return int(match[1]) if match else None
 
-    vector, vector_spills, scalar_spills = (
-        count_of("vgpr_count"),
-        count_of("vgpr_spill_count"),
-        count_of("sgpr_spill_count"),
-    )
-    spills = None if vector_spills is None else vector_spills + (scalar_spills or 0)
-    return vector, spills
+    vector_spills = count_of("vgpr_spill_count")
+    spills = None if vector_spills is None else vector_spills + (count_of("sgpr_spill_count") or 0)
+    return count_of("vgpr_count"), spills

@@ -6,6 +6,7 @@ to its minimum. If the sum were a reduction too, the distances of all pairs woul
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection
 
@@ -63,16 +64,8 @@ def _unroll(tensor_def: TensorDef) -> None:
     body, positions = tensor_def.body, list(itertools.product(*(range(int(n)) for n in tensor_def.ranges)))
 
     def total(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        parts = [body(b, index, tuple(IndexExpr({}, k) for k in position)) for position in positions]
-        total_so_far: LoopIROp = parts[0]
-        for part in parts[1:]:
-            total_so_far = total_so_far + part
-        return total_so_far
+        parts: list[LoopIROp] = [body(b, index, tuple(IndexExpr({}, k) for k in position)) for position in positions]
+        return functools.reduce(LoopIROp.__add__, parts)
 
-    tensor_def.kind, tensor_def.body, tensor_def.ranges, tensor_def.reduction, tensor_def.unfused = (
-        "pointwise",
-        total,
-        (),
-        "",
-        None,
-    )
+    tensor_def.kind, tensor_def.body, tensor_def.unfused = "pointwise", total, None
+    tensor_def.ranges, tensor_def.reduction = (), ""

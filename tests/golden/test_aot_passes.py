@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from engine.aot.grad_mode import strip_inference_mode
 from engine.aot.gradients.undefined_tangents import specialize_to_defined_tangents
-from engine.aot.inference_mode import strip_inference_mode
 from tests.golden.pairs import (
     Pair,
     compile_and_run,
@@ -96,7 +96,7 @@ def test_output_aliasing(pair: Pair) -> None:
     show_functional(pair, f, torch.ones(2, 3))
 
 
-@shows("engine/aot/inference_mode.py")
+@shows("engine/aot/grad_mode.py")
 def test_strip_inference_mode(pair: Pair) -> None:
     """Removes an inference_mode region that contains the whole graph.
 

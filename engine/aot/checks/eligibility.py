@@ -15,8 +15,7 @@ from engine.aot.checks.shared_memory import (
     check_unsafe_views,
     check_untracked_writes,
 )
-from engine.aot.checks.unsupported_inputs import check_unsupported_inputs
-from engine.aot.checks.unsupported_ops import check_python_callables, check_unsupported_ops
+from engine.aot.checks.unsupported_ops import check_python_callables, check_unsupported_inputs, check_unsupported_ops
 from engine.ir.fallback import Fallback
 
 CHECKS: tuple[Check, ...] = (

@@ -168,11 +168,8 @@ class Memory:
 
     def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
         """Load one vector of a tile, narrowed from words."""
-        kind, tile_vector, write = (
-            wide(_memory_type(dtype), self._lanes),
-            wide(self.tile_type(dtype), self._lanes),
-            self._writer,
-        )
+        write = self._writer
+        kind, tile_vector = (wide(scalar, self._lanes) for scalar in (_memory_type(dtype), self.tile_type(dtype)))
         loaded = write.assign(hint, f"load {tile_vector}, ptr {self._pointer_at(slot, tile_vector, number)}")
         if tile_vector == kind:
             return loaded

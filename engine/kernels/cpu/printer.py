@@ -350,11 +350,8 @@ class NestPrinter:
                 strip_pass.accumulate()
             return
         with contextlib.ExitStack() as stack:
-            start, end, is_in_parts = (
-                "0",
-                p.addresses.size_name(loops[0].size),
-                len(loops) == 1 and strip_pass.part_sums,
-            )
+            start, end = "0", p.addresses.size_name(loops[0].size)
+            is_in_parts = len(loops) == 1 and strip_pass.part_sums
             if is_in_parts:
                 start, end = stack.enter_context(self._parts(loops[0], start))
                 for _ in self._lane_loops(var, p.strip_start, stop):

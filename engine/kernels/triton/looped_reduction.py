@@ -153,10 +153,7 @@ class ReductionLoop:
             self._accumulate_scalar_online_softmax(largest, total, value)
             return
         behind = (*value.ops, largest.number, total.number, total.args[0].number)
-        here, raised = (
-            p.parameters.unique_name(f"{top.removesuffix('_acc')}_here"),
-            p.parameters.unique_name(f"{top.removesuffix('_acc')}_new"),
-        )
+        here, raised = (p.parameters.unique_name(f"{top.removesuffix('_acc')}_{word}") for word in ("here", "new"))
         p.add_line(f"{here} = {value.text}", (*value.ops, largest.number))
         p.add_line(f"{raised} = tl.maximum({top}, {here})", (largest.number,))
         p.add_line(f"{acc} = {acc} * tl.where({top} == {raised}, 1.0, tl.exp({top} - {raised}))", behind)

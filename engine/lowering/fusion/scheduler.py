@@ -412,10 +412,9 @@ class Scheduler:
         values, similarity = loop_mapping(first, second), "have the same loops"
         if values is None or not read_same_elements(first, second, shared, values):
             # On a CPU, the bytes saved do not pay for storing a result long before it is read.
-            values, similarity = (
-                None if self._is_cpu or _needs_own_order(first, second) else element_mapping(first, second, shared),
-                "visit the same elements",
-            )
+            is_apart = self._is_cpu or _needs_own_order(first, second)
+            values = None if is_apart else element_mapping(first, second, shared)
+            similarity = "visit the same elements"
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
         if self._delays_large_results(first, second, shared) or self._delays_large_results(second, first, shared):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from engine.lowering.ops import (  # noqa: F401 -- importing them fills the registry
-    adaptive_pooling,
     bitwise,
     complex_tensors,
     creation,

@@ -44,10 +44,7 @@ def real_or_imag(a: LoweredTensor, part: int) -> LoweredTensor:
 def _pair_loader(a: Any, math_dtype: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
     """Return a loader of pairs for a tensor or number broadcast to ``shape``."""
     if any(t.is_complex for t in lowered_tensors(a)):
-        real, imaginary = (
-            broadcast_loader(real_or_imag(a, 0), math_dtype, shape),
-            broadcast_loader(real_or_imag(a, 1), math_dtype, shape),
-        )
+        real, imaginary = (broadcast_loader(real_or_imag(a, part), math_dtype, shape) for part in (0, 1))
         return lambda b, i: (real(b, i), imaginary(b, i))
     if isinstance(a, complex):
         return lambda b, i: (b.constant(a.real, math_dtype), b.constant(a.imag, math_dtype))
@@ -218,11 +215,8 @@ def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_bloc
 @register_complex_lowering(aten.where.self)
 def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) -> LoweredTensor:
     math_dtype, shape = _real_dtype(low), symbolic_shape(fake_result(low))
-    test, then, otherwise = (
-        broadcast_loader(condition, torch.bool, shape),
-        _pair_loader(a, math_dtype, shape),
-        _pair_loader(other, math_dtype, shape),
-    )
+    test = broadcast_loader(condition, torch.bool, shape)
+    then, otherwise = (_pair_loader(v, math_dtype, shape) for v in (a, other))
 
     def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
         chosen, first, second = test(b, i), then(b, i), otherwise(b, i)

@@ -339,11 +339,8 @@ def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) ->
     result = fake_result(low).dtype
     check_supported_dtype(condition, a, other)
     shape = broadcast_shape((condition, a, other))
-    test, then, otherwise = (
-        broadcast_loader(condition, torch.bool, shape),
-        stored_loader(a, result, shape),
-        stored_loader(other, result, shape),
-    )
+    test = broadcast_loader(condition, torch.bool, shape)
+    then, otherwise = (stored_loader(v, result, shape) for v in (a, other))
     return low.pointwise(
         shape, result, lambda b, index: b.where(_as_bool(b, test(b, index)), then(b, index), otherwise(b, index))
     )

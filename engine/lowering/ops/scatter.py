@@ -137,12 +137,8 @@ def scatter_rows(
     is_added: bool,
 ) -> LoweredTensor:
     """Write or add the rows of ``source`` to ``a``, at ``indices`` along ``dim``."""
-    row, rows, positions, dim = (
-        at_least_1d(a),
-        at_least_1d(source),
-        at_least_1d(indices),
-        canonical_dim(dim, len(a.shape)),
-    )
+    row, rows, positions = map(at_least_1d, (a, source, indices))
+    dim = canonical_dim(dim, len(a.shape))
     math_dtype = compute_dtype(a.dtype)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:

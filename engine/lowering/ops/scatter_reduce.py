@@ -137,12 +137,8 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> LoweredTensor:
-    row, rows, positions, dim = (
-        at_least_1d(a),
-        at_least_1d(source),
-        at_least_1d(index),
-        canonical_dim(dim, len(a.shape)),
-    )
+    row, rows, positions = map(at_least_1d, (a, source, index))
+    dim = canonical_dim(dim, len(a.shape))
     if positions.shape[0] == 0:
         raise NotLowered(LoweringFallback.EMPTY_INDEX, "a write with an empty index has no lowering")
 

@@ -72,10 +72,8 @@ def binary_search(
             # Not the opposite comparison: NaN belongs behind all numbers.
             is_far = b.call("gt" if right else "ge", middle_value, value, dtype=torch.bool)
             onward = is_open & b.call("not", is_far)
-            start, end = (
-                b.where(onward, middle + 1, start),
-                b.where(is_open & is_far, middle, end),
-            )
+            start = b.where(onward, middle + 1, start)
+            end = b.where(is_open & is_far, middle, end)
         return b.cast(start, dtype)
 
     return low.pointwise(broadcast_shape(tensors), dtype, body)
@@ -107,10 +105,8 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
     """Repeat each element's index; a search in the running sum of the counts finds it."""
     if output_size is None or len(repeats.shape) != 1:
         raise NotLowered(LoweringFallback.DATA_DEPENDENT_SIZE, "the size of its result is data-dependent")
-    name, (size,) = (
-        low.node_name,
-        symbolic_shape(fake_result(low)),
-    )
+    name = low.node_name
+    (size,) = symbolic_shape(fake_result(low))
     count = static_size(repeats.shape[0])
     if count is None or count > MAX_ROW_LENGTH:
         raise NotLowered(

@@ -20,9 +20,8 @@ from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_
 from engine.ir.node_values import called_overload, results_of, tensor_meta, tensors_by_position, tensors_in
 from engine.ir.static_sizes import static_sizes
 from engine.lowering.cpu.aten_operators import cpu_fallback
-from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
+from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS, VALUE_CHECKS
 from engine.lowering.decompositions.random_ops import RandomDecomposer
-from engine.lowering.decompositions.value_checks import VALUE_CHECKS
 from engine.lowering.library_ops import is_library_op
 from engine.lowering.ops import has_lowering
 from engine.torch_private.fake_tensors import detect_fake_mode

@@ -256,11 +256,8 @@ def _operand(role: str, value: LoweredTensor, sizes: tuple[int, ...], *, written
 def template_candidates(call: AttentionCall) -> tuple[AttentionTemplate, ...]:
     """Return the candidate block sizes of a call, the likeliest first."""
     query, key = call.operands["query"], call.operands["key"]
-    rows, cols, width = (
-        int(query.shape[2]),
-        int(key.shape[2]),
-        int(max(query.shape[3], call.operands["value"].shape[3])),
-    )
+    rows, cols = int(query.shape[2]), int(key.shape[2])
+    width = int(max(query.shape[3], call.operands["value"].shape[3]))
     listed = BACKWARD_BLOCKS if call.is_backward else FORWARD_BLOCKS
     blocks = dict.fromkeys(fit_blocks(b, rows, cols, width, query.dtype.itemsize) for b in listed)
     return tuple(AttentionTemplate(call, b, _delta_def(call)) for b in blocks)

@@ -24,8 +24,7 @@ from engine.bytecode.intercept_calls import intercept_calls
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled, skipped_frame
 from engine.ir.compiler_protocol import Compiler
-from engine.ir.introspection.autograd_apply_method import APPLY, applied_function, bind_apply
-from engine.ir.introspection.transformed_functions import is_traced_as_one_call
+from engine.ir.introspection.transformed_functions import APPLY, applied_function, bind_apply, is_traced_as_one_call
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.ir.user_code_files import is_traceable_torch_module
 from engine.runtime.dispatch.codegen import DISPATCH_FILE

@@ -19,7 +19,7 @@ import torch
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx
 
 from engine.ir.graph_callable import GraphCallable
-from engine.ir.introspection.autograd_apply_method import APPLY, bind_apply
+from engine.ir.introspection.transformed_functions import APPLY, bind_apply
 from engine.ir.sources.base import Source
 from engine.torch_private.autograd import CreationMeta, FunctionBase, set_creation_meta, set_grad_enabled
 from engine.trace.annotations import Tracer
