@@ -46,9 +46,9 @@ from notebook_ext.views.cell_edits import (
     edit_id,
     is_valid,
 )
+from notebook_ext.views.compilations import program_counts, ran_on_cpu
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import EQUALITY_KINDS, is_stack_value, one_line, pluralize, sanitize, source_name
-from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.summary import guard_failure_text, summary
 
 MAX_COMPILED = 40

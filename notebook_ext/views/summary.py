@@ -31,8 +31,8 @@ from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.cell_edits import cell_texts
+from notebook_ext.views.compilations import program_counts, ran_on_cpu
 from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize, shorten_floats
-from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.linked.row_links import CPU, for_target
 
 CPU_NAME = "this CPU"

@@ -17,10 +17,9 @@ import engine
 from engine import session_jobs
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.records.session import Session
-from notebook_ext.views.compilations import compilations
+from notebook_ext.views.compilations import compilations, program_counts
 from notebook_ext.views.explorer_parts import all_keys, all_parts, part
 from notebook_ext.views.home import home
-from notebook_ext.views.linked.program_counts import program_counts
 from notebook_ext.views.summary import summary
 
 pytestmark = pytest.mark.skipif(bool(why_llvm_is_missing()), reason="llvmlite is not installed")
