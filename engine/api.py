@@ -37,7 +37,8 @@ from engine.ir.unwrap_compiled import unwrap_torch_disable
 from engine.kernels.gpu_targets import default_target, parse_target
 from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
 from engine.options import MODES, OPTION_NAMES, TEMPLATE_CHOICES, Options
-from engine.pipeline import Pipeline, forget_pipelines, pipeline_for
+from engine.pipeline import Pipeline
+from engine.pipeline_cache import forget_pipelines, pipeline_for
 from engine.records.findings_text import Diagnosis
 from engine.records.guards import CallExplanation, GuardsRecord
 from engine.records.session import Session

@@ -39,7 +39,8 @@ from engine.ir.node_values import tensors_in
 from engine.ir.sources.roots import LocalSource
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.options import Options
-from engine.pipeline import Pipeline, pipeline_for
+from engine.pipeline import Pipeline
+from engine.pipeline_cache import pipeline_for
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, FrameRecord
 from engine.torch_private.autograd import DisableAutocast, is_any_autocast_enabled

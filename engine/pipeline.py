@@ -10,7 +10,6 @@ Without a graph to run, ``intercept_calls`` replaces steps 2 and 3: the frame ru
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,35 +25,29 @@ from engine.backends.registry import backend_callable, backend_name
 from engine.backends.torch_compile_arguments import find_backend
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.compilation import Compilation, record_compilation
-from engine.frame_code.codegen_runtime.resume_calls import ResumeCall
 from engine.guards.codegen import compile_check
 from engine.guards.entry_queries import EntryGuardQueries
 from engine.guards.filter_guards import filter_guards
 from engine.guards.to_records import guards_record
-from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
+from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session, note_unrecorded_thread
 from engine.ir.graph_callable import Run
 from engine.ir.introspection.describe_values import describe_arguments
 from engine.ir.introspection.torch_global_state import without_torch_function_modes
 from engine.ir.kernels.kernel_edits import KernelEdit
 from engine.ir.pass_set import PassSet, UserPass, active_passes
-from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, ResumeFunctionSlot, TracedFrame
+from engine.ir.traced_frame import TracedFrame
 from engine.ir.wrapped_parameters import name_arguments
+from engine.link_frame import link_frame
 from engine.options import Options
-from engine.process_state import make_lock
 from engine.records.session import CompilationRecord
 from engine.records.trace import TraceRecord
 from engine.runtime.dispatch.dispatch_callees import make_callee
-from engine.runtime.dispatch.dispatcher import ResumeDispatcherFactory
 from engine.runtime.verify.first_call import compare_on_copies
 from engine.torch_private.global_state import changed_setting
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.torch_reports import report_entry, report_trace
 from engine.trace.driver import trace_frame
-from engine.trace.external_caches import reset_opaque_caches
-
-_pipelines: dict[Any, Pipeline] = {}
-_pipelines_lock = make_lock()
 
 
 class Pipeline:
@@ -152,64 +145,3 @@ class Pipeline:
             add_dynamo_metadata(traced.graph.graph.graph, traced.guards)
         with without_torch_function_modes(), DisableTorchFunctionSubclass():
             return call_backend(traced.graph, self.options, work)
-
-
-def pipeline_for(options: Options) -> Pipeline:
-    """Return the pipeline for these options; equal options share one, and so its code caches."""
-    if options.is_isolated:
-        return Pipeline(options)
-    extra = tuple(sorted(options.extra.items()))
-    values = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
-    listed = (options.dynamic_sources, options.dynamic_ranges)
-    key = (*values, extra, options.compiled_autograd, options.recompile_limit, *listed)
-    with _pipelines_lock:
-        return _pipelines.setdefault(key, Pipeline(options))
-
-
-def forget_pipelines() -> None:
-    """Drop all pipelines and the tracer's memos.
-
-    Live compiled functions retain their pipeline.
-    """
-    reset_opaque_caches()
-    with _pipelines_lock:
-        _pipelines.clear()
-
-
-def link_frame(
-    traced: TracedFrame, run: Callable[..., Any] | None, compiler: Compiler, frame_id: str
-) -> tuple[types.CodeType, tuple[Any, ...]]:
-    """Return the traced code with an object in each slot, and the dispatchers that it calls.
-
-    ``run`` is the compiled graph.
-
-    Raises:
-        KeyError: a slot has no object.
-    """
-    assert traced.code is not None
-    objects: dict[ConstSlot, Any] = {CALLEE_SLOT: compiler.dispatch_callee_at_break, **traced.slot_values}
-    if traced.graph is not None:
-        objects[traced.graph.slot] = run
-    called: list[Any] = []
-    for resume in traced.resume_functions:
-        objects[resume.slot] = existing = _resume_dispatcher(resume, compiler, frame_id)
-        if not resume.makes_closure:
-            called.append(existing)
-            objects[resume.slot] = ResumeCall(existing)
-    return fill_slots(traced.code, objects), tuple(called)
-
-
-def _resume_dispatcher(resume: ResumeFunctionSlot, compiler: Compiler, frame_id: str) -> Any:
-    make = ResumeDispatcherFactory(compiler, frame_id, resume.break_span, resume.dynamic_dims)
-    if resume.makes_closure:
-        return make
-    return make.dispatcher(types.FunctionType(resume.code, resume.globals, resume.code.co_name))
-
-
-def fill_slots(code: types.CodeType, objects: dict[ConstSlot, Any]) -> types.CodeType:
-    """Replace each slot among the constants of ``code`` by its object.
-
-    Raises:
-        KeyError: a slot has no object.
-    """
-    return code.replace(co_consts=tuple(objects[c] if isinstance(c, ConstSlot) else c for c in code.co_consts))

@@ -35,9 +35,9 @@ layers =
     (editing) : (planning)
     api
     backward_pipeline : (user_passes) : (reproducers)
-    expectations : (accuracy) : (pattern_passes) : (operator_definitions) : observe
+    expectations : (accuracy) : (pipeline_cache) : (pattern_passes) : (operator_definitions) : observe
     pipeline
-    (backends)
+    (backends) : (link_frame)
     (compilation)
     (torch_reports)
     session_jobs : replay_values : (verify_fixes)

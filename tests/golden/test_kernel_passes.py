@@ -121,7 +121,7 @@ def test_half_precision_helpers(show: Show) -> None:
     show(f, torch.ones(1024, dtype=torch.bfloat16))
 
 
-@shows("engine/lowering/philox_ops.py", "engine/lowering/ops/creation.py")
+@shows("engine/lowering/philox_ops.py", "engine/lowering/ops/random.py")
 def test_random_numbers_in_kernel(show: Show) -> None:
     """With fused_random, the kernel computes the random numbers itself.
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from engine.aot.checks.anomaly_mode import check_anomaly_mode
 from engine.aot.checks.as_strided_bounds import check_as_strided_bounds
 from engine.aot.checks.base import Check, CheckedCall
+from engine.aot.checks.bool_alias_writes import check_bool_alias_writes
 from engine.aot.checks.dtype_errors import check_dtype_errors
-from engine.aot.checks.eager_autograd import check_anomaly_mode, check_inter_output_grads
+from engine.aot.checks.inference_tensor_views import check_inference_tensor_views
+from engine.aot.checks.inter_output_grads import check_inter_output_grads
 from engine.aot.checks.missing_kernels import check_missing_kernels
+from engine.aot.checks.no_grad_views import check_no_grad_views
 from engine.aot.checks.overlapping_writes import check_overlapping_writes
-from engine.aot.checks.shared_memory import (
-    check_bool_alias_writes,
-    check_inference_tensor_views,
-    check_no_grad_views,
-    check_unsafe_views,
-    check_untracked_writes,
-)
-from engine.aot.checks.unsupported_ops import check_python_callables, check_unsupported_inputs, check_unsupported_ops
+from engine.aot.checks.python_callables import check_python_callables
+from engine.aot.checks.unsafe_views import check_unsafe_views
+from engine.aot.checks.unsupported_inputs import check_unsupported_inputs
+from engine.aot.checks.unsupported_ops import check_unsupported_ops
+from engine.aot.checks.untracked_writes import check_untracked_writes
 from engine.ir.fallback import Fallback
 
 CHECKS: tuple[Check, ...] = (

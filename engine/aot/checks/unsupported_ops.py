@@ -1,4 +1,4 @@
-"""Inputs, operators and calls that the functional graph cannot contain."""
+"""Operators that the functional graph cannot contain."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import torch.fx
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.gradients.autograd_calls import calls_autograd, creates_hidden_leaf
-from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import example_tensors
-from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import Fallback
 from engine.ir.graph_callable import graph_callable_of
 
@@ -21,38 +19,6 @@ _UNSUPPORTED_ATTRS = frozenset(
     ).split()
 )
 """Methods and attributes whose effect a functional graph cannot represent."""
-
-
-def check_unsupported_inputs(call: CheckedCall) -> Fallback | None:
-    """Return a fallback if a value cannot be an input of a functional graph."""
-    for i in call.inputs:
-        real = i.example_value
-        if not i.has_real_tensor:
-            continue
-        if unsupported := _why_unsupported(real, trains=call.trains):
-            kind, description = unsupported
-            return Fallback(kind, f"{i.name} is {description}")
-        if real.requires_grad and is_layout_mutated(i.fake, real):
-            return Fallback(
-                AotFallback.LAYOUT_MUTATION_NEEDS_GRAD,
-                f"an in-place operation changes the shape or strides of {i.name}, which requires grad",
-            )
-    return None
-
-
-def _why_unsupported(real: torch.Tensor, *, trains: bool) -> tuple[AotFallback, str] | None:
-    if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        return AotFallback.SUBCLASS_INPUT, f"a {type(real).__name__}, a tensor subclass"
-    if real.layout != torch.strided or real.is_quantized or real.is_meta or real.is_mkldnn:
-        return AotFallback.NON_STRIDED_INPUT, "not a strided tensor"
-    if trains and real.is_inference():
-        description = "an inference tensor, which autograd cannot save for backward"
-        return AotFallback.INFERENCE_INPUT_NEEDS_GRAD, description
-    if real.is_conj() or real.is_neg():
-        return AotFallback.LAZY_CONJUGATE_INPUT, "a lazily conjugated or negated view"
-    if real._base is not None and storage_id(real._base) != storage_id(real):
-        return AotFallback.REPLACED_STORAGE_INPUT, "a view whose storage differs from the storage of its base"
-    return None
 
 
 def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
@@ -98,16 +64,4 @@ def _check_node(node: torch.fx.Node) -> Fallback | None:
         return Fallback.for_node(node, AotFallback.AUTOGRAD_IN_GRAPH, "calls autograd inside the graph")
     if any(t.layout != torch.strided or t.is_quantized for t in example_tensors(node)):
         return Fallback.for_node(node, AotFallback.SPARSE_OR_QUANTIZED_VALUE, "returns a sparse or quantized tensor")
-    return None
-
-
-def check_python_callables(call: CheckedCall) -> Fallback | None:
-    """Return a fallback if the graph runs user Python that may read objects the frame mutates."""
-    for node in call.traced.graph.nodes if call.changes_objects else ():
-        if graph_callable_of(node).runs_user_python:
-            return Fallback.for_node(
-                node,
-                AotFallback.CALL_READS_MUTATED_OBJECTS,
-                "calls a Python function that may read objects which the traced code mutates",
-            )
     return None

@@ -15,6 +15,7 @@ from engine.lowering.ops import (  # noqa: F401 -- importing them fills the regi
     nll_loss,
     pointwise,
     pooling,
+    random,
     reductions,
     scans,
     scatter,

@@ -1,4 +1,4 @@
-"""Lowerings of factory operators: full, arange and others, and random numbers."""
+"""Lowerings of factory operators: full, arange and others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, as_size, contiguous_strides, flatten, static_product
+from engine.ir.loop_ir.index_expr import as_size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
-from engine.lowering.philox_ops import random_bits, random_uniform
 from engine.lowering.promotion import check_supported_dtype, is_float_expr, number_type, stored_loader
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
@@ -91,33 +90,3 @@ register_lowering(aten.arange.default)(lambda low, end, **_: _arange(low, 0, 1))
 register_lowering(aten.arange.start)(lambda low, start, end, **_: _arange(low, start, 1))
 register_lowering(aten.arange.start_step)(lambda low, start, end, step=1, **_: _arange(low, start, step))
 register_lowering(prims.iota.default)(lambda low, length, *, start, step, **_: _arange(low, start, step))
-
-
-MAX_ELEMENTS_PER_SEED = 1 << 31
-"""Most elements for which one seed yields distinct random numbers."""
-
-
-def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str, drawn: torch.dtype) -> LoweredTensor:
-    value = fake_result(low)
-    shape = symbolic_shape(value)
-    if (static_product(shape) or 0) > MAX_ELEMENTS_PER_SEED:
-        raise NotLowered(
-            LoweringFallback.TOO_LARGE, f"a random tensor of more than {MAX_ELEMENTS_PER_SEED} elements has no lowering"
-        )
-
-    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        seed = seeds.load(b, (IndexExpr({}, which),))
-        position = b.cast(b.index_value(flatten(i, contiguous_strides(shape))), torch.int32)
-        return b.cast(b.call(name, seed, position, dtype=drawn), value.dtype)
-
-    return low.pointwise(shape, value.dtype, body)
-
-
-@register_lowering(random_uniform)
-def uniform(low: LoweringContext, seeds: LoweredTensor, which: int, _size: Any) -> LoweredTensor:
-    return _philox_op(low, seeds, which, "rand", torch.float32)
-
-
-@register_lowering(random_bits)
-def bits(low: LoweringContext, seeds: LoweredTensor, which: int, _size: Any) -> LoweredTensor:
-    return _philox_op(low, seeds, which, "randint", torch.uint32)

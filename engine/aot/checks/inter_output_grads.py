@@ -1,4 +1,7 @@
-"""Uses of autograd that need eager mode: anomaly mode, gradients between outputs."""
+"""Check for later code that may differentiate one output with respect to another.
+
+For autograd, outputs of one compiled graph do not depend on each other.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,8 @@ from engine.ir.fallback import Fallback
 from engine.ir.node_values import nodes_in
 
 
-def check_anomaly_mode(call: CheckedCall) -> Fallback | None:
-    """Return a fallback if anomaly mode must report an operator of the backward."""
-    if not (call.trains and torch.is_anomaly_enabled()):
-        return None
-    return Fallback(
-        AotFallback.ANOMALY_MODE, "anomaly mode reports the operator that returned NaN, which needs eager autograd"
-    )
-
-
 def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
-    """Return a fallback if later code may differentiate an output with respect to another.
-
-    For autograd, outputs of one compiled graph do not depend on each other.
-    """
+    """Return a fallback if later code may differentiate an output with respect to another."""
     asked_later = call.trains and call.autograd_use
     results = [n for n in output_args(call.traced.graph) if _requires_grad(n)] if asked_later else []
     for asked in results:
