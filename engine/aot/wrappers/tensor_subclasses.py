@@ -354,13 +354,18 @@ def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
     The tracer guards only the outer tensors.
     """
     tensors = [i for i in inputs if i.has_real_tensor]
-    guards = []
+    guards, alone = [], []
     for i in tensors:
         if i.fake.is_inference() or write_count(i.fake) == i.initial_version:
             continue
         apart = [o.source for o in tensors if storage_id(o.example_value) != storage_id(i.example_value)]
-        if apart:
+        if len(apart) == len(tensors) - 1:
+            alone.append(i.source)
+        elif apart:
             guards.append(DisjointStorage(i.source, tuple(apart)))
+    if alone and len(tensors) > 1:  # one guard: one for each would compare all pairs
+        first, *others = dict.fromkeys((*alone, *(i.source for i in tensors)))
+        guards.append(DisjointStorage(first, tuple(others), len(dict.fromkeys(alone))))
     return tuple(guards)
 
 

@@ -165,3 +165,23 @@ def test_writes_are_counted_as_autograd_counts_them() -> None:
         return [t._version for t in (whole, *parts, made, made.a)]
 
     assert versions(fn) == versions(engine.compile(fn, backend="aot_eager")) == [2, 0, 0, 1, 0]
+
+
+def test_one_guard_keeps_all_written_parts_apart() -> None:
+    """A guard for each written part would compare all pairs; parts that come to be shared still recompile."""
+    engine.reset()
+
+    def step(tensors: list[Any]) -> None:
+        for x in tensors:
+            x.add_(1)
+
+    compiled = engine.compile(step, backend="aot_eager")
+    with engine.record() as session:
+        compiled([two(3) for _ in range(4)])
+    guards = [g for c in session.compilations for g in c.guards.guards if g.kind == "no overlap"]
+    assert len(guards) <= 2  # the tracer's for the outer tensors, and this one
+    shared = torch.zeros(3)
+    parts = [TwoTensor(shared, torch.zeros(3)), TwoTensor(torch.zeros(3), shared)]
+    tensors = [*parts, two(3), two(3)]
+    compiled(tensors)
+    assert shared.tolist() == [2.0, 2.0, 2.0]
