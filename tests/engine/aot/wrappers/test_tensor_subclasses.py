@@ -168,7 +168,7 @@ def test_writes_are_counted_as_autograd_counts_them() -> None:
 
 
 def test_one_guard_keeps_all_written_parts_apart() -> None:
-    """A guard for each written part would compare all pairs; parts that come to be shared still recompile."""
+    """One check replaces a guard for each written part; shared parts still recompile."""
     engine.reset()
 
     def step(tensors: list[Any]) -> None:
