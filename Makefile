@@ -39,7 +39,7 @@ help: ## Say what can be made
 demo: $(STAMP) ## Run the tour without a browser, write one self-contained page, and print its link and what to look at
 	@$(BIN)/python -m notebook_ext demo
 
-test: lint ## Lint, types and all tests but the slow ring (about 20 minutes on 2 cores)
+test: lint ## Lint, types and all tests but the slow ring (about 22 minutes on 2 cores)
 	$(PYTEST) -n $(WORKERS)
 
 quick: $(STAMP) ## A fair sample of the tests in about 4 minutes: no lint, browser or notebook, nothing that takes a second, one in 32 cases of many
