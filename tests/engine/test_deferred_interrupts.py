@@ -314,7 +314,8 @@ def _compiled_objects(backend: str) -> list[Any]:
 def test_no_python_code_runs_while_compiled_objects_are_freed(backend: str) -> None:
     """Python ignores exceptions in callbacks of weak references: Ctrl-C in one would be lost."""
     held, calls = _compiled_objects(backend), _CallNames()
-    gc.collect()  # frees torch's tracers, whose callbacks are Python code
+    for _ in range(4):  # frees torch's tracers, and what earlier tests left: their callbacks are Python code
+        gc.collect()
     sys.setprofile(calls)
     try:
         held.clear()
