@@ -23,6 +23,7 @@ from engine.aot.partitioner.peak_memory import peak_bytes
 from engine.aot.partitioner.recompute import is_view, num_bytes, unknown_bytes, view_base_node, why_not_recomputable
 from engine.aot.partitioner.save_symbols import save_symbols
 from engine.aot.partitioner.selective_checkpoint import policy_saves
+from engine.graph.fake_tensors.output_strides import sizes_equal
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
@@ -188,11 +189,17 @@ def _read_clone(parts: _JointNodes, node: Node, readers: Iterable[Node], note: s
     graph = parts.joint.module.graph
     with graph.inserting_before(next(n for n in parts.nodes if n.op != "placeholder")):
         clone = graph.call_function(torch.ops.aten.clone.default, (node,))
-    clone.meta = {"val": node.meta["val"]}
+    clone.meta = {"val": _fake_clone(node)}
     set_provenance(clone, NodeProvenance(note=note))
     for reader in readers:
         reader.replace_input_with(node, clone)
     return clone
+
+
+def _fake_clone(node: Node) -> torch.Tensor:
+    """Return the clone of a node's fake; strides differ where it is not dense."""
+    with torch.no_grad():
+        return node.meta["val"].clone()  # type: ignore[no-any-return]
 
 
 def _clone_small_inputs(parts: _JointNodes) -> dict[Node, Node]:
@@ -211,7 +218,8 @@ def _clone_small_inputs(parts: _JointNodes) -> dict[Node, Node]:
         if node in read or not isinstance(value, torch.Tensor) or num_bytes(value) > _MAX_CLONED_BYTES:
             continue
         readers = [u for u in node.users if not _cannot_recompute(u, parts)]
-        if readers:
+        # What is computed from a clone has the strides of the original's results only where the clone has the original's.
+        if readers and sizes_equal(_fake_clone(node).stride(), value.stride()):
             clones[_read_clone(parts, node, readers, "the value of the input, to recompute from")] = node
     return clones
 

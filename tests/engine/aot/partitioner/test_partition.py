@@ -208,3 +208,32 @@ def test_pointwise_steps_are_recomputed_from_a_clone_of_a_buffer() -> None:
     torch.testing.assert_close(found, gradient(fn))
     (record,) = (c.aot.partition for c in session.compilations if c.aot is not None and c.aot.partition is not None)
     assert record.saved_bytes < 2.1 * x.numel() * 4  # the results of tanh, without 15 columns of each
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.rand(4, 1).expand(4, 6),
+        lambda: torch.rand(1, 4).expand(6, 4).t(),
+        lambda: torch.rand(20).as_strided((4, 6), (2, 1)),
+        lambda: torch.rand(12, 4)[::2].t(),
+        lambda: torch.rand(4, 6),
+    ],
+    ids=["expanded", "permuted", "overlapping", "with gaps", "dense"],
+)
+def test_clones_of_inputs_of_any_layout(make: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward reads a saved clone where its own strides say, not the input's."""
+    monkeypatch.setattr(partition, "_CLONE_COST", 0)
+    engine.reset()
+    small, x = make(), torch.randn(4, 6, requires_grad=True)
+
+    def fn(x: torch.Tensor, small: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.tanh() * small.sin()).exp(), small.sin() * 2, (small.cos() + x).sigmoid()
+
+    def outcome(call: Callable[..., Any]) -> list[torch.Tensor]:
+        results = call(x, small)
+        return [*results, *torch.autograd.grad(results[0].sum() + results[2].sum(), x)]
+
+    found, wanted = outcome(engine.compile(fn, backend="triton")), outcome(fn)
+    torch.testing.assert_close(found, wanted)
+    assert [t.stride() for t in found] == [t.stride() for t in wanted]
