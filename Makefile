@@ -24,7 +24,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Each worker starts with half of the files, so that what a file's tests share is made once, and takes over from a slower one.
 PYTEST := $(BIN)/python -m pytest --dist worksteal
-WORKERS ?= 2
+# One more than the cores of a small machine: tests that wait for a browser or another process leave theirs idle.
+WORKERS ?= 3
 TESTS ?=
 
 # Tests start hundreds of processes: without compiled files on disk, each one compiles the whole engine again.
@@ -33,20 +34,26 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick test-all matrix lab bench coverage fuzz soak mutation lint accept notebooks editions site sessions pictures libraries clean
 
+# Runs a command while `make lint` runs, prints what lint said when it ends, and fails if either does.
+# Make runs a line with $(MAKE) also under -n; one with its other name it only prints.
+beside_lint = said=$$(mktemp); \
+  { $(MAKE_COMMAND) --no-print-directory lint >"$$said" 2>&1; status=$$?; cat "$$said"; rm "$$said"; exit $$status; } & lint=$$!; \
+  $(1); tests=$$?; wait $$lint && exit $$tests
+
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Run the tour without a browser, write one self-contained page, and print its link and what to look at
 	@$(BIN)/python -m notebook_ext demo
 
-test: lint ## Lint, types and all tests but the slow ring (about 22 minutes on 2 cores)
-	$(PYTEST) -n $(WORKERS)
+test: $(STAMP) ## Lint, types and all tests but the slow ring (about 22 minutes on 2 cores)
+	@$(call beside_lint,$(PYTEST) -n $(WORKERS))
 
 quick: $(STAMP) ## A fair sample of the tests in about 4 minutes: no lint, browser or notebook, nothing that takes a second, one in 32 cases of many
 	$(PYTEST) -n $(WORKERS) -m "not slow and not browser and not thorough" -q
 
-test-all: lint ## Everything, the slow ring too
-	$(PYTEST) -n $(WORKERS) -m ""
+test-all: $(STAMP) ## Everything, the slow ring too
+	@$(call beside_lint,$(PYTEST) -n $(WORKERS) -m "")
 
 # Each pair of versions has an environment of its own in matrix/, with its counts beside it.
 MATRIX = matrix/$(shell "$(PYTHON)" -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null)-$(subst =,,$(REQUIREMENT))

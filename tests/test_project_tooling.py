@@ -173,6 +173,21 @@ def test_second_run_installs_nothing(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("fails", ["nothing", "ruff", "pytest"])
+def test_lint_and_tests_run_beside_each_other(tmp_path: Path, fails: str) -> None:
+    """``make test`` runs lint and tests to their end, and fails if either does."""
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for tool in ("ruff", "mypy", "python"):
+        script(tools / tool, f'echo "{tool} $@"; case "{tool} $*" in *{fails}*) exit 1;; esac')
+    (tools.parent / ".installed").touch()
+    ran = make(tmp_path, "test")
+    assert (ran.returncode == 0) == (fails == "nothing"), ran.stdout + ran.stderr
+    assert "ruff check ." in ran.stdout
+    assert "python -m pytest" in ran.stdout
+    assert ("mypy" in ran.stdout) == (fails != "ruff")
+
+
 def test_readme_opens_with_the_two_commands() -> None:
     """The first block holds the two commands and opens its section; every target exists."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
 BATCHES = 2
-"""As many as workers that usually run: each batch imports torch and Triton again."""
+"""As many as the cores of a small machine: each batch imports torch and Triton again."""
 
 
 @functools.cache
