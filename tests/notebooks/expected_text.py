@@ -56,7 +56,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "two": "rows_then_columns: 1 graph, no breaks, 3 kernels",
         "two-decisions": "NOT fused",
         "race": "compiled  time: as measured",
-        "roofline": ["bound by memory", "the bend is at 20 operations per byte"],
+        "roofline": ["bound by memory", "the ridge point is at 20 operations per byte"],
         "recorded": "gated_norm: 1 graph, no breaks, 1 kernel ran on this CPU",
     },
     "10_debug_a_model": {

@@ -19,7 +19,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.notebooks.notebook_runner import NOTEBOOKS, read
+import engine
+from tests.notebooks.notebook_runner import NOTEBOOKS, plain_python, read
 
 CLAIMS: dict[tuple[str, str], Callable[[], None]] = {}
 
@@ -119,10 +120,17 @@ def rows_become_a_symbol() -> None:
     assert graphs_after(masked_softmax, *calls) == [1, 2, 2, 2]
 
 
-@claim("00", "Stock also makes two graphs of `loss_of`, because of the same line.")
+@claim(
+    "00",
+    "Stock also makes two graphs of `loss_of`, because of the same line. Its log has two breaks there: `item` and `print`.",
+)
 def loss_breaks() -> None:
     """One before the line that prints, one after it."""
-    assert graphs_after(loss_of, (torch.zeros(4, 24, 8), torch.zeros(4, 24, dtype=torch.long))) == [2]
+    with engine.observe_torch() as seen:
+        assert graphs_after(loss_of, (torch.zeros(4, 24, 8), torch.zeros(4, 24, dtype=torch.long))) == [2]
+    item, printed = (b for c in seen.compilations if c.trace for b in c.trace.breaks)
+    assert item.span == printed.span
+    assert "item" in item.title
 
 
 def inductor_code(function: Callable[..., Any], *call: torch.Tensor) -> str:
@@ -618,13 +626,15 @@ def scale_becomes_a_symbol() -> None:
 
 @claim("13", "Stock also compiles `Repaired` once for four lengths if the length is marked.")
 def marked_lengths() -> None:
-    """One compilation."""
-    model = torch.nn.Sequential(torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16))
-    batches = [torch.zeros(4, length, dtype=torch.long) for length in (64, 64, 96, 128)]
-    for tokens in batches:
+    """One compilation of the lesson's own model."""
+    cells = {c.id: c.source for c in read(next(p for p in NOTEBOOKS if p.stem[:2] == "13")).cells}
+    lesson: dict[str, Any] = {"__name__": "lesson"}
+    for cell in ("setup", "model", "repaired"):
+        exec(plain_python(cells[cell]), lesson)
+    for tokens in lesson["batches"]:
         torch._dynamo.mark_dynamic(tokens, 1)
     with torch.no_grad():
-        assert graphs_after(model, *[(tokens,) for tokens in batches])[-1] == 1
+        assert graphs_after(lesson["repaired"], *[(tokens,) for tokens in lesson["batches"]])[-1] == 1
 
 
 @claim(
