@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.records.graph import NodeRecord
-from engine.records.guards import GuardFailure
+from engine.records.guards import GuardFailure, GuardRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -20,6 +21,9 @@ _NO_CALL_KINDS = frozenset(("allocation", "empty-tensor"))
 _FAILED = ("fail", "would fail")
 """Verdicts on guards that do not hold."""
 _SIZE_KINDS = ("shape", "stride")
+_SIZES = (*_SIZE_KINDS, "tensor size", "size")
+_TENSOR_PROPERTIES = {*_SIZES, "dtype", "device", "ndim", "requires_grad", "layout"}
+_INTEGER = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,55 @@ def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | 
         if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
             return nearest_guard_failure(call.guard_failures)
     return None
+
+
+@dataclass(frozen=True)
+class ChangedValue:
+    """What a fix of a guard failure makes irrelevant: values, and with ``is_dynamic`` all sizes."""
+
+    kind: str
+    sources: tuple[str, ...]
+    is_dynamic: bool = False
+
+    def covers(self, guard: GuardRecord) -> bool:
+        """Return True if a guard cannot fail any more."""
+        is_integer = self.kind == guard.kind == "equals" and _INTEGER.fullmatch(guard.expected) is not None
+        if self.is_dynamic and (guard.kind in _SIZES or is_integer):
+            return True
+        if guard.source in self.sources:
+            both = {self.kind, guard.kind}
+            return len(both) == 1 or not both <= _TENSOR_PROPERTIES or both <= {"ndim", *_SIZES}
+        return any(s.startswith(guard.source) or guard.source.startswith(s) for s in self.sources)
+
+
+def failed_guards(session: Session, failure: GuardFailure) -> list[GuardRecord]:
+    """Return all guards of an entry that failed for a call; the first one where no more is recorded."""
+    entry = next((c for c in session.compilations if c.id == failure.entry and c.guards), None)
+    guards = {g.id: g for g in entry.guards.guards} if entry and entry.guards else {}
+    failed = [guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards]
+    first = guards.get(failure.guard)
+    return failed or [first or GuardRecord(failure.guard, failure.kind, failure.source, "", failure.expected)]
+
+
+def changed_value(session: Session, failure: GuardFailure, also: Iterable[str] = ()) -> ChangedValue:
+    """Return what the fix of a guard failure covers; ``also`` are sources that it is applied to, too."""
+    first = next((g for g in failed_guards(session, failure) if g.id == failure.guard), None)
+    is_dynamic = failure.kind in _SIZES or any("dynamic=True" in f.code for f in failure.fixes)
+    return ChangedValue(failure.kind, (first.source if first else failure.source, *also), is_dynamic)
+
+
+def saved_compilations(session: Session, frame: str, changed: ChangedValue) -> list[CompilationRecord]:
+    """Return the recompiles of a frame that one fix alone saves: it covers each guard that failed."""
+    saved: dict[str, CompilationRecord] = {}
+    compilations = {c.id: c for c in session.compilations}
+    for call in session.calls:
+        if call.frame == frame and call.outcome == "compiled" and call.entry in compilations:
+            hits = (
+                all(map(changed.covers, failed_guards(session, f))) for f in call.guard_failures if f.entry not in saved
+            )
+            if any(hits):
+                saved[call.entry] = compilations[call.entry]
+    return list(saved.values())
 
 
 def nearest_guard_failure(failures: Sequence[GuardFailure]) -> GuardFailure:

@@ -19,11 +19,14 @@ from engine.records.counts import (
     breaks_and_errors_of,
     breaks_of,
     causing_guard_failure,
+    changed_value,
     compile_seconds,
+    failed_guards,
     frames_resumed_after,
     groups,
     has_graph,
     nodes_by_id,
+    saved_compilations,
     unique_kernels,
 )
 from engine.records.format_amounts import format_bytes, format_seconds
@@ -242,15 +245,21 @@ def _recompiles(session: Session) -> Iterator[Finding]:
         first, failure = compiled[0]
         name = names[frame].name if frame in names else f"frame {frame}"
         span = failure.span if failure else None
-        saves = 0.0 if failure and failure.needs_no_fix(len(compiled)) else sum(compile_seconds(c) for c, _ in compiled)
+        saved = _saved_by_fixes(session, frame, failure) if failure else [c for c, _ in compiled]
+        saves = 0.0 if failure and failure.needs_no_fix(len(compiled)) else sum(map(compile_seconds, saved))
         yield Finding(
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
             f"{name} was recompiled {_count_text(len(compiled), 'time')} for one reason",
             _one_line(failure.sentence if failure else first.cause),
             useful_fixes(session, failure, (c for c, _ in compiled), lambda s: span_text(session, s)) if failure else (),
-            f"{_count_text(len(compiled), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
+            f"{_count_text(len(saved), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
             len(compiled), saves,
         )  # fmt: skip
+
+
+def _saved_by_fixes(session: Session, frame: str, failure: GuardFailure) -> list[CompilationRecord]:
+    dtypes = (g for g in failed_guards(session, failure) if (g.kind, g.expected) == ("dtype", failure.expected))
+    return saved_compilations(session, frame, changed_value(session, failure, [g.source for g in dtypes]))
 
 
 def useful_fixes(

@@ -14,15 +14,18 @@ from engine.records.counts import (
     RootGroup,
     breaks_and_errors_of,
     breaks_of,
+    changed_value,
     compile_seconds,
     counts,
     errors_of,
+    failed_guards,
     frames_resumed_after,
     graph_count,
     groups,
     has_graph,
     nearest_guard_failure,
     recompiles_of,
+    saved_compilations,
     unique_kernels,
 )
 from engine.records.findings import find_problems, useful_fixes
@@ -65,10 +68,10 @@ NO_ACTION = 8
 MIN_TRAFFIC = 1_000_000
 """Minimum bytes between kernels for which the traffic is listed."""
 DYNAMIC_OPTION = "--dynamic"
-_FAILED = ("fail", "would fail")
 _SIZE_KINDS = ("shape", "tensor size", "size")
-_TENSOR_KINDS = ("type", "dtype", "device", "ndim", "requires_grad")
-"""Kinds of guards that no fix of another value can make hold."""
+_TENSOR_KINDS = ("type", "dtype", "device", "ndim", "requires_grad", "shape", "stride")
+"""Kinds of guards that are named beside their value."""
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _ALL_CALLS = "torch.tensor("
 """A fix with this call is applied to every call, so that all arguments have one type."""
 
@@ -384,9 +387,13 @@ def _recompile_findings(session: Session) -> Iterator[Finding]:
             key = (source_name(failure.source), failure.kind)
             if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
                 is_derived = is_stack_value(failure.source) and failure.kind not in EQUALITY_KINDS
+                caused_by = _root_call_of(session, group, compilation)
+                nearest_first = sorted(
+                    clusters.items(), key=lambda k: all(c.id != caused_by for c in k[1].compilations)
+                )
                 same = (
                     k
-                    for k, c in clusters.items()
+                    for k, c in nearest_first
                     if is_derived or _changed_property(c.failure) == _changed_property(failure)
                 )
                 key = next(same, key)
@@ -401,26 +408,28 @@ def _changed_property(failure: GuardFailure) -> tuple[str, str, str]:
 
 def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     failure, call, count = cluster.failure, cluster.call, len(cluster.compilations)
-    seconds = sum(map(compile_seconds, cluster.compilations))
     useful = useful_fixes(session, failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
-    others = list(_other_changed_inputs(session, failure))
-    also = tuple(dict.fromkeys(g.source for g in others))
-    is_joint = all((g.kind, g.expected) == ("dtype", failure.expected) for g in others) and failure.kind == "dtype"
-    changed = _change_sentence(others[0] if others else None)
-    edit, text = _recompile_edit(session, cluster, failure.fixes if is_joint else useful, also if is_joint else ())
-    if is_joint:
-        useful, others = () if edit and also else useful, []
+    others = _other_changed_inputs(session, failure)
+    is_joint = bool(others) and all(_has_same_fix(failure, g) for g in others)
+    also = tuple(dict.fromkeys(g.path[0] for g in others)) if is_joint else ()
+    edit, text = _recompile_edit(session, cluster, failure.fixes if is_joint else useful, also)
+    if is_joint and edit:
+        useful = ()
+    saved = _saved_compilations(session, cluster, [g.source for g in others] if is_joint else [])
+    seconds = sum(map(compile_seconds, saved))
     is_numbered = session.compiler != "torch"
     needs_none = failure.needs_no_fix(count)
+    saves_none = not (saved or needs_none or is_stack_value(failure.source))
+    changed = _change_sentence(others[0] if others else None, saves_none=saves_none)
     cause = re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence))
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
         cause + changed,
         NO_ACTION if needs_none else 3,
-        count + min(seconds, 1e3) / 1e3,
+        len(saved) + min(seconds, 1e3) / 1e3,
         ""
-        if needs_none or others
-        else f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
+        if needs_none or not saved
+        else f"{pluralize(len(saved), 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
         sign="i" if needs_none else "!",
         place=source_lines.failure_place(session, failure),
         pointed=sanitize(source_lines.source_line(session, failure.span)),
@@ -435,28 +444,55 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     )
 
 
-def _other_changed_inputs(session: Session, failure: GuardFailure) -> Iterator[GuardRecord]:
-    """Yield the guards of other values that changed: no fix of one alone helps."""
-    compiled = next((c for c in session.compilations if c.id == failure.entry), None)  # None: by an earlier cell
-    guards = {g.id: g for g in compiled.guards.guards} if compiled and compiled.guards else {}
-    if failure.guard not in guards:
-        return
-    own = guards[failure.guard].source
+def _has_same_fix(failure: GuardFailure, other: GuardRecord) -> bool:
+    """Return True if the fix of a guard failure can be made for another value as well."""
+    if failure.kind == other.kind == "dtype":
+        return other.expected == failure.expected
+    is_number = failure.kind == other.kind == "equals" and _NUMBER.fullmatch(other.expected)
+    return bool(is_number) and any(_ALL_CALLS in f.code for f in failure.fixes)
+
+
+def _saved_compilations(session: Session, cluster: _Cluster, also: list[str]) -> list[CompilationRecord]:
+    """Return what the fix of a cluster alone saves: recompiles, and those that follow from them after graph breaks."""
+    changed = changed_value(session, cluster.failure, also)
+    frame = session.compilation(cluster.compilations[0].id).frame
+    saved = saved_compilations(session, frame, changed)
+    ids = {c.id for c in saved}
+    rest = (c for c in recompiles_of(session, cluster.group) if c.frame not in (cluster.group.root.id, frame))
+    return saved + [c for c in rest if _root_call_of(session, cluster.group, c) in ids]
+
+
+def _root_call_of(session: Session, group: RootGroup, compilation: CompilationRecord) -> str:
+    """Return the entry that a resume function's root compiled in the same call; "" if it hit one."""
+    last = ""
+    for call in session.calls:
+        if call.frame == group.root.id:
+            last = call.entry if call.outcome == "compiled" else ""
+        elif call.entry == compilation.id and call.outcome == "compiled":
+            return last
+    return ""
+
+
+def _other_changed_inputs(session: Session, failure: GuardFailure) -> list[GuardRecord]:
+    """Return the failed guards that a fix of this failure does not cover: it alone saves no compile."""
+    failed = failed_guards(session, failure)
+    own = next((g.source for g in failed if g.id == failure.guard), failure.source)
     pairs = enumerate(zip(reversed(own), reversed(failure.source), strict=False))
     same = next((n for n, (a, b) in pairs if a != b), 0)  # the root may have the user's name
     root, named = own[: len(own) - same], failure.source[: len(failure.source) - same]
-    for g in (guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards):
-        if own.startswith(g.source) or g.source.startswith(own):
-            continue
-        if g.kind in ("dict keys", "length", *_TENSOR_KINDS) or g.expected in ("True", "False"):
-            source = named + g.source.removeprefix(root) if g.source.startswith(root) else g.source
-            yield replace(g, source=source_name(source))
+    changed = changed_value(session, failure)
+    return [
+        replace(g, path=(source_name(named + g.source.removeprefix(root) if g.source.startswith(root) else g.source),))
+        for g in failed
+        if not changed.covers(g)
+    ]
 
 
-def _change_sentence(other: GuardRecord | None) -> str:
+def _change_sentence(other: GuardRecord | None, *, saves_none: bool) -> str:
     if other is None:
         return ""
-    return f" {other.source}{f' {other.kind}' if other.kind in _TENSOR_KINDS else ''} changed, too."
+    changed = f" {other.path[0]}{f' {other.kind}' if other.kind in _TENSOR_KINDS else ''} changed, too"
+    return f"{changed}: a fix of one alone saves no compile." if saves_none else f"{changed}."
 
 
 def _other_problems(session: Session) -> Iterator[Finding]:

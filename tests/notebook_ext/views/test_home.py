@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from engine.records.counts import counts
+from engine.records.findings import find_problems
 from engine.records.session import Session
 from engine.records.trace import TraceRecord
 from notebook_ext.compile_run import CompileRun
@@ -394,6 +395,45 @@ def test_inputs_whose_dtypes_change_together_are_converted_together(shell: Shell
     assert "f(x.double().to(torch.float32), w.double().to(torch.float32))" in finding.edit.apply(cell).body
 
 
+CREDITED = {
+    "a number beside a size": ("return x * k", "f(ones(4), 2.0)\nf(ones(5), 3.0)", {"k 2.0 -> 3.0": ""}),
+    "two numbers": ("return x * k + m", "f(ones(4), 2.0, 1.0)\nf(ones(4), 3.0, 5.0)", {"k 2.0 -> 3.0": "1 compile"}),
+    "two sizes": (
+        "return x * k.sum()",
+        "f(ones(4), ones(6))\nf(ones(5), ones(7))",
+        {"k.size(0) 6 -> 7": "1 compile"},
+    ),
+    "a dtype and a size of one input": (
+        "x * k",
+        "f(ones(4), 2.0)\nf(ones(5).double(), 2.0)",
+        {"x dtype: f32 -> f64": ""},
+    ),
+    "resume functions": (
+        "y = x * k\n    print()\n    return y + 1",
+        "f(ones(4), 2.0)\nf(ones(4), 3.0)\nf(ones(4).double(), 2.0)",
+        {"k 2.0 -> 3.0": "1 compile", "x dtype: f32 -> f64": "2 compiles"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CREDITED)
+def test_each_fix_is_credited_with_what_it_alone_saves(shell: Shell, name: str) -> None:
+    """A recompile with two reasons is saved by no fix of one; replays of the edits count the same."""
+    body, calls, expected = CREDITED[name]
+    session = run(shell, f"ones = torch.ones\n\ndef f(x, k, m=0):\n    {body}\n\n{calls};\n")
+    cell, compiles = cell_texts[session], len(session.compilations)
+    shown = {}
+    for finding in (f for f in findings(session) if "recompiles" in f.title):
+        shown[finding.title.removeprefix("f recompiles: ")] = finding.saves.partition(",")[0]
+        saved = int(finding.saves.partition(" ")[0] or 0)
+        if finding.edit is not None:
+            shell.run(finding.edit.apply(cell).source)
+            assert len(shell.ns["_compile"].compilations) == compiles - saved
+        doctored = [p.gain for p in find_problems(session) if p.kind == "recompiles" and p.cause in finding.cause]
+        assert saved or doctored == [""]
+    assert shown == expected
+
+
 def test_what_no_fix_can_save_is_not_promised(shell: Shell) -> None:
     """A flag, a value beside another that changed, and a graph without kernels save nothing."""
     cell = "def f(x, flag, n):\n    return (x + n) * 2 if flag else x - n\n\nx = torch.ones(2)\nf(x, True, 1)\nf(x, False, 1)\nf(x.double(), False, 2)\n"
@@ -402,7 +442,9 @@ def test_what_no_fix_can_save_is_not_promised(shell: Shell) -> None:
         "flag True -> False": ("i", ""),
         "n 1 -> 2": ("!", ""),
     }
-    assert found["f recompiles: n 1 -> 2"]["cause"].endswith(" x dtype changed, too.")
+    assert found["f recompiles: n 1 -> 2"]["cause"].endswith(
+        " x dtype changed, too: a fix of one alone saves no compile."
+    )
     traced = home(run(shell, "def g(x):\n    return x.to_sparse()\n\ng(torch.ones(2))\n", "--backend aot_eager"))[
         "findings"
     ]
@@ -502,7 +544,7 @@ def test_a_scheduled_optimizer_is_named_as_the_user_names_it(shell: Shell) -> No
     found = next(f for f in findings(session) if "recompiles" in f.title)
     assert found.title == "Adam.step recompiles: opt.param_groups[0]['lr'] 0.001 -> 0.0001"
     assert found.saves == ""
-    assert found.cause.endswith(" opt.state changed, too.")
+    assert found.cause.endswith(" opt.state changed, too: a fix of one alone saves no compile.")
     assert {r["name"]: r["called"] for r in home(session)["compiled"]} == {
         "Linear.forward": "line 7 of cell 2: model(torch.ones(3, 4)).sum().backward()",
         "Adam.step": "line 8 of cell 2: step()",
