@@ -319,26 +319,23 @@ def _slow_path_call(names: CheckNames, admission: SlowPath) -> str:
 
 
 def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
-    """Return each guard's condition as one expression over the frame's own names."""
-    roots = {o.chain()[0] for g in in_order for o in g.sources}
-    names = CheckNames(tuple(dict.fromkeys(filter(None, (r.parameter_name for r in roots)))))
+    """Return each guard's condition as one expression over the frame's own names, for reading."""
     texts: dict[Source, str] = {}
+
+    def const(_held: object, preferred: str) -> str:
+        return preferred
 
     def text(origin: Source) -> str:
         if origin not in texts:
             parent = origin.parent
-            texts[origin] = (
-                names.parameters[origin.parameter_name]
-                if origin.parameter_name
-                else origin.code("" if parent is None else text(parent), names.const)
-            )
+            texts[origin] = origin.parameter_name or origin.code("" if parent is None else text(parent), const)
         return texts[origin]
 
     known_types: dict[Source, type] = {}
     conditions = []
     for guard in in_order:
         expr, *other_texts = tuple(text(o) for o in guard.sources) if guard.reads_value else ("",)
-        code = ValueCode(names.const, expr, tuple(other_texts), known_types.get(guard.source))
+        code = ValueCode(const, expr, tuple(other_texts), known_types.get(guard.source))
         conditions.append(guard.condition(code))
         implied_type = guard.implied_type
         if implied_type is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from engine.guards.codegen import condition_texts
@@ -14,6 +15,9 @@ from engine.records.guards import GuardRecord, GuardsRecord
 
 MAX_CALLERS = 6
 """Maximum number of call sites recorded for one guard."""
+_SIZE = re.compile(r"\bsize_at\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*), (-?\d+)\)")
+_EQUAL = re.compile(r"same(_keys)?\((.*), (?:expected|keys)\)")
+_RELATION = re.compile(r"relation\(")
 
 
 def guards_record(ordered: Sequence[Guard], text: str) -> GuardsRecord:
@@ -21,6 +25,15 @@ def guards_record(ordered: Sequence[Guard], text: str) -> GuardsRecord:
     texts = condition_texts(ordered)
     paths: dict[Source, tuple[str, ...]] = {}
     return GuardsRecord(tuple(_record(i, g, texts[i], paths) for i, g in enumerate(ordered)), text)
+
+
+def _readable(code: str, guard: Guard) -> str:
+    """Return a condition without names of the generated code's helpers: ``x.size(0)``, ``k == 2.0``."""
+    if equal := _EQUAL.fullmatch(code):
+        return f"{f'list({equal[2]})' if equal[1] else equal[2]} == {guard.expected_text()}"
+    if _RELATION.match(code):
+        return guard.expected_text()
+    return _SIZE.sub(lambda read: read[1] if read[2] == "-1" else f"{read[1]}.size({read[2]})", code)
 
 
 def _record(index: int, guard: Guard, code: str, paths: dict[Source, tuple[str, ...]]) -> GuardRecord:
@@ -32,7 +45,7 @@ def _record(index: int, guard: Guard, code: str, paths: dict[Source, tuple[str, 
         paths[guard.source],
         guard.kind_label,
         guard.expected_text(),
-        code,
+        _readable(code, guard),
         guard.cause.reason,
         guard.cause.span,
         stack=_user_callers(guard.cause),

@@ -14,7 +14,7 @@ from engine.records.counts import compile_seconds, unique_kernels
 from engine.records.format_amounts import format_seconds
 from engine.records.guards import GuardRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
-from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
+from engine.records.session_comparison import AspectComparison, FrameComparison, KernelPair, SessionComparison
 
 TIME_TOLERANCE = 1.25
 """Maximum ratio of two times that count as equal."""
@@ -115,12 +115,14 @@ def _compare_frame(
     changes = _compare_aspects(old, new, is_one_compiler=is_one_compiler) if before and after else ()
     frame = (before or after)[0]
     kernels = pair_kernels(old, new) if before and after else ()
-    verdict = _function_verdict(changes) if before and after else f"only in the {'first' if before else 'second'}"
+    verdict = (
+        _function_verdict(changes, kernels) if before and after else f"only in the {'first' if before else 'second'}"
+    )
     ids = tuple(c.id for c in old), tuple(c.id for c in new)
     return FrameComparison(frame.name, key[1], *ids, changes, kernels, verdict)
 
 
-def _function_verdict(aspects: tuple[AspectComparison, ...]) -> str:
+def _function_verdict(aspects: tuple[AspectComparison, ...], kernels: tuple[KernelPair, ...]) -> str:
     """Return the verdict on a function that both sessions have."""
     changed = {a.aspect: a for a in aspects if not a.is_same and not a.is_figure}
     if "graphs" in changed:
@@ -128,11 +130,10 @@ def _function_verdict(aspects: tuple[AspectComparison, ...]) -> str:
         return f"different (line {line})" if line else "different"
     if not changed:
         return "equal, reordered" if any(a.is_reordered for a in aspects) else "equal"
-    return (
-        "equal, fused otherwise"
-        if changed.keys() <= {"kernels", "library calls"}
-        else f"different: {', '.join(changed)}"
-    )
+    if changed.keys() == {"kernels"} and all(pair.is_same for pair in kernels):
+        return "different: text of kernels"
+    is_fusion = changed.keys() <= {"kernels", "library calls"}
+    return "equal, fused otherwise" if is_fusion else f"different: {', '.join(changed)}"
 
 
 def _compilations_of(session: Session, frames: list[FrameRecord]) -> CompilationRecords:
@@ -143,13 +144,16 @@ def _compilations_of(session: Session, frames: list[FrameRecord]) -> Compilation
 def _compare_aspects(
     before: CompilationRecords, after: CompilationRecords, *, is_one_compiler: bool
 ) -> tuple[AspectComparison, ...]:
+    graphs = compare_graph_lists(before, after, is_one_compiler=is_one_compiler)
+    # The text of equal graphs' kernels differs only by an edit; stock's generated names differ by themselves.
+    is_engine = all(c.compiler == "engine" for c in (*before, *after))
     aspects = (
         _compare_aspect("compilations", before, after, lambda cs: (c.cause for c in cs), lambda c: str(len(c))),
-        compare_graph_lists(before, after, is_one_compiler=is_one_compiler),
+        graphs,
         _compare_aspect("results", before, after, _results),
         _compare_aspect("breaks", before, after, _breaks if is_one_compiler else _break_lines),
         _compare_aspect("guards", before, after, _guards),
-        compare_kernel_lists(before, after),
+        compare_kernel_lists(before, after, with_text=is_engine and graphs.is_same and not graphs.is_reordered),
         _compare_aspect("library calls", before, after, _externs),
         _compare_aspect("restarts", before, after, lambda cs: (r for c in cs for r in c.restart_reasons)),
         _compare_aspect("failures", before, after, lambda cs: (f.sentence for c in cs for f in c.failures)),

@@ -52,7 +52,8 @@ class FrameComparison(Record):
     """Comparison of one function: its compilations in both sessions.
 
     A function that only one session has has no compilations in the other. ``verdict``: "equal", "equal, reordered",
-    "equal, fused otherwise", "different (line 3)" or "different: guards", "only in the first" or "... second".
+    "equal, fused otherwise", "different: text of kernels", "different (line 3)" or "different: guards", "only in the
+    first" or "... second".
     """
 
     name: str

@@ -18,6 +18,7 @@ from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.cell_edits import CellText
 from notebook_ext.views.comparison.session_comparison import STAGE_TITLES, session_differences, stage_differences
+from notebook_ext.views.entry_signature import input_texts
 from notebook_ext.views.format_text import one_line
 from notebook_ext.views.linked.row_links import CPU
 from notebook_ext.views.source_lines import frame_name
@@ -244,10 +245,22 @@ class StageEditor:
             path.write_text(edit_file_text(edits, compilation.backend), encoding="utf-8")
         except OSError as error:
             return f"Not written: {error.strerror or error}."
-        checked = "Checked on new inputs of the recorded shapes; other inputs were not checked."
+        return f"Written to {path.name}: 'from {path.stem} import apply', then apply(function). {self._checked(group, trial)}"
+
+    def _checked(self, group: EditGroup, trial: EditTrial) -> str:
+        """Say which inputs the edits of a group were checked on, and which not."""
         if trial.difference:
-            checked = f"Its results are not those of eager: {trial.difference}."
-        return f"Written to {path.name}: 'from {path.stem} import apply', then apply(function). {checked}"
+            return f"Its results are not those of {trial.reference if trial.entry else 'eager'}: {trial.difference}."
+        compilation = self._session.compilation(group.entry)
+        inputs = ", ".join(f"{n} {one_line(t, 60)}" for n, t in input_texts(self._session, compilation).items())
+        what = (
+            "the values of the compiled call" if group.kind == "kernels" else "new values of the compiled call's inputs"
+        )
+        said = f"Checked on {what}{f' ({one_line(inputs, 200)})' if inputs else ''} only; other values, shapes and strides were not checked."
+        no_check = (
+            " In this process, an edited kernel's accesses are not checked either." if group.kind == "kernels" else ""
+        )
+        return " ".join((f"{said}{no_check}", *trial.not_run))
 
 
 def _title(stage: str) -> str:

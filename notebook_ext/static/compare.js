@@ -205,15 +205,15 @@ class CompareView {
   /** @param {any[]} briefs */
   drawSummary(briefs) {
     const names = new Map(this.choices());
-    const [left, right] = briefs.map((brief, i) => new Map([...brief.facts, ...(brief.programs[this.sides[i][2]] || Object.values(brief.programs)[0])]));
-    const table = [...new Set([...left.keys(), ...right.keys()])].map((name) => [name, left.get(name) || "", right.get(name) || ""]);
-    this.differing = table.filter(([, a, b]) => a !== b);
+    const [left, right] = briefs.map((brief, i) => new Map([...brief.facts, ...(brief.programs[this.sides[i][2]] || Object.values(brief.programs)[0])].map(([name, ...fact]) => [name, fact])));
+    const table = [...new Set([...left.keys(), ...right.keys()])].map((name) => [name, ...[left, right].map((facts) => facts.get(name) || ["", ""])]);
+    this.differing = table.filter(([, a, b]) => a.join() !== b.join());
     put(
       this.summary,
       this.#functions(),
       h("table", { class: "t facts" },
         h("thead", {}, h("tr", {}, h("th", {}, "Entry"), this.sides.map((side) => h("th", {}, names.get(side.join("~")))))),
-        h("tbody", {}, table.map(([name, a, b]) => h("tr", { class: a === b ? "eq" : "" }, h("td", { class: "mut" }, name), h("td", {}, a || "–"), h("td", { class: a === b ? "" : "new" }, a === b ? "=" : b || "–"))))),
+        h("tbody", {}, table.map(([name, a, b]) => h("tr", { class: a.join() === b.join() ? "eq" : "" }, h("td", { class: "mut" }, name), h("td", {}, a[0] || "–"), h("td", { class: a.join() === b.join() ? "" : "new" }, a.join() === b.join() ? "=" : a[0] === b[0] ? `${b[0]} ≠` : b[0] || "–"))))),
     );
     this.tellSummary();
   }

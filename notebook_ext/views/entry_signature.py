@@ -65,7 +65,7 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     Sizes and integers that became symbols are shown by name, followed by their conditions, as are those of floats.
     Other inputs are those of the call that was compiled.
     """
-    inputs = _input_texts(session, compilation)
+    inputs = input_texts(session, compilation)
     traced = list(_iterate_symbols(compilation))
     symbols = sorted((s for s in traced if not _is_contiguous_stride(s, traced, inputs)), key=lambda s: s.is_stride)
     by_place = {source: s for s in symbols for source in s.places}
@@ -92,7 +92,7 @@ def _is_contiguous_stride(symbol: _Symbol, traced: list[_Symbol], inputs: dict[s
     return is_even and all(sizes) and not is_named
 
 
-def _input_texts(session: Session, compilation: CompilationRecord) -> dict[str, str]:
+def input_texts(session: Session, compilation: CompilationRecord) -> dict[str, str]:
     """Return the inputs of a compilation or of its first call, without ``self``."""
     calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
     inputs = compilation.inputs or next(calls, None) or {}

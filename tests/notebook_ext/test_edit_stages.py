@@ -16,7 +16,7 @@ import engine
 from engine.editing.try_edits import EditTrial
 from notebook_ext.replay.edit_stages import CELL, StageEditor
 from notebook_ext.views.cell_edits import CellText
-from notebook_ext.views.comparison.session_comparison import stage_differences
+from notebook_ext.views.comparison.session_comparison import comparison, entry_summary, stage_differences
 
 
 def total(x: torch.Tensor) -> torch.Tensor:
@@ -180,10 +180,37 @@ def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.
     changed = [d["title"] for d in found["trial"]["differences"]]
     assert {"Kernel k0 (triton)", "PTX of kernel k0"} <= set(changed)
     assert session.artifacts[-1].name == f"edit of kernel k0 {entry}"
-    assert "edited_total.py" in editor.answer("keep", entry, "k0", "")["said"]
+    said = editor.answer("keep", entry, "k0", "")["said"]
+    assert said.startswith("Written to edited_total.py")
+    assert (
+        "Checked on the values of the compiled call (x f32[4, 8]) only; other values, shapes and strides were not"
+        in said
+    )
+    compared = comparison(session, editor.tried["edit 1"], ("a", "b"))
+    assert compared["headline"].startswith("a → b: 1 of 1 function differs")
+    assert compared["frames"][0]["verdict"] == "different: text of kernels"
+    (changed_kernels,) = (c for c in compared["frames"][0]["changes"] if c["what"] == "kernels")
+    assert [c.partition(" = ")[2] for c in changed_kernels["only_first"]] == ["x * 3.0"]
+    assert [c.partition(" = ")[2] for c in changed_kernels["only_second"]] == ["x + x + x"]
     assert "x + x + x" in (tmp_path / "edited_total.py").read_text()
     assert apply(editor, entry, "fx", "x * 3", "x * 4")["edits"] == ["Traced graph"]
     assert editor.answer("undo", entry, "k0", "")["edits"] == []
+
+
+def test_a_summary_of_two_entries_tells_equal_counts_of_other_texts(session: engine.Session) -> None:
+    """One operation for another leaves each count as it is; the digests of graph and kernels differ."""
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    apply(editor, entry, "fx", "x * 3", "x + 3")
+    after = editor.tried["edit 1"]
+    before, changed = (
+        {n: (t, d) for n, t, d in (*b["facts"], *next(iter(b["programs"].values())))}
+        for b in (entry_summary(session, entry), entry_summary(after, after.compilations[0].id))
+    )
+    for name in ("Traced graph", "ATen graph", "Kernels"):
+        assert before[name][0] == changed[name][0]
+        assert before[name][1] != changed[name][1]
+    assert before["Breaks"] == changed["Breaks"]
 
 
 @pytest.mark.thorough

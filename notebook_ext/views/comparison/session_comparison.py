@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from engine.observe.compare_sessions import compare_sessions
@@ -168,51 +169,56 @@ def _change_row(change: AspectComparison) -> dict[str, Any]:
 def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
     """Return one cache entry in short for comparison: facts, guards and kernel resources.
 
-    Guards and kernel resources are lines of text. ``programs`` and ``kernels`` are by target.
+    Guards and kernel resources are lines of text. ``programs`` and ``kernels`` are by target. A fact is a name, a text
+    and the digest of what the text counts: two graphs of three operations may differ.
 
     Raises:
         KeyError: there is no such compilation.
     """
     record = session.compilation(compilation)
     programs = {target: for_target(record, target) for target in targets_of(record) or [""]}
+    guards = [f"{g.source} {g.kind} {g.expected}" for g in (record.guards.guards if record.guards else ())]
     return {
-        "facts": [[name, sanitize(text)] for name, text in _compilation_facts(session, record) if text],
-        "guards": [
-            one_line(f"{g.source} {g.kind} {g.expected}", 400) for g in (record.guards.guards if record.guards else ())
-        ],
-        "programs": {
-            target: [[name, text] for name, text in _program_facts(program) if text]
-            for target, program in programs.items()
-        },
+        "facts": [[n, sanitize(t), d] for n, t, d in _compilation_facts(session, record, guards) if t],
+        "guards": [one_line(text, 400) for text in guards],
+        "programs": {target: [f for f in _program_facts(program) if f[1]] for target, program in programs.items()},
         "kernels": {t: [_kernel_text(k, t) for k in unique_kernels(program)] for t, program in programs.items()},
     }
 
 
-def _compilation_facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
-    yield "Compiled because", one_line(record.cause, 200)
-    yield "Inputs", entry_signature(session, record)
-    yield "Breaks", str(len(breaks_of((record,))))
-    yield "Guards", str(len(record.guards.guards)) if record.guards else "0"
+Fact = tuple[str, str, str]
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return f"{zlib.crc32(chr(10).join(lines).encode()):x}"
+
+
+def _compilation_facts(session: Session, record: CompilationRecord, guards: list[str]) -> Iterator[Fact]:
+    yield "Compiled because", one_line(record.cause, 200), ""
+    yield "Inputs", entry_signature(session, record), ""
+    yield "Breaks", str(len(breaks_of((record,)))), ""
+    yield "Guards", str(len(guards)), _digest(guards)
     for graph in record.graphs:
         operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
-        yield STAGE_TITLES.get(graph.stage, f"Graph: {graph.stage}"), pluralize(operations, "operation")
+        title = STAGE_TITLES.get(graph.stage, f"Graph: {graph.stage}")
+        yield title, pluralize(operations, "operation"), _digest(n.text for n in graph.nodes)
     if record.aot is not None:
-        yield "Wrappers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
+        yield "Wrappers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions), ""
         if record.aot.partition is not None:
-            yield "Saved for backward", format_bytes(record.aot.partition.saved_bytes)
-    yield "Compile time", format_seconds(sum(t.seconds for t in record.timings if not t.parent))
+            yield "Saved for backward", format_bytes(record.aot.partition.saved_bytes), ""
+    yield "Compile time", format_seconds(sum(t.seconds for t in record.timings if not t.parent)), ""
     for timing in record.timings:
         if timing.parent:
-            yield f"Time: {one_line(timing.stage, 30)}", format_seconds(timing.seconds)
+            yield f"Time: {one_line(timing.stage, 30)}", format_seconds(timing.seconds), ""
 
 
-def _program_facts(program: CompilationRecord) -> Iterator[tuple[str, str]]:
+def _program_facts(program: CompilationRecord) -> Iterator[Fact]:
     """Yield counts of kernels and ATen calls, and bytes moved, of one target's program."""
     totals = compilation_counts(program)
-    yield "Kernels", str(totals.kernels)
-    yield "ATen calls", str(totals.aten_calls) if program.lowering else ""
+    yield "Kernels", str(totals.kernels), _digest(k.text for k in unique_kernels(program))
+    yield "ATen calls", str(totals.aten_calls) if program.lowering else "", ""
     moved = [k.bytes_moved for k in program.kernels]
-    yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
+    yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else "", ""
 
 
 def _kernel_text(kernel: KernelRecord, target: str) -> str:

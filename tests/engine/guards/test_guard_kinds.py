@@ -6,6 +6,7 @@ import collections
 import enum
 import math
 import operator
+import re
 import types
 from typing import Any
 
@@ -568,3 +569,23 @@ def test_a_setting_that_aten_reads_needs_no_guard(change: Any, first: Any, secon
     assert outcomes[0] == outcomes[1]
     assert isinstance(outcomes[0], str) == (change is _raise_for_nondeterministic)
     assert not session.compilations
+
+
+def test_recorded_conditions_have_no_names_of_generated_code() -> None:
+    """A size, a number, an equal value and keys read as the user would write them; no name has a suffix."""
+
+    def scaled(x: torch.Tensor, y: torch.Tensor, k: float, options: dict[str, int]) -> torch.Tensor:
+        return torch.cat([x, y]).view(2, -1) * (k if k > 1 else 1.0) * options["a"]
+
+    with engine.record() as session:
+        run = engine.compile(scaled, dynamic=True, backend="eager")
+        run(torch.ones(4), torch.ones(6), 2.5, {"a": 2})
+    guards = session.compilations[0].guards
+    assert guards is not None
+    texts = {g.code for g in guards.guards}
+    assert {"list(options) == ['a']", "k > 1.0", "y.device == cpu", "x.size(0) >= 2"} <= texts
+    assert not any(re.search(r"size_at|same_?|relation\(|_\d\b", text) for text in texts)
+    with engine.record() as session:
+        engine.compile(scaled, dynamic=False, backend="eager")(torch.ones(4), torch.ones(6), -0.0, {"a": 2})
+    assert session.compilations[0].guards is not None
+    assert "k == -0.0" in {g.code for g in session.compilations[0].guards.guards}

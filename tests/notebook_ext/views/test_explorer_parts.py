@@ -356,7 +356,7 @@ def test_the_users_function_is_shown_first_where_it_raises() -> None:
 
 def test_compared_graphs_are_named_by_their_stage_in_words() -> None:
     """Nobody but the records calls the traced graph fx."""
-    names = [name for name, _ in entry_summary(head_session(), "0/0")["facts"]]
+    names = [name for name, _, _ in entry_summary(head_session(), "0/0")["facts"]]
     assert {"Traced graph", "ATen graph"} <= set(names)
     assert not any(name.startswith("Graph:") for name in names)
 
