@@ -49,6 +49,13 @@ def inductor_option_names() -> list[str]:
     return inductor.list_options()
 
 
+def inductor_option_type(name: str) -> type | None:
+    """Return the type of a setting of Inductor; None if it is no plain type, and not checked."""
+    settings: Any = inductor.inductor_config
+    kind = settings.get_type(name.replace("-", "_"))
+    return kind if isinstance(kind, type) else None
+
+
 def inductor_patches(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of Inductor for the options of a function with backend "inductor"."""
     mode = extra.get("mode", "default")

@@ -10,13 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from engine import errors
-from engine.backends.external import inductor_option_names
+from engine.backends.external import inductor_option_names, inductor_option_type
 from engine.backends.registry import BACKENDS, backend_callable, backend_name
 from engine.options import OPTION_NAMES, Options
 from engine.torch_private.global_state import DYNAMIC_SPEC_ATTR, lookup_torch_backend
 
 ALWAYS_ON = {"shape_padding": True}
 """Options of Inductor, with the value that the engine's lowering always uses."""
+_FLAGS = ("triton.cudagraphs", "max_autotune")
+"""Options of Inductor that name a mode: their type is known without loading Inductor."""
 
 
 def backend_and_options(
@@ -49,7 +51,7 @@ def options_of_torch(
     have no effect, with a warning. Unknown options are returned as they are.
 
     Raises:
-        errors.BadArgument: there are a mode and options.
+        errors.BadArgument: there are a mode and options, or a value has another type than the option.
     """
     if options is not None and arguments.get("mode") is not None:
         raise errors.BadArgument('Pass mode= or options=, not both: options={"mode": ..., ...} takes the mode too.')
@@ -60,6 +62,7 @@ def options_of_torch(
         return {**inductor_options, "inductor": tuple(sorted(theirs.items()))} if theirs else inductor_options
     if named.get("mode") == "lite":
         named["mode"] = "default"
+    _check_types({name: value for name, value in named.items() if name in _FLAGS}, lambda _: bool)
     uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)
     if uses_graphs or is_tuned:
         tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
@@ -146,7 +149,16 @@ def _bounds_of(size: Any) -> tuple[int | None, int | None]:
 def _inductor_options(named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that Inductor has; loads it only if there are any options."""
     known_names = inductor_option_names() if named else ()
-    return {name: value for name, value in named.items() if name.replace("-", "_") in known_names}
+    options = {name: value for name, value in named.items() if name.replace("-", "_") in known_names}
+    _check_types(options, inductor_option_type)
+    return options
+
+
+def _check_types(options: Mapping[str, Any], type_of: Callable[[str], type | None]) -> None:
+    for name, value in options.items():
+        expected = type_of(name)
+        if expected is not None and not isinstance(value, expected):
+            raise errors.BadArgument(f"The option {name!r} must be a {expected.__name__}, not {value!r}.")
 
 
 def find_backend(backend: str | Callable[..., Any] | None) -> str | Callable[..., Any]:

@@ -28,7 +28,7 @@ def guards_record(ordered: Sequence[Guard], text: str) -> GuardsRecord:
 
 
 def _readable(code: str, guard: Guard) -> str:
-    """Return a condition without names of the generated code's helpers: ``x.size(0)``, ``k == 2.0``."""
+    """Return a condition without helpers of the generated code: ``x.size(0)``."""
     if equal := _EQUAL.fullmatch(code):
         return f"{f'list({equal[2]})' if equal[1] else equal[2]} == {guard.expected_text()}"
     if _RELATION.match(code):

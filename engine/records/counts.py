@@ -212,7 +212,7 @@ def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | 
 
 @dataclass(frozen=True)
 class ChangedValue:
-    """What a fix of a guard failure makes irrelevant: values, and with ``is_dynamic`` all sizes."""
+    """Values that a fix makes irrelevant to guards; with ``is_dynamic``, all sizes, too."""
 
     kind: str
     sources: tuple[str, ...]
@@ -230,23 +230,23 @@ class ChangedValue:
 
 
 def failed_guards(session: Session, failure: GuardFailure) -> list[GuardRecord]:
-    """Return all guards of an entry that failed for a call; the first one where no more is recorded."""
+    """Return all guards of an entry that failed for a call; at least the first one."""
     entry = next((c for c in session.compilations if c.id == failure.entry and c.guards), None)
     guards = {g.id: g for g in entry.guards.guards} if entry and entry.guards else {}
     failed = [guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards]
     first = guards.get(failure.guard)
-    return failed or [first or GuardRecord(failure.guard, failure.kind, failure.source, "", failure.expected)]
+    return failed or [first or GuardRecord(failure.guard, failure.source, (), failure.kind, failure.expected)]
 
 
 def changed_value(session: Session, failure: GuardFailure, also: Iterable[str] = ()) -> ChangedValue:
-    """Return what the fix of a guard failure covers; ``also`` are sources that it is applied to, too."""
+    """Return what the fix of a guard failure covers, with other sources that it is for."""
     first = next((g for g in failed_guards(session, failure) if g.id == failure.guard), None)
     is_dynamic = failure.kind in _SIZES or any("dynamic=True" in f.code for f in failure.fixes)
     return ChangedValue(failure.kind, (first.source if first else failure.source, *also), is_dynamic)
 
 
 def saved_compilations(session: Session, frame: str, changed: ChangedValue) -> list[CompilationRecord]:
-    """Return the recompiles of a frame that one fix alone saves: it covers each guard that failed."""
+    """Return the recompiles of a frame that one fix saves: it covers each failed guard."""
     saved: dict[str, CompilationRecord] = {}
     compilations = {c.id: c for c in session.compilations}
     for call in session.calls:

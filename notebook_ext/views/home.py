@@ -453,7 +453,7 @@ def _has_same_fix(failure: GuardFailure, other: GuardRecord) -> bool:
 
 
 def _saved_compilations(session: Session, cluster: _Cluster, also: list[str]) -> list[CompilationRecord]:
-    """Return what the fix of a cluster alone saves: recompiles, and those that follow from them after graph breaks."""
+    """Return the recompiles that a cluster's fix alone saves, with those of resume functions."""
     changed = changed_value(session, cluster.failure, also)
     frame = session.compilation(cluster.compilations[0].id).frame
     saved = saved_compilations(session, frame, changed)
@@ -463,7 +463,7 @@ def _saved_compilations(session: Session, cluster: _Cluster, also: list[str]) ->
 
 
 def _root_call_of(session: Session, group: RootGroup, compilation: CompilationRecord) -> str:
-    """Return the entry that a resume function's root compiled in the same call; "" if it hit one."""
+    """Return the entry that a resume function's root compiled in the same call, or ""."""
     last = ""
     for call in session.calls:
         if call.frame == group.root.id:
@@ -474,7 +474,7 @@ def _root_call_of(session: Session, group: RootGroup, compilation: CompilationRe
 
 
 def _other_changed_inputs(session: Session, failure: GuardFailure) -> list[GuardRecord]:
-    """Return the failed guards that a fix of this failure does not cover: it alone saves no compile."""
+    """Return the failed guards that a fix of this failure does not cover."""
     failed = failed_guards(session, failure)
     own = next((g.source for g in failed if g.id == failure.guard), failure.source)
     pairs = enumerate(zip(reversed(own), reversed(failure.source), strict=False))

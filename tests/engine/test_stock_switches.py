@@ -550,6 +550,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "torch.compile(isolate_recompiles=True)": isolated,
     "torch.compile(dynamic_shapes=)": lambda: specified() and within_spec(),
     "torch.compile(name=)": lambda: any(f.name == "mine" for f in _frames(name="mine")),
+    "torch.compile(f).aot_compile": lambda: hasattr(engine.compile(double), "aot_compile"),
     "torch.compile(disable=True)": lambda: engine.compile(double, disable=True) is double,
     'torch.compile(backend="compile_explorer")': lambda: bool(
         (torch.compile(double, backend=torch_backend)(torch.ones(3)) == 2).all()
@@ -626,3 +627,18 @@ def test_each_row_has_a_check() -> None:
 def test_row(name: str) -> None:
     """The table says what is seen."""
     assert (rows()[name] == "yes") == CHECKS[name]()
+
+
+@pytest.mark.parametrize("backend", ["triton", "inductor"])
+def test_values_of_options_and_stances_are_checked(backend: str) -> None:
+    """A value of a wrong type and an unknown stance raise, as in ``torch.compile``."""
+    for name, value in {"triton.cudagraphs": 5, "max_autotune": "yes", "epilogue-fusion": "no"}.items():
+        with pytest.raises(RuntimeError, match=name):
+            torch.compile(double, options={name: value})
+        with pytest.raises(errors.BadArgument, match=name):
+            engine.compile(double, backend=backend, options={name: value})
+    engine.reset()
+    run = engine.compile(double, backend="eager")
+    with torch.compiler.set_stance("eager_on_recompiles"), pytest.raises(RuntimeError, match="eager_on_recompiles"):
+        run(torch.ones(3))
+    assert run(torch.ones(3)).tolist() == [2, 2, 2]

@@ -198,7 +198,7 @@ def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.
 
 
 def test_a_summary_of_two_entries_tells_equal_counts_of_other_texts(session: engine.Session) -> None:
-    """One operation for another leaves each count as it is; the digests of graph and kernels differ."""
+    """Another operation leaves each count as it is; the digests differ."""
     editor = StageEditor(session)
     entry = session.compilations[0].id
     apply(editor, entry, "fx", "x * 3", "x + 3")

@@ -31,6 +31,15 @@ def test_a_page_is_what_the_code_says(name: str, request: pytest.FixtureRequest)
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name]()
 
 
+def test_static_sizes_are_advised_only_where_sizes_stay_the_same() -> None:
+    """With sizes that change, ``dynamic=False`` recompiles for each."""
+    pages = list(pathlib.Path(engine.__path__[0]).rglob("catalog/*.md"))
+    advice = [line for p in pages for line in p.read_text(encoding="utf-8").split("\n") if line.startswith("- ")]
+    unconditional = [a for a in advice if "dynamic=False" in a and "if sizes stay the same" not in a]
+    assert pages
+    assert unconditional == []
+
+
 @pytest.mark.parametrize("kind", GUARD_EXAMPLES)
 def test_an_example_of_a_guard_is_true(kind: str) -> None:
     """The second call of a guard example fails a guard of the example's kind first.

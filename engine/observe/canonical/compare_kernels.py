@@ -62,7 +62,7 @@ def _normal_lines(text: str) -> list[str]:
 def _changed_lines(
     before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the lines of kernels that only one side has; if the order alone differs, all lines of both."""
+    """Return the lines of kernels that only one side has; all, if only their order differs."""
     old, new = _lines_of_kernels(before), _lines_of_kernels(after)
     if [normal for normal, _ in old] == [normal for normal, _ in new]:
         return (), ()

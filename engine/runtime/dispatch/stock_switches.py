@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import CellType, SimpleNamespace
 from typing import Any
 
+from engine.errors import BadArgument
 from engine.ir.current_session import slow_dispatch_tokens
 from engine.options import config
 from engine.torch_private.global_state import STANCE_ATTR, changed_setting, stance_module
@@ -21,6 +22,7 @@ CONFIG_NAMES = {
 """Settings of ``engine.config`` by name, with the name in ``torch._dynamo.config``."""
 EAGER_FIRST = ("eager_then_compile", "aot_eager_then_compile")
 """Stances under which the first call runs eagerly."""
+STANCES = ("default", *EAGER_FIRST, "force_eager", "eager_on_recompile", "fail_on_recompile")
 
 stance_owner_cell = CellType(SimpleNamespace(**{STANCE_ATTR: None}))
 """Cell of the object that holds the stance: Dynamo's module once it is loaded."""
@@ -29,11 +31,17 @@ usual_stance_cell = CellType(None)
 
 
 def follow_stance() -> str:
-    """Return the user's stance; from now on the fast path sees a change of it."""
+    """Return the user's stance; from now on the fast path sees a change of it.
+
+    Raises:
+        BadArgument: torch has no such stance, and names it only at a call.
+    """
     module = stance_module()
     if module is None:
         return "default"
     stance: Any = getattr(module, STANCE_ATTR)
+    if stance.stance not in STANCES:
+        raise BadArgument(f"There is no stance {stance.stance!r}: choose one of {', '.join(STANCES)}.")
     stance_owner_cell.cell_contents = module
     if stance.stance == "default" and stance.backend is None and not skips_guards():
         usual_stance_cell.cell_contents = stance

@@ -572,7 +572,7 @@ def test_a_setting_that_aten_reads_needs_no_guard(change: Any, first: Any, secon
 
 
 def test_recorded_conditions_have_no_names_of_generated_code() -> None:
-    """A size, a number, an equal value and keys read as the user would write them; no name has a suffix."""
+    """Sizes, numbers, values and keys read as the user would write them."""
 
     def scaled(x: torch.Tensor, y: torch.Tensor, k: float, options: dict[str, int]) -> torch.Tensor:
         return torch.cat([x, y]).view(2, -1) * (k if k > 1 else 1.0) * options["a"]

@@ -418,7 +418,7 @@ CREDITED = {
 
 @pytest.mark.parametrize("name", CREDITED)
 def test_each_fix_is_credited_with_what_it_alone_saves(shell: Shell, name: str) -> None:
-    """A recompile with two reasons is saved by no fix of one; replays of the edits count the same."""
+    """No fix of one of two reasons saves a recompile; replays of the edits count alike."""
     body, calls, expected = CREDITED[name]
     session = run(shell, f"ones = torch.ones\n\ndef f(x, k, m=0):\n    {body}\n\n{calls};\n")
     cell, compiles = cell_texts[session], len(session.compilations)
