@@ -39,13 +39,13 @@ def print_graph(session: Session, stage: int = 0) -> None:
 
 
 def print_symbols(session: Session) -> None:
-    """Print each symbol: its source, its range, and the lines that use an assumption."""
+    """Print each symbol: function, source, range, and the lines that use an assumption."""
+    names = {frame.id: frame.name for frame in session.frames}
     for compilation in session.compilations:
         for symbol in compilation.trace.symbols if compilation.trace else ():
+            of, sources = f"{names[compilation.frame]} {compilation.id}", ", ".join(symbol.sources)
             high = "any size" if symbol.high is None else symbol.high
-            print(
-                f"{compilation.id}  {symbol.name} = {', '.join(symbol.sources)}, valid for {symbol.low} to {high}. {symbol.why}"
-            )
+            print(f"{of}: {symbol.name} = {sources}, valid for {symbol.low} to {high} ({symbol.why})")
             for fact in symbol.assumptions:
                 print(f"      {fact.text}" + (f"   line {fact.span.line}" if fact.span else ""))
             if symbol.specialized_to:
