@@ -12,7 +12,7 @@ import io
 import logging
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -778,15 +778,64 @@ def test_every_lesson_compares_with_stock() -> None:
     assert lessons == {p.stem[:2] for p in NOTEBOOKS}
 
 
-def test_names_of_logs_exist() -> None:
-    """Each TORCH_LOGS setting that a lesson names is one of torch's."""
+ONLY_NAMED = {"ddp_graphs", "fusion", "kernel_code", "output_code", "perf_hints", "post_grad_graphs"}
+"""Settings that print only with two ranks or a C compiler."""
+
+
+def backward_inside(weight: torch.Tensor) -> None:
+    """Lesson 07."""
+    (weight * 3).sum().backward()
+
+
+def marked_rows() -> torch.Tensor:
+    """Eight rows whose number is a symbol."""
+    x = torch.ones(8, 4)
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    return x
+
+
+LOGS: dict[str, tuple[Callable[..., Any], Callable[[], Iterable[tuple[Any, ...]]], tuple[str, ...]]] = {
+    "bytecode": (many, lambda: [(torch.ones(2), 3)], ("ORIGINAL BYTECODE", "MODIFIED BYTECODE")),
+    "graph_code": (many, lambda: [(torch.ones(2), 3)], ("relu",)),
+    "trace_source": (many, lambda: [(torch.ones(2), 3)], ("y = x * 2", "y = y + i")),
+    "guards": (many, lambda: [(torch.ones(2), 3)], ("TREE_GUARD_MANAGER", "TENSOR_MATCH", "EQUALS_MATCH")),
+    "recompiles": (many, lambda: [(torch.ones(2), n) for n in (3, 4)], ("rounds == 3",)),
+    "graph_breaks": (clip_if_large, lambda: [(torch.ones(2),)], ("if scale > 2",)),
+    "dynamic": (table, lambda: [(marked_rows(),)], ("create_symbol", "Eq(", "x + torch.ones(8, 4)")),
+    "aot_graphs": (mlp_loss, lambda: [(torch.ones(2, 2), torch.ones(2, 2).requires_grad_())], ("Forward", "Backward")),
+    "aot_joint_graph": (mlp_loss, lambda: [(torch.ones(2, 2), torch.ones(2, 2).requires_grad_())], ("Joint graph",)),
+    "compiled_autograd": (backward_inside, lambda: [(torch.ones(2).requires_grad_(),)], ("Compiled autograd graph",)),
+    "compiled_autograd_verbose": (backward_inside, lambda: [(torch.ones(2).requires_grad_(),)], ("Cache miss due to",)),
+}
+"""What each setting prints, of one function and its calls."""
+
+
+def test_every_log_that_a_lesson_names_is_tested() -> None:
+    """Each TORCH_LOGS setting of a box is in the table above, or torch has its name."""
     registry = importlib.import_module("torch._logging._internal").log_registry
-    known = set(registry.artifact_names) | set(registry.log_alias_to_log_qnames)
     settings = re.findall(r'TORCH_LOGS="([^"]+)"', "\n".join(text for _, text in boxes()))
-    assert settings
-    for setting in settings:
-        for name in setting.split(","):
-            assert name in known, name
+    assert {name for setting in settings for name in setting.split(",")} == set(LOGS) | ONLY_NAMED
+    assert set(registry.artifact_names) | set(registry.log_alias_to_log_qnames) >= ONLY_NAMED
+
+
+@pytest.mark.parametrize("setting", LOGS)
+def test_a_log_prints_what_a_lesson_says(setting: str) -> None:
+    """A TORCH_LOGS setting prints what the lessons say that it prints."""
+    function, calls, words = LOGS[setting]
+    printed = io.StringIO()
+    torch.compiler.reset()
+    with contextlib.redirect_stderr(printed), torch._dynamo.config.patch(compiled_autograd="autograd" in setting):
+        torch._logging.set_logs(**{setting: logging.INFO if setting == "dynamic" else True})
+        try:
+            for call in calls():
+                result = torch.compile(function, backend="aot_eager")(*call)
+                if setting == "aot_graphs":
+                    result.backward()
+        finally:
+            torch._logging.set_logs()
+            torch.compiler.reset()
+    for word in words:
+        assert word in printed.getvalue()
 
 
 @pytest.mark.parametrize(("lesson", "text"), CLAIMS, ids=lambda value: re.sub(r"[^\w]+", "-", value)[:50])
