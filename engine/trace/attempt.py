@@ -18,6 +18,7 @@ from engine.bytecode.to_records import instruction_records
 from engine.frame_code.codegen_runtime.torch_contexts import switch_function_modes
 from engine.ir.compiler_protocol import CompileRequest
 from engine.ir.current_session import current_session
+from engine.ir.guards.base import Cause
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.introspection.torch_global_state import are_traced_modes, torch_function_modes
 from engine.ir.sources.base import GlobalsNamespace
@@ -519,7 +520,7 @@ class TraceAttempt:
 
     def _guard_global_state(self) -> None:
         source = ConstantSource(torch, "torch")
-        cause = self.tx.guard_cause("the graph was traced with this global state of torch")
+        cause = Cause(reason="the graph was traced with this global state of torch")  # no line reads it
         for state, value in self.tx.torch_state.entry_global_state.items():
             self.tx.guards.add(GlobalStateMatch(source, state, value, cause=cause))
 

@@ -50,7 +50,8 @@ class BreaksView {
     this.at = Math.max(0, Math.min(part.breaks.length - 1, this.at));
     const has = this.frame.overview.entries.some((/** @type {any} */ e) => e.has_graph), none = has ? "No graph break: each function that was compiled is one graph." : "Nothing was compiled, so there is no graph to break.";
     const { breaks, attempts, skipped, failures, notes } = part, errors = breaks.filter((/** @type {any} */ b) => b.is_error).length;
-    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), muted(`${errors ? plural(errors, "exception") + " · " : ""}${skipped.length} not compiled · ${plural(failures.length, "internal error")}`));
+    const functions = skipped.flatMap((/** @type {any} */ s) => s.name.split(/, | and /)).length;
+    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), muted([errors && plural(errors, "exception"), functions && `${functions} not compiled`, failures.length && plural(failures.length, "internal error")].filter(Boolean).join(" · ")));
     put(
       this.body,
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, none),

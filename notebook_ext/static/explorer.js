@@ -369,7 +369,7 @@ export class Frame {
     put(
       this.summary,
       h("p", {}, line, summary.progress ? muted(` · running: ${summary.progress} …`) : null),
-      [...summary.hints, ...summary.notes].map((/** @type {string} */ t) => mutedLine(t)),
+      summary.notes.map((/** @type {string} */ t) => mutedLine(t)),
     );
   }
 

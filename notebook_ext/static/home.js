@@ -113,7 +113,7 @@ class HomeView {
     this.el.scrollTop = top;
     const found = this.selected();
     if (isQuiet) return;
-    if (found) this.frame.say(h("b", {}, found.title + ". "), found.cause + " ", muted(sentence((found.edit || found.fixes[0] || { text: "" }).text)));
+    if (found) this.frame.say(`Finding ${this.at + 1} of ${part.findings.length}: ${found.title}.`);
     else this.frame.say(part.outcome);
   }
 

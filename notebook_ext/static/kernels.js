@@ -199,9 +199,8 @@ class KernelsView {
       this.context,
       h("b", {}, plural(rows.length, "kernel")),
       part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, targetName(t)]), this.target, (v) => { this.target = v; this.at = 0; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${targetName(this.target) || "unknown"}`),
-      isCpu ? muted(h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? muted("From Inductor, as recorded in torch's trace.") : part.is_run || !rows.length ? null : muted(h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      isCpu ? muted(h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? muted("From Inductor, as recorded in torch's trace.") : part.is_run || !rows.length ? null : h("b", { class: "mut", title: "No GPU here. Registers, spills and shared memory are exact, from the compiled binary." }, "Estimated, not measured"),
       !isCpu && part.aten_reason ? muted(`${part.rows.some((/** @type {any} */ r) => r.is_cpu) ? "Some results" : "Results"} from ATen: ${part.aten_reason}`) : null,
-      part.later_calls ? muted(part.later_calls) : null,
       !isCpu && part.rows.some((/** @type {any} */ r) => r.is_cpu) ? button("Kernels that ran here", "", () => { this.target = CPU; this.at = 0; this.draw(); }, { title: "Show the kernels that ran on this CPU" }) : null,
       h("span", { class: "sp" }),
       (part.is_run || isCpu) && rows.length && !rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: `Time each kernel on this ${isCpu ? "CPU" : "GPU"}` }) : null,
@@ -386,6 +385,7 @@ class KernelsView {
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
       found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? muted(` Saves ${d.saved}.`) : null)) : mutedLine(this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation && Boolean(e.is_cpu) === this.isCpu)),
+      this.part.later_calls ? mutedLine(this.part.later_calls) : null,
     );
   }
 

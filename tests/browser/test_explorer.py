@@ -16,7 +16,7 @@ import torch
 
 import engine
 from engine.records.bytecode import Span
-from engine.records.runtime import CallRecord
+from engine.records.runtime import CallRecord, SkippedRecord
 from tests.notebook_ext.sample_sessions import (
     broken_session,
     empty_session,
@@ -291,7 +291,16 @@ def test_twelve_tabs_are_one_line_at_800_pixels(explorer: Show) -> None:
     assert page.evaluate("document.querySelector('.lm .tabs').offsetHeight") < 40
 
 
-@pytest.mark.parametrize("width", [1400, 1024, 800])
+def test_breaks_counts_each_function_that_was_not_compiled(explorer: Show) -> None:
+    """One reason may be for several functions; what is zero is not listed."""
+    session = empty_session()
+    session.add_skipped(SkippedRecord("F.nll_loss, clip_ and SGD.step", "library code called from Python", ""))
+    page = explorer(session)
+    choose_view(page, "breaks")
+    assert page.locator(".lm .breaks .ctx").inner_text().split("\n")[-1].endswith("4 not compiled")
+
+
+@pytest.mark.parametrize("width", [1400, 1024, 800, 640])
 def test_the_explorer_keeps_its_height_and_width_in_every_view(explorer: Show, width: int) -> None:
     """No view is taller, shorter or wider than the first."""
     page = explorer(head_session(), width=width)
@@ -332,7 +341,9 @@ def test_nothing_compiled_is_said_with_a_remedy(explorer: Show) -> None:
     """An empty session has a headline, a remedy, and no view that fails or stays blank."""
     page = explorer(empty_session())
     assert "Nothing was compiled" in page.locator(".lm .sum").inner_text()
-    assert "Put the tensor work" in page.locator(".lm .sum").inner_text()
+    choose_view(page, "home")
+    assert "Put the tensor work" in page.locator(".lm .panel").inner_text()
+    assert "Put the tensor work" not in page.locator(".lm .sum").inner_text()  # said once
     for view in VIEWS:
         choose_view(page, view)
         assert len(page.locator(".lm .panel").inner_text() + said(page)) > 20

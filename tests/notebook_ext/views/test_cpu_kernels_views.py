@@ -229,7 +229,7 @@ def test_counts_are_of_the_programs_that_ran() -> None:
     assert [(r["kernels"], r["externs"]) for r in table["rows"]] == [(1, 0), (0, 2)]
     assert "1 kernel and 2 ATen calls ran on this CPU" in summary(session).text
     programs = part(session, f"brief|{session.compilations[0].id}")["programs"]
-    assert ["Kernels", "1"] in [fact[:2] for fact in programs["cpu"]]
+    assert ("Kernels", "1") in [fact[:2] for fact in programs["cpu"]]
     assert set(programs) == {"cpu", session.target}
 
 

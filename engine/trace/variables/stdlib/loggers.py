@@ -14,13 +14,14 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.variables.base import (
     NONE,
     Args,
     ConstantVariable,
     FixedObjectVariable,
     Kwargs,
+    NotPythonConstant,
     StringFormatVariable,
     Variable,
     realize,
@@ -73,8 +74,10 @@ class LoggerVariable(FixedObjectVariable):
         for value in args:
             if value.__class__ is StringFormatVariable or realize(tx, value).is_symbolic:
                 continue
-            if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
-                raise Unsupported("logging", f"{realize(tx, value).describe()} is logged")
+            what = f"{realize(tx, value).describe()} is logged"
+            with BreakGraph("logging", what, NotPythonConstant):
+                if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
+                    raise Unsupported("logging", what)
         frame = tx.frame
         location = map(ConstantVariable, (frame.code.co_filename, frame.line, frame.code.co_name))
         description = f"{logging.getLevelName(level).lower()} is logged: {args[0].describe()}"

@@ -11,6 +11,7 @@ import inspect
 import io
 import itertools
 import linecache
+import logging
 import os
 import pathlib
 import socket
@@ -237,3 +238,19 @@ def assert_same(one: Any, other: Any) -> None:
             assert one == other
         case Exception():
             assert str(one).partition("\n")[0] == str(other).partition("\n")[0]
+
+
+def test_a_logged_tensor_breaks_at_the_logger() -> None:
+    """The reason is the record that is written, not an operation without support."""
+    log = logging.getLogger("a logged tensor")
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        total = x.sum()
+        log.warning("total %s", total)
+        return x / total
+
+    with engine.record() as session:
+        engine.compile(scaled, backend="eager")(torch.ones(3))
+    trace = session.compilations[0].trace
+    assert trace is not None
+    assert [(b.kind, b.context) for b in trace.breaks] == [("logging", "tensor f32[] is logged")]
