@@ -30,15 +30,15 @@ from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.graph_builder import emitting_into
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 
 
 def emit_node(
     tx: Tracer,
     op: str,
     target: Any,
-    args: list[Variable],
-    kwargs: dict[str, Variable] | None = None,
+    args: Args,
+    kwargs: Kwargs | None = None,
     run: Callable[..., Any] | None = None,
 ) -> Variable:
     """Add a node for ``target`` and return its result as a variable.

@@ -22,7 +22,7 @@ from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.torch_private.functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Variable
 
 VMAP_META = "mapped"
 """Key in the metadata of placeholders: True if the input is batched by an active ``vmap``."""
@@ -109,7 +109,7 @@ class GraphBuilder:
         finally:
             self._checkpoint_region, self._sac_policy = outer, last
 
-    def owner_of(self, tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder:
+    def owner_of(self, tx: Tracer, target: Any, args: Args) -> GraphBuilder:
         """Return the graph to which a new node belongs: this one, or one outside a subgraph."""
         return self
 

@@ -13,13 +13,13 @@ from engine.records.trace import InlinedCall
 from engine.trace.annotations import FunctionVariable, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import Frame
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.callables.generators import GeneratorVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 
 
-def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def inline_call(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace the body of a function as part of its caller.
 
     Raises:
@@ -70,9 +70,7 @@ def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
     inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno, instructions)
 
 
-def bind_arguments(
-    tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]
-) -> dict[str, Variable]:
+def bind_arguments(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> dict[str, Variable]:
     """Bind arguments to local variables; raise TypeError in the traced code as Python would."""
     code = function.code
     count, only = code.co_argcount, code.co_kwonlyargcount

@@ -7,7 +7,7 @@ from engine.trace.annotations import Frame, GeneratorVariable, Tracer
 from engine.trace.exc import UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.opcode_registry import YIELD
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.exceptions.exceptions import to_exception
 
 
@@ -69,7 +69,7 @@ def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
     return runtime_error
 
 
-def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Variable]) -> Variable:
+def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: Args) -> Variable:
     """Trace ``generator.throw(...)``."""
     _check_throw_arguments(tx, args)
     error = to_exception(tx, _exception_to_throw(tx, args))
@@ -101,7 +101,7 @@ def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Va
     return generator.raise_stop_iteration(tx) if item is None else item
 
 
-def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
+def _check_throw_arguments(tx: Tracer, args: Args) -> None:
     """Raise TypeError in the traced code for invalid arguments of ``throw``.
 
     These are a wrong number of arguments, or a first argument that is no exception.
@@ -113,7 +113,7 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
         tx.raise_error(TypeError, "throw() takes an exception, and at most a value and a traceback", is_exact=False)
 
 
-def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
+def _exception_to_throw(tx: Tracer, args: Args) -> Variable:
     """Return the exception to throw: an instance or class, or an instance of class and value."""
     kind, value = realize(tx, args[0]), realize(tx, args[1]) if len(args) > 1 else NONE
     real = kind.as_class()

@@ -14,7 +14,7 @@ from engine.ir.introspection.operator_facts import facts_of
 from engine.torch_private.operators import nn_functions
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Operation:
     op: str
     """Kind of the fx node: ``call_function`` or ``call_method``."""
     target: Any
-    args: list[Variable]
-    kwargs: dict[str, Variable]
+    args: Args
+    kwargs: Kwargs
     run: Callable[..., Any] | None = None
     """Callable that evaluates the node on fake tensors (default: the target itself)."""
 

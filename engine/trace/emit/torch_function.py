@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from engine.trace.annotations import Tracer
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 
-TorchFunctionHandler = Callable[
-    [Tracer, str, Any, list[Variable], dict[str, Variable], list[Variable]], Variable | None
-]
+TorchFunctionHandler = Callable[[Tracer, str, Any, Args, Kwargs, list[Variable]], Variable | None]
 
 _HANDLERS: list[TorchFunctionHandler] = []
 
@@ -41,9 +39,7 @@ def arguments_with_torch_function(tx: Tracer, values: Iterable[Variable]) -> Ite
         yield from arguments_with_torch_function(tx, real.argument_items())
 
 
-def dispatch_torch_function(
-    tx: Tracer, op: str, target: Any, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable | None:
+def dispatch_torch_function(tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """Dispatch an operation to the active modes and classes. None if no handler applies."""
     disabled = is_torch_function_disabled(tx)
     if disabled and not tx.torch_state.function_modes:

@@ -8,7 +8,7 @@ from typing import cast
 from engine.bytecode.opcodes import RULES
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import NULL, Variable, realize
+from engine.trace.variables.base import NULL, Kwargs, Variable, realize
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
 from engine.trace.variables.containers.dicts import mapping_entries
@@ -38,7 +38,7 @@ def _call(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("CALL_FUNCTION_EX")
 def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    kwargs: dict[str, Variable] = {}
+    kwargs: Kwargs = {}
     mapping = frame.stack.pop() if RULES.mapping_is_optional or op.arg & 1 else NULL
     if mapping is not NULL:
         keywords = realize(tx, mapping)

@@ -9,7 +9,7 @@ import sys
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 
 
@@ -28,7 +28,7 @@ def _import(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 
 @register_rule(importlib.import_module)
-def _import_module(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _import_module(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     name, package = [*tx.as_python_constants([*args, *kwargs.values()]), None][:2]
     if type(name) is str and name.startswith(".") and package and not kwargs:
         name = importlib.util.resolve_name(name, package)

@@ -15,7 +15,16 @@ from engine.ir.introspection.python_operators import BINARY, COMPARE, INPLACE, M
 from engine.trace.annotations import Tracer
 from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    Variable,
+    is_none,
+    realize,
+)
 
 
 def binary_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable:
@@ -127,9 +136,7 @@ def identical_or_equal(tx: Tracer, left: Variable, right: Variable) -> bool:
     return realize(tx, compare_op(tx, "==", left, right)).is_truthy(tx)
 
 
-def fold_constant_call(
-    tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[str, Variable], what: str = ""
-) -> Variable:
+def fold_constant_call(tx: Tracer, fn: Any, args: Args, kwargs: Kwargs, what: str = "") -> Variable:
     """Call a pure function at trace time; all arguments must be constants."""
     what = what or f"{getattr(fn, '__name__', fn)}() of {', '.join(realize(tx, a).describe() for a in args)}"
     with BreakGraph("non-constant-arguments", what, NotPythonConstant):
@@ -141,9 +148,7 @@ def fold_constant_call(
 _FOLDED_METHODS = frozenset(("__repr__", "__str__", "__format__", "__hash__", "__reduce__"))
 
 
-def call_special_by_name(
-    tx: Tracer, of: Variable, name: str, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable:
+def call_special_by_name(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> Variable:
     """Call a special method by its name on a builtin container, or any method on constants."""
     if len(args) == 1 and name in METHODS:
         return _call_operator_method(tx, of, name, args[0])
@@ -197,7 +202,7 @@ _SIMPLE_METHODS: dict[tuple[str, int], Callable[..., Variable]] = {
 """By name and number of arguments."""
 
 
-def sort_items(tx: Tracer, items: list[Variable], kwargs: dict[str, Variable]) -> list[Variable]:
+def sort_items(tx: Tracer, items: list[Variable], kwargs: Kwargs) -> list[Variable]:
     """Return the items in the order of ``sorted(items, key=..., reverse=...)``.
 
     Comparisons run traced code where needed.

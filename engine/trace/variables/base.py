@@ -203,14 +203,12 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         """Return a bound special method that a user-defined class defines; None without one."""
         return None
 
-    def call_user_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable | None:
+    def call_user_method(self, tx: Tracer, name: str, args: Args) -> Variable | None:
         """Call a special method that a user-defined class defines; return None without one."""
         method = self.lookup_special_method(tx, name)
         return None if method is None else realize(tx, method.call(tx, args, {}))
 
-    def call_c_method(
-        self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable | None:
+    def call_c_method(self, tx: Tracer, owner: type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         """Call the method that the C class ``owner`` defines, not an override.
 
         None if there is no rule for it.
@@ -234,13 +232,13 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         """Trace ``del self.name``."""
         raise self.unsupported_attribute("deleting", name)
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         """Trace ``self(*args, **kwargs)``."""
         if self.lacks_methods("__call__"):
             return tx.raise_type_error(f"'{type_name(self.python_type())}' object is not callable")
         raise Unsupported(unknown_call_kind(self.python_type()), f"calling {self.describe()}")
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Trace ``self.name(*args, **kwargs)``."""
         return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
 
@@ -585,7 +583,7 @@ class ConstantVariable(Variable):
             return node, value
         return value, value
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if self.lacks_methods("__call__"):
             return super().call(tx, args, kwargs)
         return self.call_method(tx, "__call__", args, kwargs)

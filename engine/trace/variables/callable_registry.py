@@ -13,9 +13,9 @@ from engine.ir.register_once import register_once
 from engine.torch_private.global_state import disable_dynamo
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 
-CallRule = Callable[["Tracer", list[Variable], dict[str, Variable]], Variable]
+CallRule = Callable[["Tracer", Args, Kwargs], Variable]
 
 
 RULES_BY_ID: dict[int, tuple[Any, CallRule]] = {}
@@ -29,7 +29,7 @@ For functions of modules that must not be imported for the registration, and for
 """
 
 
-CodeRule = Callable[["Tracer", Any, list[Variable], dict[str, Variable]], Variable]
+CodeRule = Callable[["Tracer", Any, Args, Kwargs], Variable]
 
 
 RULES_BY_CODE: dict[int, tuple[types.CodeType, CodeRule]] = {}
@@ -39,18 +39,14 @@ The standard library creates such a wrapper for each decorated function.
 """
 
 
-UNBOUND_METHOD_RULES: dict[
-    type, Callable[[Tracer, Variable, str, list[Variable], dict[str, Variable]], Variable | None]
-] = {}
+UNBOUND_METHOD_RULES: dict[type, Callable[[Tracer, Variable, str, Args, Kwargs], Variable | None]] = {}
 """Rules by C class for methods that are called through the class.
 
 A rule returns None if it does not apply.
 """
 
 
-SUBCLASS_METHOD_RULES: dict[
-    tuple[type, str], Callable[[Tracer, type, list[Variable], dict[str, Variable]], Variable]
-] = {}
+SUBCLASS_METHOD_RULES: dict[tuple[type, str], Callable[[Tracer, type, Args, Kwargs], Variable]] = {}
 """Rules by (C class, name) of C classmethods that are called on a Python subclass."""
 
 
@@ -82,7 +78,7 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
 def register_break(kind: str, what: str, *callables: Any) -> None:
     """Register callables whose calls break the graph, always for this reason."""
 
-    def break_graph(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def break_graph(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported(kind, what)
 
     register_rule(*callables)(break_graph)
@@ -102,7 +98,7 @@ def register_bound_rule(*callables: Any) -> Callable[[Callable[..., Variable]], 
     def register(rule: Callable[..., Variable]) -> Callable[..., Variable]:
         signature = inspect.signature(rule)
 
-        def bind(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        def bind(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             try:
                 signature.bind(tx, *args, **kwargs)
             except TypeError as error:
@@ -140,7 +136,7 @@ def find_rule(fn: Any) -> CallRule | None:
     return None
 
 
-def _break_at(fn: Any, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _break_at(fn: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Break the graph at a call of a function that must not be in a graph."""
     raise Unsupported("disabled", f"{getattr(fn, '__name__', fn)} is called, which disallow_in_graph marked")
 

@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from engine.graph.effect_tokens import is_with_effects
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.higher_order.pytrees import map_leaves
@@ -24,7 +24,7 @@ _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "deb
 
 
 @register_rule(torch.utils.checkpoint.checkpoint)
-def _checkpoint(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     call_kwargs = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_KEYWORDS}
     policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
     has_other_contexts = "context_fn" in kwargs and policy is None

@@ -32,7 +32,7 @@ from engine.trace.variables.autograd.autograd_function_apply import (
     trace_forward_and_backward,
 )
 from engine.trace.variables.autograd.mutable_backward_state import find_mutable_capture, is_mutable_state, names_read_by
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, reachable_variables, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, reachable_variables, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import VariableWithMethods
@@ -75,7 +75,7 @@ class AutogradFunctionContextVariable(VariableWithMethods, UserDefinedObjectVari
                 raise Unsupported("autograd-function-ctx", f"{name} of an autograd.Function is called")
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:
             case "save_for_backward":
                 self.saved_tensors = list(args)
@@ -89,7 +89,7 @@ class AutogradFunctionContextVariable(VariableWithMethods, UserDefinedObjectVari
 
 
 @register_rule(APPLY)
-def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _apply(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     cls: Any = realize(tx, args[0]).as_python_object()
     if not (isinstance(cls, type) and issubclass(cls, Function)):
         raise Unsupported("autograd-function", "an autograd.Function has arguments other than tensors and constants")
@@ -138,7 +138,7 @@ C_CLASS_CONSTRUCTORS[FunctionBase] = lambda tx, cls, args, kwargs: UserDefinedOb
 
 
 @register_rule(torch.autograd.Function.__init__)
-def _function_init(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _function_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     text = f"{realize(tx, args[0]).python_type()}{_INSTANTIATION_WARNING}"
     return realize(
         tx, tx.wrap_static(warnings.warn).call(tx, [ConstantVariable(text), tx.wrap_static(DeprecationWarning)], {})
@@ -167,9 +167,7 @@ def _apply_accepts_kwargs() -> bool:
     return True
 
 
-def _bind_positional(
-    tx: Tracer, cls: type[Function], args: list[Variable], kwargs: dict[str, Variable]
-) -> list[Variable]:
+def _bind_positional(tx: Tracer, cls: type[Function], args: Args, kwargs: Kwargs) -> list[Variable]:
     """Return all arguments by position, as autograd binds them.
 
     With ``setup_context``, the defaults of ``forward`` are filled in.
@@ -235,7 +233,7 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], inputs: list[Variab
         return result
     once = getattr(cls.backward, "__code__", None) is _ONCE_DIFFERENTIABLE_CODE
 
-    def result_of(name: str, args: list[Variable]) -> Variable:
+    def result_of(name: str, args: Args) -> Variable:
         if name == "forward":
             result = _call_forward(tx, cls, ctx, args)
             if ctx.dirty_tensors or not ctx.materialize_grads:
@@ -466,7 +464,7 @@ class RealAutogradContextVariable(VariableWithMethods, UserDefinedObjectVariable
 
     methods = (*_CTX_ATTRIBUTES, "set_materialize_grads")
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if kwargs or name not in self.methods:
             return super().call_method(tx, name, args, kwargs)
         stored = TupleVariable([realize(tx, a) for a in args]) if name in _CTX_ATTRIBUTES else args[0]

@@ -24,7 +24,7 @@ class GeneratorVariable(IteratorVariable):
 
     frame: Frame
     created_at: int
-    creation_call: tuple[Variable, list[Variable], dict[str, Variable]]
+    creation_call: tuple[Variable, Args, Kwargs]
     """The generator function and its positional and keyword arguments."""
     is_started: bool = state(False)
     is_running: bool = state(False)

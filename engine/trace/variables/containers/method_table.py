@@ -47,7 +47,7 @@ class MethodTable:
 
         return register
 
-    def _find(self, of: Variable, tx: Tracer, name: str, args: list[Variable], kwargs: Any) -> _Method | None:
+    def _find(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Any) -> _Method | None:
         for method in self._methods.get(name, ()):
             if method.condition is None or method.condition(of):
                 try:

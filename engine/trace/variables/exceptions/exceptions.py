@@ -177,7 +177,7 @@ EXCEPTION_KEYWORDS: Mapping[type[BaseException], tuple[str, ...]] = {
 """Keyword arguments of exception constructors, by class."""
 
 
-def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Variable]) -> type[BaseException]:
+def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: Args) -> type[BaseException]:
     """Return the class of a constructed exception; errno selects the subclass of OSError."""
     if cls is not OSError or not 2 <= len(args) <= 5:
         return cls
@@ -194,7 +194,7 @@ class ExceptionVariable(AttributeDictVariable):
     """
 
     cls: type[BaseException]
-    known_args: list[Variable]
+    known_args: Args
     real_exception: BaseException | None = None
     source: Source | None = state(None)
     has_unknown_text: bool = state(False)
@@ -218,7 +218,7 @@ class ExceptionVariable(AttributeDictVariable):
         return self.known_args
 
     @args.setter
-    def args(self, args: list[Variable]) -> None:
+    def args(self, args: Args) -> None:
         self.known_args, self.has_unknown_text = args, False
 
     def _known_to_python(self, what: str) -> Unsupported:
@@ -358,7 +358,7 @@ class ExceptionVariable(AttributeDictVariable):
         realize(tx, self.attributes["__notes__"]).call_method(tx, "append", [note], {})
         return NONE
 
-    def _call_c_slot(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+    def _call_c_slot(self, tx: Tracer, name: str, args: Args) -> Variable:
         """Implement ``__eq__``, ``__ne__`` and ``__setattr__`` of the C class."""
         match name:
             case "__eq__" | "__ne__":

@@ -12,7 +12,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.subgraph import (
@@ -27,7 +27,7 @@ _PARAMETERS = ("query", "key", "value", "score_mod", "block_mask", "scale", "ker
 
 
 @register_rule(flex_attention_op)
-def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _flex_attention(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     arguments = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
     tensors = [realize(tx, arguments[name]) for name in _PARAMETERS[:3]]
     query = tensors[0]

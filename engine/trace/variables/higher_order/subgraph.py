@@ -17,7 +17,7 @@ from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import GraphBuilder
-from engine.trace.variables.base import Variable, reachable_variables, realize
+from engine.trace.variables.base import Args, Variable, reachable_variables, realize
 from engine.trace.variables.higher_order.pytrees import TreeSpec, flatten_variable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -34,7 +34,7 @@ class SubgraphBuilder(GraphBuilder):
     def placeholder(self, source: Source, fake: Any, real: Any) -> torch.fx.Node:
         return self.outer.placeholder(source, fake, real)
 
-    def owner_of(self, tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder:
+    def owner_of(self, tx: Tracer, target: Any, args: Args) -> GraphBuilder:
         """Return the graph to which a new node belongs.
 
         Arithmetic on numbers from outside the subgraph goes to the outer graph: its result may be used after the

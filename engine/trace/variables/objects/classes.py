@@ -137,7 +137,7 @@ class ClassVariable(FixedObjectVariable):
             raise self.unsupported_attribute("setting", name)
         key = (real, name)
         CLASS_ATTR_WRITES[key] = None if value is None else ClassAttrWrite(value)
-        args: list[Variable] = [self, ConstantVariable(name)]
+        args: Args = [self, ConstantVariable(name)]
         if value is None:
             write, done = CallExpressionVariable(delattr, args), "deleted"
         else:

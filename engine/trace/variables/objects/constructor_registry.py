@@ -13,7 +13,7 @@ from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.objects.class_lookup import find_in_class
 
-Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
+Constructor = Callable[["Tracer", Variable, Args, Kwargs], Variable]
 """Constructs an instance from the class and the arguments."""
 _CONSTRUCTORS: list[tuple[int, Callable[[Any], bool], Constructor]] = []
 _IMMUTABLE_TYPE = 1 << 8
@@ -21,7 +21,7 @@ _IMMUTABLE_TYPE = 1 << 8
 METACLASS_CALL_ORDER = 50
 """Order of the constructor that calls ``__call__`` of a metaclass."""
 
-ConstructorRule = Callable[["Tracer", Any, list[Variable], dict[str, Variable]], Variable]
+ConstructorRule = Callable[["Tracer", Any, Args, Kwargs], Variable]
 C_CLASS_CONSTRUCTORS: dict[builtins.type, ConstructorRule] = {}
 """Constructor rules by C class.
 

@@ -258,7 +258,7 @@ class InstanceVariable(Variable):
     def _write_by_descriptor(self, tx: Tracer, entry: ClassEntry, name: str, value: Variable | None) -> bool:
         """Call the setter or deleter of a descriptor; return False if there is none to call."""
         base, raw = entry
-        args: list[Variable] = [self] if value is None else [self, value]
+        args: Args = [self] if value is None else [self, value]
         method = "__delete__" if value is None else "__set__"
         if find_python_method(type(raw), method) is None:
             return _write_through(raw, tx, AttrSource(class_source(base), name), args)

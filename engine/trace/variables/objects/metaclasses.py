@@ -69,7 +69,7 @@ def super_in_metaclass(tx: Tracer, start: builtins.type, of: Variable, name: str
     return None
 
 
-def call_metaclass_method(tx: Tracer, of: ClassVariable, name: str, args: list[Variable]) -> Variable | None:
+def call_metaclass_method(tx: Tracer, of: ClassVariable, name: str, args: Args) -> Variable | None:
     """Call a special method of the metaclass; return None if Python code defines none."""
     method = metaclass_method(tx, of, name)
     return None if method is None else realize(tx, method.call(tx, args, {}))

@@ -103,7 +103,7 @@ OBJECT_METHODS: dict[str, ObjectMethod] = {
 class UserOperators(Variable):
     """An operand whose class may define special methods in Python."""
 
-    def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+    def call_special_method(self, tx: Tracer, name: str, args: Args) -> Variable:
         """Call a special method; raise Python's TypeError if it is missing."""
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
             return None
         return bind_attribute(tx, self.cls, entry.owner, name, entry.raw, self)
 
-    def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
+    def call_special_method(self, tx: Tracer, name: str, args: Args) -> Variable:
         """Call a special method; raise Python's TypeError if it is missing."""
         method = self.lookup_special_method(tx, name)
         if method is None and self._is_set_to_none(name) and name not in _DISABLED_BY_NONE:

@@ -18,7 +18,7 @@ from engine.torch_private.autograd import forward_ad
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.arithmetic import compare_op
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 
@@ -36,15 +36,13 @@ def _emit_checks(tx: Tracer, tensor: Variable, limits: Limits) -> None:
         emit_node(tx, "call_function", torch.ops.aten._assert_async.msg, [holds, ConstantVariable(message)])
 
 
-def argument(
-    tx: Tracer, args: list[Variable], kwargs: dict[str, Variable], position: int, name: str
-) -> Variable | None:
+def argument(tx: Tracer, args: Args, kwargs: Kwargs, position: int, name: str) -> Variable | None:
     """Return an argument by position or name; None if the call lacks it, which torch reports."""
     value = args[position] if position < len(args) else kwargs.get(name)
     return None if value is None else realize(tx, value)
 
 
-def check_classes(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+def check_classes(tx: Tracer, args: Args, kwargs: Kwargs) -> None:
     """Check the values of ``one_hot``; without a number of classes none can be out of range."""
     values, count = argument(tx, args, kwargs, 0, "input"), argument(tx, args, kwargs, 1, "num_classes")
     if count is None or values is None or values.fake is None or values.fake.dtype is not torch.int64:
@@ -55,7 +53,7 @@ def check_classes(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable])
     _emit_checks(tx, values, (least, (torch.max, "lt", count, "Class values must be smaller than num_classes.")))
 
 
-def _check_quantiles(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+def _check_quantiles(tx: Tracer, args: Args, kwargs: Kwargs) -> None:
     """Check the tensor ``q``; eager checks a number on fake tensors, too."""
     message = "quantile() q values must be in the range [0, 1]"
     limits = (torch.min, "ge", ConstantVariable(0), message), (torch.max, "le", ConstantVariable(1), message)
@@ -65,27 +63,25 @@ def _check_quantiles(tx: Tracer, args: list[Variable], kwargs: dict[str, Variabl
 
 
 @register_each(register_rule, torch.quantile, torch.nanquantile)
-def _quantile(
-    function: Callable[..., torch.Tensor], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable:
+def _quantile(function: Callable[..., torch.Tensor], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     _check_quantiles(tx, args, kwargs)
     return emit_node(tx, "call_function", function, args, kwargs)
 
 
 @register_tensor_method("quantile", "nanquantile")
-def _quantile_method(tx: Tracer, tensor: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+def _quantile_method(tx: Tracer, tensor: Variable, args: Args, kwargs: Kwargs) -> None:
     _check_quantiles(tx, [tensor, *args], kwargs)
 
 
 def _register_contiguous_output(
     function: Callable[..., Any],
     where: Callable[[Tracer, torch.Tensor], bool],
-    check: Callable[[Tracer, list[Variable], dict[str, Variable]], None] | None = None,
+    check: Callable[[Tracer, Args, Kwargs], None] | None = None,
 ) -> None:
     """Register the rule of a function; ``check`` emits the value checks that come before it."""
 
     @register_rule(function)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if check is not None:
             check(tx, args, kwargs)
         result = emit_node(tx, "call_function", function, args, kwargs)

@@ -672,7 +672,7 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         begin = _address(content) - _address(self.storage.base_array)
         return constant_tensor(tx, make_array_view(root, content.shape, content.strides, begin, True, content.dtype))
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("tolist", "item") and self.storage.is_current:
             constants = tx.as_python_constants([realize(tx, a) for a in args])
             return tx.fold_constant(getattr(self.array, name), *constants)

@@ -16,12 +16,12 @@ from engine.torch_private.operators import pack_padded_sequence, pad_packed_sequ
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 from engine.trace.variables.tensors.known_items import remember_item
 
 
-def _emit(tx: Tracer, function: Any, args: list[Variable], target: Any = None) -> Variable:
+def _emit(tx: Tracer, function: Any, args: Args, target: Any = None) -> Variable:
     """Emit a node whose results have sizes that depend on data."""
     if tx.in_subgraph():
         raise Unsupported("dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on data")
@@ -30,7 +30,7 @@ def _emit(tx: Tracer, function: Any, args: list[Variable], target: Any = None) -
 
 
 @register_each(register_rule, torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-def _recurrent(function: Any, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _recurrent(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register the rule of a recurrent function.
 
     For packed input, the second argument is the batch sizes.

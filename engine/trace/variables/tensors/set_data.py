@@ -12,7 +12,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.tensors.storages import UntypedStorageVariable, record_input_storages
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method, register_tensor_setter
@@ -73,7 +73,7 @@ _SET_FROM_STORAGE = GraphCallable("set_from_storage", _set_from_storage, changes
 
 
 @register_tensor_method("set_")
-def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def set_tensor(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``tensor.set_(...)`` of a tensor created in traced code.
 
     Raises:

@@ -16,7 +16,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -76,7 +76,7 @@ class UntypedStorageVariable(Variable):
             return BuiltinMethodVariable(self, name)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if kwargs or name not in (*_SIZE_METHODS, "data_ptr", "resize_", "element_size"):
             raise Unsupported("storage-access", f"UntypedStorage.{name} is called")
         if name == "resize_" and len(args) == 1:
@@ -134,9 +134,7 @@ class UntypedStorageVariable(Variable):
 
 
 @register_tensor_method("untyped_storage")
-def _untyped_storage(
-    tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable | None:
+def _untyped_storage(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs:
         return None
     fake = tensor.fake
@@ -156,7 +154,7 @@ def _untyped_storage(
 
 
 @register_tensor_method("data_ptr")
-def _data_ptr(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
+def _data_ptr(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     raise Unsupported("data-ptr", "Tensor.data_ptr is called")
 
 
@@ -183,7 +181,7 @@ class ExternalStorageVariable(RealObjectVariable):
             return BuiltinMethodVariable(self, name)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if args or kwargs or name not in _SIZE_METHODS:
             raise Unsupported("storage-access", f"UntypedStorage.{name} is called")
         return self.length(tx)

@@ -29,7 +29,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.unbacked_symints import data_dependent_break
-from engine.trace.variables.base import ConstantVariable, Variable, describe_attribute_writes, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, describe_attribute_writes, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
@@ -304,7 +304,7 @@ class TensorVariable(TensorOperators):
         if needs_guard:
             tx.guard(EqualsMatch, AttrSource(self.source, "is_leaf"), is_leaf, why="is_leaf decided what was traced")
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in self.attr_writes or name in getattr(self.real_object, "__dict__", ()):
             return super().call_method(tx, name, args, kwargs)
         if tx.torch_state.function_modes:
@@ -362,9 +362,7 @@ class TensorVariable(TensorOperators):
         cg.pop_into_call(set_attributes, tuple(self.attr_writes), TupleVariable(list(self.attr_writes.values())))
 
 
-def _dispatch_member(
-    tx: Tracer, op: str, name: str, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable | None:
+def _dispatch_member(tx: Tracer, op: str, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
     """Dispatch an attribute or method to the active torch-function modes, or return None."""
     owner, kind = (TensorBase, GetSetDescriptorType) if op == "get_attr" else (torch.Tensor, MethodDescriptorType)
     if type(getattr(owner, name, None)) is not kind or name in ("__class__", "__dict__"):

@@ -13,7 +13,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import (
     register_tensor_attribute,
@@ -137,7 +137,7 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
 
 @register_each(register_tensor_method, "storage_offset", "is_shared")
 def _metadata_without_keywords(
-    name: str, tx: Tracer, of: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]
+    name: str, tx: Tracer, of: TensorVariable, args: Args, kwargs: Kwargs
 ) -> Variable | None:
     return None if kwargs else _metadata_method(tx, of, name)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from engine.ir.register_once import register_once
 from engine.trace.annotations import TensorVariable, Tracer
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 
-MethodRule = Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable | None]
+MethodRule = Callable[[Tracer, TensorVariable, Args, Kwargs], Variable | None]
 AttributeRule = Callable[[Tracer, TensorVariable], Variable | None]
 SetterRule = Callable[[Tracer, TensorVariable, Variable], None]
 
@@ -43,7 +43,7 @@ def register_tensor_setter(*names: str) -> Callable[[SetterRule], SetterRule]:
 class SubclassMemberRule:
     """Tracing rule for an attribute or a method of a wrapper subclass."""
 
-    run: Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable]
+    run: Callable[[Tracer, TensorVariable, Args, Kwargs], Variable]
     is_method: bool
 
 

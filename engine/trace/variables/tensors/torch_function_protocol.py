@@ -212,7 +212,7 @@ class _RecordingMode(torch.overrides.TorchFunctionMode):
 
 @register_torch_function_handler
 def _call_torch_function(
-    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: list[Variable]
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs, special_args: Args
 ) -> Variable | None:
     """Call ``__torch_function__`` as torch does; None if torch does not call it."""
     recorded, variables_by_id = _record_torch_function_call(tx, op, target, args, kwargs)
@@ -224,9 +224,7 @@ def _call_torch_function(
     return call_torch_function_handlers(tx, function, special_args, variables, keyword_variables)
 
 
-def call_torch_function_handlers(
-    tx: Tracer, function: Any, special_args: list[Variable], args: Args, kwargs: Kwargs
-) -> Variable:
+def call_torch_function_handlers(tx: Tracer, function: Any, special_args: Args, args: Args, kwargs: Kwargs) -> Variable:
     """Call the innermost mode, then the handler of each class until one handles the operation."""
     kinds: list[Variable] = []
     for value in special_args:

@@ -39,14 +39,14 @@ from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.arithmetic import binary_op
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_bound_rule, register_rule
 
 
 @register_rule(
     torch_check, torch_check_value, torch_check_index, torch_check_type, torch_check_not_implemented, torch_assert
 )
-def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _check(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     condition: Any = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
     if condition.as_python_object() is True:
         return NONE
@@ -90,7 +90,7 @@ def _guard_or(ask: Callable[[Any], bool], tx: Tracer, a: Variable) -> Variable:
 @register_each(
     register_rule, statically_known_true, statically_known_false, has_static_value, is_nested_int, is_concrete_int
 )
-def _query_symbol(ask: Callable[[Any], Any], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _query_symbol(ask: Callable[[Any], Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return a rule that queries ``ShapeEnv`` about a symbol; eager has a plain number there."""
     of = realize(tx, [*args, *kwargs.values()][0])
     return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
