@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from engine.ir.reachable import reachable
+
 NodeEdge = tuple[Any, int]
 """Autograd node and the index of one of its inputs."""
 
@@ -95,14 +97,8 @@ def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, target_edges: Sequenc
         for target in edges[node_index]:
             if target is not None:
                 into.setdefault(target[0], []).append(node_index)
-    leading = {n for n, node in enumerate(nodes) if any(node is w for w in target_edges)}
-    work = list(leading)
-    while work:
-        for node_index in into.get(work.pop(), ()):
-            if node_index not in leading:
-                leading.add(node_index)
-                work.append(node_index)
-    return leading
+    leading = [n for n, node in enumerate(nodes) if any(node is w for w in target_edges)]
+    return set(reachable(leading, lambda n: into.get(n, ())))
 
 
 def eager_execution_order(nodes: Sequence[AutogradNode]) -> tuple[int, ...]:

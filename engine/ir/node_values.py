@@ -10,6 +10,7 @@ import torch.fx
 
 from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.introspection.symbols import SYMBOLIC_TYPES
+from engine.ir.reachable import reachable
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.higher_order_ops import auto_functionalized, auto_functionalized_v2
 from engine.torch_private.operators import OpOverload
@@ -71,14 +72,11 @@ def nodes_in(values: Any) -> list[torch.fx.Node]:
 
 def ancestors_of(nodes: Iterable[torch.fx.Node], stop_at: Container[torch.fx.Node]) -> set[torch.fx.Node]:
     """Return nodes and all that they are computed from, up to nodes that are known."""
-    ancestors: set[torch.fx.Node] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in stop_at and node not in ancestors:
-            ancestors.add(node)
-            todo += node.all_input_nodes
-    return ancestors
+
+    def unknown(nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+        return [n for n in nodes if n not in stop_at]
+
+    return set(reachable(unknown(nodes), lambda n: unknown(n.all_input_nodes)))
 
 
 def tensor_meta(node: Any) -> torch.Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
+from engine.ir.reachable import reachable
 
 
 def live_ops(ops: tuple[LoopIROp, ...], *, keeps_checks: bool = False) -> list[LoopIROp]:
@@ -26,26 +27,12 @@ def transitive_inputs(
     ``in_one_loop``: stop at reductions and dot products, which earlier loops compute. ``stop_at``: numbers of ops to
     stop at.
     """
-    visited: set[int] = set()
-    stack = list(roots)
-    while stack:
-        op = stack.pop()
-        if op.number in visited:
-            continue
-        visited.add(op.number)
-        if op.number not in stop_at and not (in_one_loop and op.name in ("reduce", "dot")):
-            stack.extend(op_inputs(op, ops))
-    return visited
 
+    def inputs_of(op: LoopIROp) -> list[LoopIROp]:
+        is_end = op.number in stop_at or (in_one_loop and op.name in ("reduce", "dot"))
+        return [] if is_end else op.inputs(ops)
 
-def op_inputs(op: LoopIROp, ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
-    """Return the operands of an op, its mask, and the ops that compute its address."""
-    inputs = list(op.args)
-    if op.mask is not None:
-        inputs.append(op.mask)
-    if op.index is not None:
-        inputs.extend(ops[number] for number in op.index.indirect_ops())
-    return inputs
+    return {op.number for op in reachable(roots, inputs_of)}
 
 
 def users_of(ops: list[LoopIROp]) -> dict[int, list[LoopIROp]]:
@@ -61,6 +48,6 @@ def loop_levels(ops: tuple[LoopIROp, ...], online: set[int]) -> dict[int, int]:
     """Return, for each op, the number of inner loops that must end before it."""
     levels: dict[int, int] = {}
     for op in ops:
-        below = max((levels[n.number] for n in op_inputs(op, ops)), default=0)
+        below = max((levels[n.number] for n in op.inputs(ops)), default=0)
         levels[op.number] = below + 1 if op.name == "reduce" and op.number not in online else below
     return levels

@@ -10,6 +10,7 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, last_offset, product, unflatten, variable
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R
+from engine.ir.reachable import reachable
 from engine.ir.static_sizes import static_size
 from engine.lowering.bytes_and_flops import bytes_moved, flops
 from engine.lowering.fusion.fusion_group import FusionGroup
@@ -97,18 +98,8 @@ def kernel_of_ops(
 
 def depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
     """Return True if a write depends on the inner loop."""
-    visited: set[int] = set()
-    stack = [op for op in ops if op.name in WRITE_OPS]
-    while stack:
-        op = stack.pop()
-        if op.number in visited:
-            continue
-        if R in op.loops or op.name in ("reduce", "scan"):
-            return True
-        visited.add(op.number)
-        picks = () if op.index is None else op.index.indirect_ops()
-        stack += [*op.args, *(ops[n] for n in picks), *([] if op.mask is None else [op.mask])]
-    return False
+    read = reachable([op for op in ops if op.name in WRITE_OPS], lambda op: op.inputs(ops))
+    return any(R in op.loops or op.name in ("reduce", "scan") for op in read)
 
 
 def _unflatten_vars(variables: tuple[LoopVar, ...], flat: LoopVar) -> dict[LoopVar, IndexExpr]:

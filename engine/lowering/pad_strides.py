@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import Size
+from engine.ir.reachable import reachable
 from engine.ir.static_sizes import static_sizes
 
 aten = torch.ops.aten
@@ -54,13 +55,6 @@ def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size,
 
 def _feeds_only_matmul(node: torch.fx.Node) -> bool:
     """Return True if a library matmul reads a node or its view, and no graph output does."""
-    feeds_matmul, visited, stack = False, {node}, [node]
-    while stack:
-        for user in stack.pop().users:
-            if user.op == "output":
-                return False
-            feeds_matmul |= user.target in MATMUL_OPS
-            if user.target in VIEW_OPS and user not in visited:
-                visited.add(user)
-                stack.append(user)
-    return feeds_matmul
+    views = reachable([node], lambda n: [u for u in n.users if u.target in VIEW_OPS])
+    users = {user for view in views for user in view.users}
+    return all(u.op != "output" for u in users) and any(u.target in MATMUL_OPS for u in users)

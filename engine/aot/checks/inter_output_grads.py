@@ -15,6 +15,7 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors, output_args
 from engine.ir.fallback import Fallback
 from engine.ir.node_values import nodes_in
+from engine.ir.reachable import reachable
 
 
 def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
@@ -37,14 +38,8 @@ def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
 
 def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Return all nodes that depend on ``node`` through autograd."""
-    dependents: dict[torch.fx.Node, None] = {}
-    todo = [node]
-    while todo:
-        for user in todo.pop().users:
-            if user not in dependents and _requires_grad(user):
-                dependents[user] = None
-                todo.append(user)
-    return list(dependents)
+    dependents = reachable([node], lambda n: filter(_requires_grad, n.users))
+    return [n for n in dependents if n is not node]
 
 
 def _requires_grad(node: Any) -> bool:

@@ -15,6 +15,7 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors, output_args
 from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import FallbackRequired
+from engine.ir.reachable import reachable
 from engine.torch_private.functionalization import FunctionalTensorMode
 from engine.torch_private.fx import disable_proxy_modes_tracing
 
@@ -65,16 +66,11 @@ def freed_result(
 
 def _nodes_behind(start: Any, *, past_freed: bool) -> list[Any]:
     """Return the autograd nodes that a backward from ``start`` reaches."""
-    ancestors: dict[Any, None] = {}
-    todo = [start]
-    while todo:
-        node = todo.pop()
-        if node is None or node in ancestors:
-            continue
-        ancestors[node] = None
-        if past_freed or not _is_freed(node):
-            todo += [behind for behind, _ in node.next_functions]
-    return list(ancestors)
+
+    def behind(node: Any) -> list[Any]:
+        return [n for n, _ in node.next_functions if n is not None] if past_freed or not _is_freed(node) else []
+
+    return list(reachable([start], behind))
 
 
 def _is_leaf(node: Any) -> bool:

@@ -7,12 +7,14 @@ show this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 from torch.autograd.function import BackwardCFunction
+
+from engine.ir.reachable import reachable
 
 _ENGINE_MODULES = ("engine.aot.", "engine.graph.")
 """Packages whose autograd functions handle undefined gradients as autograd's operators do."""
@@ -42,20 +44,10 @@ def _gradient_edge_of(result: torch.Tensor) -> tuple[Any, int]:
     return result.grad_fn, result.output_nr
 
 
-def _reachable_edges(todo: list[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
+def _reachable_edges(edges: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
     """Yield each edge of the autograd graph behind these: a node and the index of its output."""
-    visited: set[tuple[Any, int]] = set()
-    nodes: set[Any] = set()
-    while todo:
-        edge = todo.pop()
-        node = edge[0]
-        if node is None or edge in visited:
-            continue
-        visited.add(edge)
-        yield edge
-        if node not in nodes:
-            nodes.add(node)
-            todo += node.next_functions
+    following = reachable(edges, lambda edge: () if edge[0] is None else edge[0].next_functions)
+    return (edge for edge in following if edge[0] is not None)
 
 
 def _has_multiple_outputs(node: Any) -> bool:

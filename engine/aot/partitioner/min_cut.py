@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from engine.ir.reachable import reachable
+
 INFINITE = 1 << 62
 
 
@@ -88,13 +90,5 @@ class FlowNetwork:
 
     def _sink_side(self, sink: int) -> set[int]:
         """Return the nodes from which the sink is reachable in the residual graph."""
-        reaching = {sink}
-        todo = [sink]
-        while todo:
-            node = todo.pop()
-            for edge in self._edges[node]:
-                tail = self._heads[edge]
-                if tail not in reaching and self._residual[edge ^ 1] > 0:
-                    reaching.add(tail)
-                    todo.append(tail)
-        return reaching
+        heads, left = self._heads, self._residual
+        return set(reachable([sink], lambda node: [heads[e] for e in self._edges[node] if left[e ^ 1] > 0]))

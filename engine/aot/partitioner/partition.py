@@ -263,7 +263,7 @@ def _minimum_cut(
 ) -> set[Node]:
     """Return the forward values to save so that ``read`` can be computed at the fewest bytes."""
     early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
-    relevant = _ancestors(read)
+    relevant = ancestors_of(read, ())
     network = FlowNetwork()
     source, sink = network.node(), network.node()
     vertices = {n: (network.node(), network.node()) for n in early if n in relevant}
@@ -326,17 +326,6 @@ def _costs(parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool]) ->
         return num_bytes(value) * _INTERMEDIATE_BYTE_COST
 
     return cost
-
-
-def _ancestors(nodes: Iterable[Node]) -> set[Node]:
-    ancestors: set[Node] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in ancestors:
-            ancestors.add(node)
-            todo += node.all_input_nodes
-    return ancestors
 
 
 def _unpack_saved_tuples(parts: _JointNodes, chosen: set[Node]) -> set[Node]:

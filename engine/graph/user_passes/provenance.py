@@ -14,6 +14,7 @@ from engine.ir.node_metadata import (
     provenance_of,
     set_provenance,
 )
+from engine.ir.reachable import reachable
 
 
 def set_sources(before: torch.fx.Graph, after: torch.fx.Graph, created: Sequence[torch.fx.Node], name: str) -> None:
@@ -66,11 +67,6 @@ def _replaced_by(
     read = {i.name for n in group for i in n.all_input_nodes if i not in new}
     ends = [r for r in removed if any(u.name in readers for u in r.users)]
     ends = ends or [r for r in removed if any(i.name in read for i in r.all_input_nodes)]
-    gone, replaced = set(removed), set(ends)
-    todo = list(ends)
-    while todo:
-        for node in todo.pop().all_input_nodes:
-            if node in gone and node not in replaced:
-                replaced.add(node)
-                todo.append(node)
+    gone = set(removed)
+    replaced = set(reachable(ends, lambda n: gone.intersection(n.all_input_nodes)))
     return [r for r in removed if r in replaced]

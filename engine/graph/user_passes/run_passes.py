@@ -29,6 +29,7 @@ from engine.graph.user_passes.watched_graph import (
 from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
 from engine.ir.node_values import nodes_in
 from engine.ir.pass_set import Compare, UserPass
+from engine.ir.reachable import reachable
 from engine.ir.user_code_files import display_name
 from engine.records.bytecode import Span
 from engine.torch_private.torch_function import EnableTorchFunction
@@ -281,15 +282,8 @@ def _line_at_fault(node: torch.fx.Node) -> Span | None:
 
 def _nearest_created_node(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the closest node that the pass made, among a node and what it is computed from."""
-    visited, todo = {node}, [node]
-    while todo:
-        candidate = todo.pop(0)
-        if line_of(candidate) is not None:
-            return candidate
-        new = [i for i in candidate.all_input_nodes if i not in visited]
-        visited.update(new)
-        todo += new
-    return None
+    sources = reachable([node], lambda n: n.all_input_nodes)
+    return next((n for n in sources if line_of(n) is not None), None)
 
 
 def _last_created_node(module: torch.fx.GraphModule) -> torch.fx.Node | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from engine.ir.reachable import reachable
 
 
 def autograd_nodes(roots: Iterable[Any]) -> Iterator[Any]:
@@ -12,12 +13,8 @@ def autograd_nodes(roots: Iterable[Any]) -> Iterator[Any]:
 
     Roots that are None, as those of leaves, are left out.
     """
-    work = deque(root for root in roots if root is not None)
-    visited = set(work)
-    while work:
-        node = work.popleft()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in visited:
-                visited.add(following)
-                work.append(following)
+
+    def following(node: Any) -> list[Any]:
+        return [n for n, _ in node.next_functions if n is not None]
+
+    return reachable((root for root in roots if root is not None), following)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from engine.ir.kernels.compile_triton import COMPILE_LOCK
+from engine.ir.reachable import reachable
 
 _STORE_OPS = frozenset(
     "tt.store tt.atomic_rmw tt.atomic_cas tt.descriptor_store tt.descriptor_reduce tt.descriptor_scatter".split()
@@ -174,14 +175,7 @@ class _PointerFlow:
 
     def store_address_origins(self) -> set[int]:
         """Return every value that may reach the address of a store."""
-        origins: set[int] = set()
-        todo = list(self._store_addresses)
-        while todo:
-            value = todo.pop()
-            if value not in origins:
-                origins.add(value)
-                todo += self._predecessors.get(value, ())
-        return origins
+        return set(reachable(self._store_addresses, lambda value: self._predecessors.get(value, ())))
 
     def _add_operation(self, op: Any) -> None:
         name = op.get_name()

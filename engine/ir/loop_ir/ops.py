@@ -171,3 +171,8 @@ class LoopIROp:
     def cost(self) -> int:
         """Rough arithmetic cost of one evaluation."""
         return 0 if self.name in FREE_OPS else OP_COSTS.get(self.name, 1)
+
+    def inputs(self, ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
+        """Return the operands, the mask, and those of the kernel's ops that compute the address."""
+        address = [] if self.index is None else [ops[number] for number in self.index.indirect_ops()]
+        return [*self.args, *([] if self.mask is None else [self.mask]), *address]

@@ -13,7 +13,7 @@ from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.ir.static_sizes import static_size
-from engine.kernels.dependences import loop_levels, op_inputs
+from engine.kernels.dependences import loop_levels
 
 MIN_PARALLEL_ITERATIONS = 64
 """Outer loops are merged until threads have this many iterations to share."""
@@ -147,7 +147,7 @@ def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> LoopVarsOf:
     inner = frozenset(nest.inner)
     for op in ops:
         own = frozenset() if op.index is None or op.name == "check" else op.index.variables()
-        own = own.union(*(loop_vars[a.number] for a in op_inputs(op, ops)))
+        own = own.union(*(loop_vars[a.number] for a in op.inputs(ops)))
         loop_vars[op.number] = own - inner if op.name == "reduce" else own | inner if op.name == "scan" else own
     return loop_vars
 

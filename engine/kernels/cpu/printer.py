@@ -249,7 +249,7 @@ class NestPrinter:
         for op in self.outer_ops:
             if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
                 continue
-            inputs = dependences.op_inputs(op, self.kernel.ops)
+            inputs = op.inputs(self.kernel.ops)
             if self.shared_rows.load(op):
                 p.values.set(("done", op.number), _DONE)
             elif all(p.is_known(i) for i in inputs if i.name != "check"):
@@ -391,7 +391,7 @@ class NestPrinter:
             if self.shared_rows.load(op) or self.row_slots.load(reduction_pass, op):
                 p.values.set(("done", op.number), _DONE)
                 continue
-            if op.name == "reduce" or not all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops)):
+            if op.name == "reduce" or not all(p.is_known(i) for i in op.inputs(self.kernel.ops)):
                 continue
             if op.name == "scan":
                 if not is_innermost:

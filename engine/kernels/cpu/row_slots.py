@@ -11,7 +11,7 @@ from engine.kernels.cpu.llvm_types import value_type
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
 from engine.kernels.cpu.vector_slots import VectorSlots
-from engine.kernels.dependences import op_inputs, transitive_inputs
+from engine.kernels.dependences import transitive_inputs
 
 MIN_COST = 8
 """Least cost per element of the ops that compute a stored value: that of an exponential."""
@@ -45,7 +45,7 @@ class RowSlots:
             a.number: a
             for op in (*reduction_pass.reductions, *reduction_pass.ops)
             if op.number in ends
-            for a in op_inputs(op, self._printer.kernel.ops)
+            for a in op.inputs(self._printer.kernel.ops)
             if a.number in repeated
         }
         loaded = {n for n, op in needed.items() if n in self._stored or self._is_worth_keeping(op)}

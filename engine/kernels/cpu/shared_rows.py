@@ -11,7 +11,7 @@ from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.vector_slots import VectorSlots
-from engine.kernels.dependences import op_inputs, transitive_inputs
+from engine.kernels.dependences import transitive_inputs
 
 MIN_COST = 8
 """Least cost of a value that is worth a load in each row: that of two divisions."""
@@ -41,7 +41,7 @@ class SharedRows:
         p = self._printer
         ops, along = p.kernel.ops, frozenset((p.plan.lane_var,))
         used_in_rows = {
-            a.number for op in live if p.vars_of[op.number] != along for a in op_inputs(op, ops) if op.name != "check"
+            a.number for op in live if p.vars_of[op.number] != along for a in op.inputs(ops) if op.name != "check"
         }
         written = {op.buffer for op in live if op.name in WRITE_OPS}
         shared = [

@@ -13,8 +13,8 @@ from typing import Any
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, Launch, ProgramStep, buffer_refs
 from engine.ir.loop_ir.index_expr import static_product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
-from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.node_values import called_overload
+from engine.ir.reachable import reachable
 from engine.records.lowering import BufferReuse
 
 MIN_REUSE_BYTES = 1 << 16
@@ -144,8 +144,8 @@ def can_run_in_place(kernel: LoopKernel, written: str, read: str) -> bool:
         return False
     (store,) = stores
     loads = [op for op in kernel.ops if op.name == "load" and op.buffer == read]
-    needed = _transitive_inputs(store)
-    return all(op.index == store.index and op.mask is None and op.number in needed for op in loads)
+    needed = set(reachable(store.args, lambda op: op.args))
+    return all(op.index == store.index and op.mask is None and op in needed for op in loads)
 
 
 def can_update_in_place(kernel: LoopKernel, written: str, start: str) -> bool:
@@ -153,15 +153,3 @@ def can_update_in_place(kernel: LoopKernel, written: str, start: str) -> bool:
     is_read = any(op.name == "load" and op.buffer == start for op in kernel.ops)
     starts = list(kernel.initial_values.values())
     return kernel.initial_values.get(written) == start and starts.count(start) == 1 and not is_read
-
-
-def _transitive_inputs(store: LoopIROp) -> set[int]:
-    """Return the numbers of the ops that a store depends on."""
-    visited: set[int] = set()
-    stack = list(store.args)
-    while stack:
-        op = stack.pop()
-        if op.number not in visited:
-            visited.add(op.number)
-            stack.extend(op.args)
-    return visited

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from types import CodeType, FunctionType
-from typing import Any
 
 import torch
 
+from engine.ir.reachable import reachable
 from engine.trace.variables.callable_registry import DISABLE_DYNAMO_CODE
 
 OPTIM_PACKAGE = "torch.optim"
@@ -32,14 +32,9 @@ def unwrap_disabled_optimizer_function(fn: FunctionType) -> FunctionType | None:
 
 def _find_use_grad_code() -> CodeType | None:
     """Return the code around each optimizer's ``step``, whose handler restores grad mode."""
-    todo: list[Any] = [torch.optim.SGD.step]
-    while todo:
-        fn = todo.pop()
-        code = getattr(fn, "__code__", None)
-        if code is not None and code.co_name == "_use_grad":
-            return code  # type: ignore[no-any-return]
-        todo += [fn.__wrapped__] if hasattr(fn, "__wrapped__") else []
-    return None
+    steps = reachable([torch.optim.SGD.step], lambda f: [f.__wrapped__] if hasattr(f, "__wrapped__") else [])
+    codes = (getattr(step, "__code__", None) for step in steps)
+    return next((code for code in codes if code is not None and code.co_name == "_use_grad"), None)
 
 
 USE_GRAD_CODE = _find_use_grad_code()

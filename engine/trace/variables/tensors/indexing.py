@@ -16,6 +16,7 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.introspection.symbols import has_unbacked_symbols
+from engine.ir.node_values import ancestors_of
 from engine.options import config
 from engine.trace.annotations import TensorVariable, Tracer
 from engine.trace.emit.torch_function import dispatch_torch_function
@@ -143,17 +144,7 @@ def is_vmapped_index(tx: Tracer, key: Variable) -> bool:
 
 def _depends_on_vmap_input(node: torch.fx.Node) -> bool:
     """Return True if the value of a node depends on a batched input of ``vmap``."""
-    seen: set[torch.fx.Node] = set()
-    todo = [node]
-    while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current.meta.get(VMAP_META):
-            return True
-        todo += current.all_input_nodes
-    return False
+    return any(n.meta.get(VMAP_META) for n in ancestors_of([node], ()))
 
 
 def _under_vmap(access: Callable[..., Any], of: torch.Tensor, key: Any, *value: Any) -> Any:
