@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from engine.group_pairs import group_pairs
 from engine.ir.reachable import reachable
 
 NodeEdge = tuple[Any, int]
@@ -92,11 +93,7 @@ def _reachable(roots: Sequence[NodeEdge]) -> tuple[list[Any], _Edges]:
 
 def _nodes_leading_to(nodes: Sequence[Any], edges: _Edges, target_edges: Sequence[Any]) -> set[int]:
     """Return the indexes of the wanted nodes and of all nodes that lead to one of them."""
-    into: dict[int, list[int]] = {}
-    for node_index in range(len(nodes)):
-        for target in edges[node_index]:
-            if target is not None:
-                into.setdefault(target[0], []).append(node_index)
+    into = group_pairs((target[0], n) for n in range(len(nodes)) for target in edges[n] if target is not None)
     leading = [n for n, node in enumerate(nodes) if any(node is w for w in target_edges)]
     return set(reachable(leading, lambda n: into.get(n, ())))
 

@@ -10,6 +10,7 @@ from engine.autograd.capture import BackwardCapture
 from engine.autograd.captured_backward import CapturedBackward
 from engine.autograd.execution_order import AutogradNode
 from engine.graph.to_records import graph_record
+from engine.group_pairs import group_pairs
 from engine.ir.node_metadata import node_id
 from engine.records.autograd import AutogradNodeRecord, BackwardRecord
 
@@ -33,11 +34,8 @@ def backward_record(backward: CapturedBackward, before: tuple[CaptureKey, ...]) 
 
 def autograd_node_records(backward: CapturedBackward, module: torch.fx.GraphModule) -> tuple[AutogradNodeRecord, ...]:
     """Return records of autograd's nodes, with the nodes of the captured graph for each."""
-    became: dict[int, list[str]] = {}
-    for node in module.graph.nodes:
-        index = node_call_index(node)
-        if index is not None:
-            became.setdefault(index, []).append(node_id("captured", backward.id, node))
+    indices = ((node_call_index(node), node_id("captured", backward.id, node)) for node in module.graph.nodes)
+    became = group_pairs(indices)
     positions = {node_index: n for n, node_index in enumerate(backward.execution_order)}
     return tuple(
         AutogradNodeRecord(

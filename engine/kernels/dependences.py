@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from engine.group_pairs import group_pairs
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
 from engine.ir.reachable import reachable
 
@@ -37,11 +38,7 @@ def transitive_inputs(
 
 def users_of(ops: list[LoopIROp]) -> dict[int, list[LoopIROp]]:
     """Map the number of each op to the ops that have it as an operand."""
-    users: dict[int, list[LoopIROp]] = {}
-    for op in ops:
-        for arg in op.args:
-            users.setdefault(arg.number, []).append(op)
-    return users
+    return group_pairs((arg.number, op) for op in ops for arg in op.args)
 
 
 def loop_levels(ops: tuple[LoopIROp, ...], online: set[int]) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from engine.group_pairs import group_pairs
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.loop_ir.index_expr import Size, concrete_size, symbols_of
 from engine.kernels.cpu.line_ops import complete_line_ops
@@ -72,9 +73,7 @@ def kernel_records(
     launched: Iterable[GeneratedKernel], language: str = "triton", hints: Mapping[str, int] | None = None
 ) -> tuple[KernelRecord, ...]:
     """Return a record of each distinct kernel, in the order of their first launches."""
-    by_id: dict[str, list[GeneratedKernel]] = {}
-    for source in launched:
-        by_id.setdefault(source.id, []).append(source)
+    by_id = group_pairs((source.id, source) for source in launched)
     return tuple(
         kernel_record(launches[0], launches=launches, language=language, hints=hints) for launches in by_id.values()
     )

@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Collection
 
+from engine.group_pairs import group_pairs
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, product, sizes_equal, static_product
 from engine.ir.loop_ir.ops import LoopIROp
@@ -29,10 +30,7 @@ def unroll_reductions(defs: list[TensorDef], returned: Collection[TensorDef]) ->
     ]
     if not short:
         return
-    readers: dict[TensorDef, list[TensorDef]] = {}
-    for tensor_def in defs:
-        for source in build_unfused(tensor_def).read_tensors.values() if tensor_def.is_computed else ():
-            readers.setdefault(source, []).append(tensor_def)
+    readers = group_pairs((s, d) for d in defs if d.is_computed for s in build_unfused(d).read_tensors.values())
     for tensor_def in short:
         if _feeds_only_reductions(tensor_def, tensor_def, readers, returned):
             _unroll(tensor_def)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from engine.errors import BadArgument
+from engine.group_pairs import group_pairs
 from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.observe.parse_messages import PathResolver, parse_guards, parse_recompile_reasons
@@ -141,11 +142,10 @@ def live_guard_failures(
 
 def _with_recorded_ids(rejection: GuardFailure, now: GuardsRecord, then: GuardsRecord | None) -> GuardFailure:
     """Return the guard failure with the recorded guard ids, in recorded order."""
-    ids: dict[tuple[str, str, str], list[str]] = {}
-    for guard in then.guards if then is not None else ():
-        ids.setdefault((guard.source, guard.kind, guard.code), []).append(guard.id)
+    recorded = then.guards if then is not None else ()
+    ids = group_pairs(((g.source, g.kind, g.code), g.id) for g in recorded)
     new = {g.id: _pop_id(ids, (g.source, g.kind, g.code)) for g in now.guards}
-    order = {g.id: i for i, g in enumerate(then.guards)} if then is not None else {}
+    order = {g.id: i for i, g in enumerate(recorded)}
     results = [replace(r, guard=new[r.guard]) for r in rejection.results if new.get(r.guard)]
     results.sort(key=lambda r: order[r.guard])
     return replace(rejection, guard=new.get(rejection.guard, ""), results=tuple(results))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.group_pairs import group_pairs
 from engine.records.graph import NodeRecord
 from engine.records.guards import GuardFailure, GuardRecord
 from engine.records.kernels import KernelRecord
@@ -119,9 +120,7 @@ def has_graph(compilation: CompilationRecord) -> bool:
 def groups(session: Session) -> list[RootGroup]:
     """Return frames grouped by the root they were compiled for, in the order of first call."""
     frames = {f.id: f for f in session.frames}
-    of_root: dict[str, list[FrameRecord]] = {}
-    for frame in session.frames:
-        of_root.setdefault(_root(frame, frames).id, []).append(frame)
+    of_root = group_pairs((_root(frame, frames).id, frame) for frame in session.frames)
     root_groups = []
     for id, members in of_root.items():
         ids = {f.id for f in members}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
+from engine.group_pairs import group_pairs
 from engine.records.aot import NodeValuesRecord
 from engine.records.base import Record
 from engine.records.bytecode import Span
@@ -33,7 +34,7 @@ from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import operator_name
 from engine.records.guards import FEW_VALUES, STORM, Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
-from engine.records.ranks.collectives import GraphCollective, recorded_collectives
+from engine.records.ranks.collectives import recorded_collectives
 from engine.records.ranks.groups import divergence_title, format_ranks
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
@@ -395,13 +396,9 @@ def _guard_latency(session: Session) -> Iterator[Finding]:
 
 
 def _disk_caches(session: Session) -> Iterator[Finding]:
-    bypassed: dict[tuple[str, str], list[CompilationRecord]] = {}
-    missed: list[CompilationRecord] = []
-    for compilation in session.compilations:
-        for lookup in compilation.disk_caches:
-            if lookup.outcome == "bypass":
-                bypassed.setdefault((lookup.cache, lookup.note), []).append(compilation)
-        missed += [compilation] if any(c.outcome == "miss" for c in compilation.disk_caches) else []
+    lookups = [(lookup, compilation) for compilation in session.compilations for lookup in compilation.disk_caches]
+    bypassed = group_pairs(((lookup.cache, lookup.note), c) for lookup, c in lookups if lookup.outcome == "bypass")
+    missed = list({c.id: c for lookup, c in lookups if lookup.outcome == "miss"}.values())
     for (cache, note), compiled in bypassed.items():
         yield Finding(
             "cache-bypass", "advice", f"The {cache} was bypassed for {_count_text(len(compiled), 'compilation')}", _one_line(note),
@@ -561,10 +558,8 @@ def _memory_peak(session: Session) -> Iterator[Finding]:
 
 
 def _hidden_redistributions(session: Session) -> Iterator[Finding]:
-    hidden: dict[Span | None, list[GraphCollective]] = {}
-    for c in recorded_collectives(session.compilations):
-        if c.is_hidden and c.kind == "all_gather":
-            hidden.setdefault(c.span, []).append(c)
+    collectives = recorded_collectives(session.compilations)
+    hidden = group_pairs((c.span, c) for c in collectives if c.is_hidden and c.kind == "all_gather")
     for span, calls in hidden.items():
         read = ", ".join(f"{n.name} is {' '.join(n.placements)}" for n in calls[0].inputs if n.placements)
         yield Finding(

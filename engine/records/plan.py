@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.group_pairs import group_pairs
 from engine.records.ranks.groups import format_ranks
 
 MEMORY_CATEGORIES = (
@@ -254,9 +255,8 @@ def collective_rows(collectives: tuple[PlannedCollective, ...]) -> list[tuple[Pl
 
     A row is (first, calls, bytes, exposed seconds).
     """
-    groups: dict[tuple[Any, ...], list[PlannedCollective]] = {}
-    for c in collectives:
-        groups.setdefault((c.phase, c.kind, c.dtype, c.bytes, c.group, c.file, c.line, c.hidden_by), []).append(c)
+    keys = ((c.phase, c.kind, c.dtype, c.bytes, c.group, c.file, c.line, c.hidden_by) for c in collectives)
+    groups = group_pairs(zip(keys, collectives, strict=True))
     return [(g[0], len(g), sum(c.bytes for c in g), sum(c.exposed_seconds for c in g)) for g in groups.values()]
 
 

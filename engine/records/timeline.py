@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.group_pairs import group_pairs
 from engine.records.runtime import Timing
 from engine.replace_file import replace_file
 
@@ -146,10 +147,8 @@ def stage_spans(timings: tuple[Timing, ...]) -> list[StageSpan]:
 
     Clocks of different sources may disagree by microseconds, which a nested format does not allow.
     """
-    children: dict[str, list[Timing]] = {}
-    stages = {t.stage for t in timings}
-    for timing in sorted(timings, key=lambda t: t.start):
-        children.setdefault(timing.parent if timing.parent in stages else "", []).append(timing)
+    stages, ordered = {t.stage for t in timings}, sorted(timings, key=lambda t: t.start)
+    children = group_pairs((t.parent if t.parent in stages else "", t) for t in ordered)
     spans: list[StageSpan] = []
 
     def add(parent: str, start: float, end: float, depth: int) -> None:

@@ -32,6 +32,7 @@ from engine.aot.wrappers import error_fallback, input_mutations, output_aliases
 from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode, join_wrapper_code
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
+from engine.group_pairs import group_pairs
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable, Run
@@ -158,10 +159,8 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
 
 
 def _groups_sharing_storage(inputs: Sequence[GraphInput]) -> list[list[int]]:
-    by_storage: dict[int, list[int]] = {}
-    for n, i in enumerate(inputs):
-        if i.has_real_tensor and i.example_value.layout == torch.strided:
-            by_storage.setdefault(storage_id(i.example_value), []).append(n)
+    strided = (n for n, i in enumerate(inputs) if i.has_real_tensor and i.example_value.layout == torch.strided)
+    by_storage = group_pairs((storage_id(inputs[n].example_value), n) for n in strided)
     return [g for g in by_storage.values() if len(g) > 1]
 
 

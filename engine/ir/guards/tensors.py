@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
+from engine.group_pairs import group_pairs
 from engine.ir.guards.base import Guard, ValueCode
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
@@ -145,11 +146,7 @@ def _is_dtensor_meta(item: Any) -> bool:
 
 def tensor_properties(guards: Iterable[Guard]) -> dict[Source, list[TensorPropertyGuard]]:
     """Return the guards on one tensor property, by the tensor's source."""
-    properties: dict[Source, list[TensorPropertyGuard]] = {}
-    for guard in guards:
-        if guard.is_tensor_property:
-            properties.setdefault(guard.source, []).append(cast(TensorPropertyGuard, guard))
-    return properties
+    return group_pairs((g.source, cast(TensorPropertyGuard, g)) for g in guards if g.is_tensor_property)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import collections
 
 import torch.fx
 
+from engine.group_pairs import group_pairs
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_metadata import is_backward_node
@@ -93,10 +94,7 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
     ``module`` is the graph that was lowered to the program.
     """
     graph_nodes = {node.name: node for node in module.graph.nodes}
-    kernels_of: dict[str, list[GeneratedKernel]] = {}
-    for kernel in program.kernels:
-        for node in kernel.nodes:
-            kernels_of.setdefault(node, []).append(kernel)
+    kernels_of = group_pairs((node, kernel) for kernel in program.kernels for node in kernel.nodes)
     reasons: dict[str, str] = {}
     for node, computed_by in kernels_of.items():
         graph_node = graph_nodes.get(node.rpartition(":")[2])

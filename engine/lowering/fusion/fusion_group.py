@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from engine.group_pairs import group_pairs
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, variable
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
@@ -57,9 +58,7 @@ class FusionGroup:
         self.builder = LoopBuilder(self.members, frozenset(inner), self.reduction_index())
         for tensor_def, index in self.stores.items():
             self.builder.load(tensor_def, index)
-        self.reads = {}
-        for read in dict.fromkeys(self.builder.memory_reads):
-            self.reads.setdefault(read.source, []).append(read)
+        self.reads = group_pairs((read.source, read) for read in dict.fromkeys(self.builder.memory_reads))
 
     def reduction_index(self) -> IndexExpr:
         """Return the flat index in a row; reduced dimensions are in the order of a result's.

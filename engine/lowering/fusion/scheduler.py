@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from engine.group_pairs import group_pairs
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
 from engine.ir.loop_ir.builder import LoopBuilder
@@ -602,11 +603,8 @@ class Scheduler:
 
     def fuse_horizontally(self) -> None:
         """Merge independent kernels that read the same elements in the same order."""
-        shared: dict[TensorDef, list[FusionGroup]] = {}
-        for group in self.groups:
-            for source in sorted(group.input_defs(), key=lambda d: d.program_order):
-                shared.setdefault(source, []).append(group)
-        for source, readers in shared.items():
+        reads = ((d, g) for g in self.groups for d in sorted(g.input_defs(), key=lambda d: d.program_order))
+        for source, readers in group_pairs(reads).items():
             present = [g for g in readers if g in self.groups]
             if len(present) > 1 and stored_bytes(source) != 0:
                 self._merge_readers(source, present)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
+from engine.group_pairs import group_pairs
 from engine.observe.ranks.rank_contents import RankContents
 from engine.records.ranks.groups import (
     AFTER_CACHES,
@@ -47,9 +48,7 @@ def _ranks(group: Sequence[RankContents]) -> tuple[int, ...]:
 
 def _group_equal_ranks(contents: Sequence[RankContents], aspect: str) -> list[list[RankContents]]:
     """Return groups of equals: by size, then whole logs first, then by the lowest rank."""
-    ranks_by_digest: dict[str, list[RankContents]] = {}
-    for rank in contents:
-        ranks_by_digest.setdefault(rank.digest(aspect), []).append(rank)
+    ranks_by_digest = group_pairs((rank.digest(aspect), rank) for rank in contents)
     return sorted(ranks_by_digest.values(), key=lambda g: (-len(g), bool(g[0].unfinished or g[0].damage), g[0].rank))
 
 
@@ -124,22 +123,12 @@ def _arrivals(contents: Sequence[RankContents], largest: RankContents) -> list[R
 
 
 def _problems(contents: Sequence[RankContents], largest: Sequence[RankContents]) -> Iterable[str]:
-    versions: dict[str, list[RankContents]] = {}
-    for rank in contents:
-        if rank.version:
-            versions.setdefault(rank.version, []).append(rank)
+    versions = group_pairs((rank.version, rank) for rank in contents if rank.version)
     if len(versions) > 1:
         named = ", ".join(f"{v[:40]} ({format_ranks(_ranks(c))})" for v, c in versions.items())
         yield f"The ranks run different versions of torch: {named}"
-    ends: dict[str, list[RankContents]] = {}
-    for rank in contents:
-        if end := "" if largest[0].unfinished else _cut_at(rank, largest[0]):
-            ends.setdefault(end, []).append(rank)
-    for end, ranks in ends.items():
+    ends = ((end, rank) for rank in contents if not largest[0].unfinished and (end := _cut_at(rank, largest[0])))
+    for end, ranks in group_pairs(ends).items():
         yield f"The log of {format_ranks(_ranks(ranks))} ends {end}: it is cut, or the process ended there"
-    damaged: dict[tuple[str, ...], list[RankContents]] = {}
-    for rank in contents:
-        if rank.damage:
-            damaged.setdefault(rank.damage, []).append(rank)
-    for sentences, ranks in damaged.items():
+    for sentences, ranks in group_pairs((rank.damage, rank) for rank in contents if rank.damage).items():
         yield f"The log of {format_ranks(_ranks(ranks))} is damaged: {', '.join(sentences)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+from engine.group_pairs import group_pairs
 from engine.ir.guards.aliasing import (
     DisjointStorage,
     DistinctObjects,
@@ -26,15 +27,11 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 def add_aliasing_guards(tx: Tracer) -> None:
     """Guard that distinct inputs stay distinct: a mutation of one must not show in another."""
-    by_type: dict[type, list[Variable]] = {}
-    for value, _ in tx.objects.variables_by_id.values():
-        if value.source is not None and value.fake is None:
-            by_type.setdefault(value.python_type(), []).append(value)
+    objects = (v for v, _ in tx.objects.variables_by_id.values() if v.source is not None and v.fake is None)
+    by_type = group_pairs((v.python_type(), v) for v in objects)
     why = "one of the two is mutated; the other must be a different object"
-    mutated: dict[type, list[Variable]] = {}
-    for value in tx.side_effects.mutated_variables.values():
-        if value.source is not None and value.fake is None and value.is_loaded_by_source:
-            mutated.setdefault(value.python_type(), []).append(value)
+    sourced = (v for v in tx.side_effects.mutated_variables.values() if v.source is not None and v.fake is None)
+    mutated = group_pairs((v.python_type(), v) for v in sourced if v.is_loaded_by_source)
     # One guard for all objects of a type: an optimizer has a dict of state for each parameter.
     for kind, changed_objects in mutated.items():
         own, others = ([v for v in vs if not _is_kwargs_dict(tx, v)] for vs in (changed_objects, by_type.get(kind, [])))
@@ -50,11 +47,8 @@ def add_aliasing_guards(tx: Tracer) -> None:
     shared.require_identity(*map(tx.objects.real_object, (*tx.objects.identity_keys.values(), *changed)))
     # One guard for all tensors: one per pair would be too many, as a model has many parameters.
     _guard_distinct(tx, changed, _read_tensors(tx), why)
-    keys: dict[type, list[Variable]] = {}
-    for value in tx.objects.identity_keys.values():
-        if value.source is not None and not value.source.is_fixed:
-            keys.setdefault(value.python_type(), []).append(value)
-    for same_type in keys.values():
+    keys = (v for v in tx.objects.identity_keys.values() if v.source is not None and not v.source.is_fixed)
+    for same_type in group_pairs((v.python_type(), v) for v in keys).values():
         _guard_distinct(tx, same_type, [], "they are keys of a dict, elements of a set, or copied once each")
     _guard_no_overlap(tx, written)
 

@@ -7,6 +7,7 @@ import itertools
 import torch
 import torch.overrides
 
+from engine.group_pairs import group_pairs
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.torch_private.modules import weights_have_changed
@@ -77,10 +78,8 @@ def _tensor_names(module: torch.nn.Module) -> set[str]:
 
 def _expand_tied_weights(module: torch.nn.Module, replacements: dict[str, Variable]) -> dict[str, Variable]:
     """Extend the passed tensors to all names of tied weights, unless those are also passed."""
-    names: dict[int, list[str]] = {}
     members = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
-    for name, tensor in itertools.chain(*members):
-        names.setdefault(id(tensor), []).append(name)
+    names = group_pairs((id(tensor), name) for name, tensor in itertools.chain(*members))
     spread = dict(replacements)
     for group in names.values():
         first = next((replacements[n] for n in group if n in replacements), None)
