@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -98,11 +99,14 @@ def is_view_from_custom_function(base: torch.Tensor | None, fake: torch.Tensor) 
         return False
     node: Any = view_grad_fn("a view", fake)
     last = None if base is None else view_grad_fn("a view", base)
-    while node is not None and node is not last:
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
+    return any(isinstance(n, torch.autograd.function.BackwardCFunction) for n in _history(node, last))
+
+
+def _history(node: Any, end: Any) -> Iterator[Any]:
+    """Yield the autograd nodes of a chain of views, from ``node`` back to before ``end``."""
+    while node is not None and node is not end:
+        yield node
         node = node.next_functions[0][0] if node.next_functions else None
-    return False
 
 
 def _becomes_multi_output_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
@@ -114,12 +118,7 @@ def _becomes_multi_output_view(base: torch.Tensor, fake: torch.Tensor) -> bool:
         return False
     if not base._is_view() or not _is_multi_output_view(base):
         return True
-    node: Any = fake.grad_fn
-    while node is not None and node is not base.grad_fn:
-        if len(node._input_metadata) > 1:
-            return True
-        node = node.next_functions[0][0] if node.next_functions else None
-    return False
+    return any(len(node._input_metadata) > 1 for node in _history(fake.grad_fn, base.grad_fn))
 
 
 def _is_multi_output_view(fake: torch.Tensor) -> bool:

@@ -84,7 +84,7 @@ def _rng_state_variants(target: OpOverload, is_filled: bool) -> tuple[Any, Any]:
     library = _library()
     name, _, text = str(target._schema).partition("(")
     name = name.replace("::", "_").replace(".", "_") + ("_in_place" if is_filled else "")
-    run = _bernoulli_into_new if is_filled else target
+    run = bernoulli_into_new if is_filled else target
     parameters, _, results = text.rpartition(") -> ")
     state = "Tensor engine_state, " if parameters else "Tensor engine_state"
     several = f"{results[1:-1]}" if results.startswith("(") else results
@@ -117,7 +117,7 @@ def _rng_state_variants(target: OpOverload, is_filled: bool) -> tuple[Any, Any]:
     return forms
 
 
-def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+def bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     """Return ``tensor.bernoulli_(p)`` in new memory, sampled in memory order.
 
     ATen's functional form samples in another order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+import traceback
 import weakref
 from collections.abc import Iterator, Mapping
 from types import CellType, FrameType, FunctionType
@@ -106,9 +107,7 @@ def referent_name(function: FunctionType, cell: CellType) -> str:
 
 def _calling_frames_of_user() -> Iterator[FrameType]:
     """Yield the calling frames of the user's code, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         module = str(frame.f_globals.get("__name__", ""))
         if not is_installed_file(frame.f_code.co_filename) and not module.startswith("engine."):
             yield frame
-        frame = frame.f_back

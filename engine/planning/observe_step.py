@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pathlib
 import sys
 import sysconfig
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from types import FrameType
 from typing import Any
 
 import torch
@@ -487,36 +488,20 @@ def has_no_memory_traffic(func: Any) -> bool:
 
 def user_line() -> tuple[str, int]:
     """Return file and line of the innermost frame outside of libraries and the engine."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not is_library(file):
-            return file, frame.f_lineno
-        frame = frame.f_back
-    return "", 0
+    frames = traceback.walk_stack(sys._getframe(1))
+    return next(((file, line) for f, line in frames if not is_library(file := f.f_code.co_filename)), ("", 0))
 
 
 def user_line_of(error: BaseException) -> tuple[str, int]:
     """Return file and line of the innermost user frame that an error passed."""
-    location = "", 0
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not is_library(file):
-            location = file, trace.tb_lineno
-        trace = trace.tb_next
-    return location
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next(((file, line) for file, line in reversed(lines) if not is_library(file)), ("", 0))
 
 
 def called_from_mesh() -> bool:
     """Return True if code of device meshes, which reads ranks, calls the operator."""
-    frame: FrameType | None = sys._getframe(1)
-    depth = 0
-    while frame is not None and depth < MESH_DEPTH:
-        if frame.f_code.co_filename.endswith(MESH_FILES):
-            return True
-        frame, depth = frame.f_back, depth + 1
-    return False
+    frames = itertools.islice(traceback.walk_stack(sys._getframe(1)), MESH_DEPTH)
+    return any(frame.f_code.co_filename.endswith(MESH_FILES) for frame, _ in frames)
 
 
 @cache

@@ -166,10 +166,10 @@ class Session:
         """Current stage ("lowering 0/0"), for progress; empty when idle."""
         self._lock = make_rlock()
         self._records: dict[str, dict[Any, Any]] = {kind: {} for kind in RECORD_KEYS}
+        """Records by kind and key."""
         self._detailed_compilations: deque[str] = deque()
         self._pending_calls: deque[PendingCall] = deque()
         self._other_torch_note = ""
-        """Records by kind and key."""
         self._listeners: list[Callable[[str], None]] = []
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:

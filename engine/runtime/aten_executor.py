@@ -14,6 +14,7 @@ import torch.fx
 
 from engine.graph.codegen import generate_function
 from engine.graph.device_dependent_composites import eager_implementation
+from engine.graph.functionalize_rng import bernoulli_into_new
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.graph_callable import Run
 from engine.ir.node_metadata import PADDED_ROWS_KEY
@@ -65,14 +66,6 @@ def _binding(name: str, *, is_method: bool) -> Any:
     method = inspect.getattr_static(torch.Tensor, name, None) if is_method else None
     functions = (getattr(namespace, name, None) for namespace in _NAMESPACES)
     return next(filter(None, functions), method if inspect.ismethoddescriptor(method) else None)
-
-
-def bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Sample ``bernoulli_(p)`` into uninitialized memory with the tensor's strides.
-
-    Random numbers are sampled in memory order; the functional operator loses that order.
-    """
-    return torch.empty_like(tensor).bernoulli_(p, generator=generator)
 
 
 def aten_callable(target: Any) -> Any:

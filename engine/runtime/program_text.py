@@ -16,6 +16,8 @@ from typing import Any
 import sympy
 import torch
 
+from engine.graph.functionalize_rng import bernoulli_into_new
+from engine.group_pairs import group_pairs
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.kernels.compile_triton import ALIGNMENT
 from engine.ir.kernels.generated_kernel import KernelArg, Size
@@ -34,7 +36,7 @@ from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of
 from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.static_sizes import static_size, static_sizes
-from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
+from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable
 from engine.runtime.graph_pools import copied_to_output_memory
 from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages
 from engine.runtime.program_functions import (
@@ -444,11 +446,8 @@ class ProgramWriter:
             last = dict.fromkeys(self.program.inputs, -1) | last
         else:
             outputs.update(self.program.inputs)
-        deaths: dict[int, list[str]] = {}
-        for name, number in last.items():
-            if name not in outputs and name in self.program.buffers:
-                deaths.setdefault(number, []).append(name)
-        return deaths
+        mortal = self.program.buffers.keys() - outputs
+        return group_pairs((number, name) for name, number in last.items() if name in mortal)
 
 
 def _call_lines(writer: ProgramWriter, number: int, step: AtenCall) -> list[str]:

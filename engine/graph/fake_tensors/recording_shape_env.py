@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,10 +52,8 @@ class RecordingShapeEnv(ShapeEnv):
 
     def _get_user_frame(self) -> FrameType | None:
         """Return the caller outside of torch, which torch would find by importing Inductor."""
-        frame = sys._getframe().f_back
-        while frame is not None and is_library_file(frame.f_code.co_filename):
-            frame = frame.f_back
-        return frame
+        frames = traceback.walk_stack(sys._getframe(1))
+        return next((frame for frame, _ in frames if not is_library_file(frame.f_code.co_filename)), None)
 
     def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
         self.guard_causes.setdefault(g, self.cause("the traced code assumed this relation between symbols"))

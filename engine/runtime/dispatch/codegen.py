@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,20 +192,9 @@ _STRIP_FRAMES_CELL = CellType(strip_dispatch_frames)
 
 def copy_metadata(dispatch: FunctionType, function: FunctionType) -> None:
     """Copy a function's metadata (name, doc, defaults, annotations, ...) to a dispatcher."""
-    dispatch.__name__ = function.__name__
-    dispatch.__qualname__ = function.__qualname__
-    dispatch.__doc__ = function.__doc__
-    dispatch.__module__ = function.__module__
-    dispatch.__defaults__ = function.__defaults__
-    dispatch.__kwdefaults__ = function.__kwdefaults__
-    # From 3.14 on, annotations are evaluated when they are read: ``__annotate__`` does it.
-    is_deferred = getattr(function, "__annotate__", None) is not None
-    name = "__annotate__" if is_deferred else "__annotations__"
-    setattr(dispatch, name, getattr(function, name))
-    if sys.version_info >= (3, 12):
-        dispatch.__type_params__ = function.__type_params__
-    dispatch.__dict__.update(function.__dict__)
-    dispatch.__dict__["__wrapped__"] = function
+    functools.update_wrapper(dispatch, function, (*functools.WRAPPER_ASSIGNMENTS, "__defaults__", "__kwdefaults__"))
+    if getattr(function, "__annotate__", None) is None:  # from 3.14 on, ``update_wrapper`` copies only this
+        dispatch.__annotations__ = function.__annotations__
 
 
 def bind_call_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +38,7 @@ class CallStack:
     def remaining_depth(self) -> int:
         """Return the call depth that is left before Python would raise RecursionError."""
         if not self._remaining_depth:
-            used, frame = 0, sys._getframe()
-            while frame.f_back is not None:
-                used, frame = used + 1, frame.f_back
+            used = sum(1 for _ in traceback.walk_stack(sys._getframe(1)))
             self._remaining_depth = max(self.recursion_limit - used, 50)
         return self._remaining_depth
 
