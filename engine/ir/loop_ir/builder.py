@@ -32,7 +32,7 @@ from engine.ir.loop_ir.index_expr import (
     lower_bound,
     unflatten,
 )
-from engine.ir.loop_ir.ops import LOOP_INVARIANT, WRITE_OPS, LoopIROp, Operand, R, X, compute_dtype
+from engine.ir.loop_ir.ops import LOOP_INVARIANT, WRITE_OPS, LoopIROp, Operand, R, X, compute_dtype, conjunction
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
 from engine.ir.static_sizes import static_size
 
@@ -317,11 +317,8 @@ class LoopBuilder:
 
         Indirect positions outside of the tensor are masked out.
         """
-        inside: LoopIROp | None = None
-        for i, size in zip(coordinates, target.shape, strict=True):
-            if i.indirect_ops():
-                for test in (self.index_ge(i, 0), self.index_lt(i, size)):
-                    inside = test if inside is None else inside & test
+        indirect = ((i, size) for i, size in zip(coordinates, target.shape, strict=True) if i.indirect_ops())
+        inside = conjunction(t for i, size in indirect for t in (self.index_ge(i, 0), self.index_lt(i, size)))
         position = flatten(coordinates, target.stride)
         space = self._space(position) | value.loops | frozenset().union(*(self._space(i) for i in walked))
         name = "atomic_add" if is_added else "store"

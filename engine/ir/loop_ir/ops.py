@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -176,3 +176,11 @@ class LoopIROp:
         """Return the operands, the mask, and those of the kernel's ops that compute the address."""
         address = [] if self.index is None else [ops[number] for number in self.index.indirect_ops()]
         return [*self.args, *([] if self.mask is None else [self.mask]), *address]
+
+
+def conjunction(tests: Iterable[LoopIROp]) -> LoopIROp | None:
+    """Return the conjunction of tests; None if there are none."""
+    joined: LoopIROp | None = None
+    for test in tests:
+        joined = test if joined is None else joined & test
+    return joined

@@ -19,44 +19,23 @@ from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 
-@register_lowering(aten.full.default, aten.full_like.default, aten.new_full.default)
-def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
+def _full(low: LoweringContext, fill: Any) -> LoweredTensor:
     value = fake_result(low)
-    fill = args[-1]
     check_supported_dtype(value)
     if lowered_tensors(fill):
         raise NotLowered(LoweringFallback.MIXED_DTYPES, "a fill value that is a tensor has no lowering")
-    return _full(low, value, fill)
-
-
-def _full(low: LoweringContext, value: torch.Tensor, fill: Any) -> LoweredTensor:
-    dtype = value.dtype
     shape = symbolic_shape(value)
-    return low.pointwise(shape, dtype, stored_loader(fill, dtype, shape))
+    return low.pointwise(shape, value.dtype, stored_loader(fill, value.dtype, shape))
 
 
-@register_lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
-def zeros(low: LoweringContext, *_: Any, **__: Any) -> LoweredTensor:
-    check_supported_dtype(fake_result(low))
-    return _full(low, fake_result(low), 0)
-
-
-@register_lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(low: LoweringContext, *_: Any, **__: Any) -> LoweredTensor:
-    check_supported_dtype(fake_result(low))
-    return _full(low, fake_result(low), 1)
-
-
-@register_lowering(aten.fill.Scalar)
-def fill(low: LoweringContext, a: LoweredTensor, value: Any) -> LoweredTensor:
-    check_supported_dtype(a)
-    return _full(low, fake_result(low), value)
-
-
-@register_lowering(aten.scalar_tensor.default)
-def scalar_tensor(low: LoweringContext, value: Any, **_: Any) -> LoweredTensor:
-    check_supported_dtype(fake_result(low))
-    return _full(low, fake_result(low), value)
+register_lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)(
+    lambda low, *_, **__: _full(low, 0)
+)
+register_lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(lambda low, *_, **__: _full(low, 1))
+register_lowering(aten.scalar_tensor.default)(lambda low, fill, **_: _full(low, fill))
+register_lowering(aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar)(
+    lambda low, *args, **_: _full(low, args[-1])
+)
 
 
 def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:

@@ -38,13 +38,8 @@ def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: Lo
     return binary_search(low, offsets, positions, None, torch.int64, right=True, rows_name=name)
 
 
-def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | None:
-    return None if padding < 0 else index.equals(padding)
-
-
 def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:
-    left_out = _is_padding(b, index, padding)
-    return value if left_out is None else b.where(left_out, 0, value)
+    return value if padding < 0 else b.where(index.equals(padding), 0, value)
 
 
 @dataclass(frozen=True)

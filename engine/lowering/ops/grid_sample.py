@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, Size
-from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype, conjunction
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.decompositions.interpolation import CUBIC_COEFFICIENT
@@ -106,18 +107,19 @@ class GridSampler:
         return [self._taps_along(b, where, d, size) for d, size in enumerate(self.sizes)]
 
     def _combine_taps(self, b: LoopBuilder, taps: tuple[Tap, ...]) -> Neighbor:
-        inside: LoopIROp | None = None
-        for tap, size in zip(taps, self.sizes, strict=True) if self.padding == ZEROS or self.mode == LINEAR else ():
-            test = (tap.position >= 0.0) & (tap.position < b.size(size, self.compute_dtype))
-            inside = test if inside is None else inside & test
+        tested = zip(taps, self.sizes, strict=True) if self.padding == ZEROS or self.mode == LINEAR else ()
+        inside = conjunction(
+            (tap.position >= 0.0) & (tap.position < b.size(size, self.compute_dtype)) for tap, size in tested
+        )
         index = tuple(
             b.indirect_index(b.cast(t.position, torch.int64), n, wraps=False, is_checked=False)
             for t, n in zip(taps, self.sizes, strict=True)
         )
         changes = tuple(
-            _product([t.derivative if e == d else t.weight for e, t in enumerate(taps)]) for d in range(self.rank)
+            functools.reduce(operator.mul, (t.derivative if e == d else t.weight for e, t in enumerate(taps)))
+            for d in range(self.rank)
         )
-        return Neighbor(index, inside, _product([t.weight for t in taps]), changes)
+        return Neighbor(index, inside, functools.reduce(operator.mul, (t.weight for t in taps)), changes)
 
     def _taps_along(self, b: LoopBuilder, where: Coordinates, dim: int, size: Size) -> list[Tap]:
         along = b.cast(self.grid.load(b, (*where, IndexExpr({}, self.rank - 1 - dim))), self.compute_dtype)
@@ -157,13 +159,6 @@ class GridSampler:
         is_free = (position > 0.0) & (position < last)
         raised = b.where(position > 0.0, position, 0.0)  # NaN becomes 0
         return b.where(raised < last, raised, last), b.where(is_free, slope, 0.0)
-
-
-def _product(parts: Sequence[LoopIROp]) -> LoopIROp:
-    result = parts[0]
-    for part in parts[1:]:
-        result = result * part
-    return result
 
 
 def _reflect(b: LoopBuilder, position: LoopIROp, count: LoopIROp, *, align: bool) -> tuple[LoopIROp, LoopIROp]:
@@ -222,11 +217,9 @@ def grid_sampler(
     sampler = _make_sampler(a, grid, mode, padding, align)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        total: Any = None
-        for near in sampler.neighbors(b, (i[0], *i[2:])):
-            part = _load_neighbor(b, a, i[:2], near, sampler.compute_dtype) * near.weight
-            total = part if total is None else total + part
-        return total  # type: ignore[no-any-return]
+        near = sampler.neighbors(b, (i[0], *i[2:]))
+        parts = (_load_neighbor(b, a, i[:2], n, sampler.compute_dtype) * n.weight for n in near)
+        return functools.reduce(operator.add, parts)
 
     return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
 
@@ -253,11 +246,9 @@ def grid_sampler_backward(
 
     def side(dim: int) -> LoweredTensor:
         def moved(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-            total: Any = None
-            for near in sampler.neighbors(b, (i[0], *i[2:])):
-                part = _load_neighbor(b, a, i[:2], near, math_dtype) * near.derivatives[dim]
-                total = part if total is None else total + part
-            return total * b.cast(grad.load(b, i), math_dtype)  # type: ignore[no-any-return]
+            near = sampler.neighbors(b, (i[0], *i[2:]))
+            parts = (_load_neighbor(b, a, i[:2], n, math_dtype) * n.derivatives[dim] for n in near)
+            return functools.reduce(operator.add, parts) * b.cast(grad.load(b, i), math_dtype)
 
         return reduce(low, "sum", grad, (1,), False, math_dtype, moved, name=f"{name}_{dim}")
 

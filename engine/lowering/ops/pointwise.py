@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -128,29 +129,26 @@ def sign(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
     return b.where(v > 0, 1, below)
 
 
-def _add_or_sub(name: str) -> Callable[..., LoweredTensor]:
-    def lowered(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> LoweredTensor:
-        def compute(b: LoopBuilder, left: LoopIROp, right: LoopIROp) -> LoopIROp:
-            if left.dtype == torch.bool:
-                if name == "sub":
-                    raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "subtraction of bool is an error in eager")
-                return b.call("or", left, right)
-            if alpha != 1:
-                right = right * alpha
-            return b.call(name, left, right)
+def _add_or_sub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1, *, name: str) -> LoweredTensor:
+    def compute(b: LoopBuilder, left: LoopIROp, right: LoopIROp) -> LoopIROp:
+        if left.dtype == torch.bool:
+            if name == "sub":
+                raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "subtraction of bool is an error in eager")
+            return b.call("or", left, right)
+        if alpha != 1:
+            right = right * alpha
+        return b.call(name, left, right)
 
-        return elementwise(low, (a, other), compute)
-
-    return lowered
+    return elementwise(low, (a, other), compute)
 
 
-register_lowering(aten.add.Tensor, aten.add.Scalar)(_add_or_sub("add"))
-register_lowering(aten.sub.Tensor, aten.sub.Scalar)(_add_or_sub("sub"))
+register_lowering(aten.add.Tensor, aten.add.Scalar)(functools.partial(_add_or_sub, name="add"))
+register_lowering(aten.sub.Tensor, aten.sub.Scalar)(functools.partial(_add_or_sub, name="sub"))
 
 
 @register_lowering(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1) -> Any:
-    return _add_or_sub("sub")(low, other, a, alpha)
+    return _add_or_sub(low, other, a, alpha, name="sub")
 
 
 @register_elementwise(aten.mul.Tensor, aten.mul.Scalar)
@@ -223,10 +221,10 @@ for _name in ("maximum", "minimum", "hypot"):
 register_elementwise(aten.atan2.default, promotion=INT_TO_FLOAT)(_call_op("atan2"))
 
 
-@register_lowering(aten.pow.Tensor_Tensor)
-def pow_tensor(low: LoweringContext, a: LoweredTensor, exponent: LoweredTensor) -> LoweredTensor:
-    is_float = promote_dtypes((a, exponent))[1].is_floating_point
-    return elementwise(low, (a, exponent), _call_op("pow") if is_float else _integer_power)
+@register_lowering(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_of_tensor(low: LoweringContext, base: Any, exponent: LoweredTensor) -> LoweredTensor:
+    is_float = promote_dtypes((base, exponent))[1].is_floating_point
+    return elementwise(low, (base, exponent), _call_op("pow") if is_float else _integer_power)
 
 
 @register_lowering(aten.pow.Tensor_Scalar)
@@ -258,12 +256,6 @@ def _constant_integer_power(b: LoopBuilder, v: LoopIROp, exponent: int) -> LoopI
     half = _constant_integer_power(b, v, exponent // 2) if exponent > 1 else None
     squared = v if half is None else half * half
     return squared if exponent % 2 == 0 or half is None else squared * v
-
-
-@register_lowering(aten.pow.Scalar)
-def pow_of_scalar(low: LoweringContext, base: Any, exponent: LoweredTensor) -> LoweredTensor:
-    is_float = promote_dtypes((base, exponent))[1].is_floating_point
-    return elementwise(low, (base, exponent), _call_op("pow") if is_float else _integer_power)
 
 
 def _integer_power(b: LoopBuilder, base: LoopIROp, exponent: LoopIROp) -> LoopIROp:

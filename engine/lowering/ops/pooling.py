@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +15,7 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, Size, contiguous_strides, flatten, unflatten
 from engine.ir.loop_ir.index_expr import product as size_of
-from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype, conjunction
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.static_sizes import are_positive_sizes, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
@@ -100,11 +101,8 @@ def _in_bounds_test(b: LoopBuilder, positions: Iterable[tuple[IndexExpr, Size, b
 
     ``is_known``: the index is known to be in bounds.
     """
-    test: LoopIROp | None = None
-    for position, size, is_known in positions:
-        for part in () if is_known else (b.index_ge(position, 0), b.index_lt(position, size)):
-            test = part if test is None else test & part
-    return test
+    unknown = ((position, size) for position, size, is_known in positions if not is_known)
+    return conjunction(t for position, size in unknown for t in (b.index_ge(position, 0), b.index_lt(position, size)))
 
 
 def _element(
@@ -121,23 +119,16 @@ def _divisor(
 ) -> LoopIROp:
     if override is not None:
         return b.constant(override, b.index_dtype)
-    total: LoopIROp | None = None
-    for side, window in zip(sides, windows, strict=True):
-        length = side.length(b, window, with_padding=counts_padding)
-        total = length if total is None else total * length
-    assert total is not None
-    return total
+    lengths = (s.length(b, w, with_padding=counts_padding) for s, w in zip(sides, windows, strict=True))
+    return functools.reduce(operator.mul, lengths)
 
 
 def _masked_sum(
     b: LoopBuilder, parts: Iterable[tuple[LoopIROp | None, Callable[[], LoopIROp]]], math_dtype: torch.dtype
 ) -> LoopIROp:
-    total: LoopIROp | None = None
     zero = b.constant(0, math_dtype)
-    for inside, read in parts:
-        value = read() if inside is None else b.masked(inside, read, zero)
-        total = value if total is None else total + value
-    return zero if total is None else total
+    values = (read() if inside is None else b.masked(inside, read, zero) for inside, read in parts)
+    return functools.reduce(operator.add, values)
 
 
 def _avg_pool(
@@ -230,26 +221,14 @@ def pool_rank(low: LoweringContext) -> int:
 
 
 @register_lowering(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
-def max_pool_with_indices_backward(
-    low: LoweringContext,
-    grad: LoweredTensor,
-    a: LoweredTensor,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    ceil_mode: bool,
-    indices: LoweredTensor,
-) -> LoweredTensor:
-    """Add each window's gradient to the element that was its maximum."""
-    return max_pool_backward(low, grad, a, indices, pool_rank(low))
+@register_lowering(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)
+def max_pool_backward(low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, *options: Any) -> LoweredTensor:
+    """Add each window's gradient to the element that was its maximum.
 
-
-def max_pool_backward(
-    low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor, rank: int
-) -> LoweredTensor:
-    """Scatter-add ``grad`` at flat ``indices`` into each plane (the last ``rank`` dimensions)."""
+    The last of the options are the flat indices of the maxima in each plane, the dimensions that are pooled.
+    """
     check_supported_dtype(grad, a)
+    rank, indices = pool_rank(low), options[-1]
     sizes = a.shape[-rank:]
     math_dtype = compute_dtype(grad.dtype)
     plane = size_of(sizes)
@@ -350,11 +329,6 @@ def _first_in_bounds(b: LoopBuilder, side: PoolWindow, window: IndexExpr) -> Loo
     return b.where(is_before, b.index_value(first.mod(side.dilation)), position)
 
 
-aten = torch.ops.aten
-
-Read = Callable[[LoopBuilder, Coordinates, LoopIROp], LoopIROp]
-
-
 def _max_window_length(size: int, count: int) -> int:
     """Return the length of the longest of ``count`` windows that cover ``size`` elements."""
     return max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
@@ -389,13 +363,10 @@ def _window_elements(
     ends = [_window_bounds(w, size, count) for w, (size, count, _) in zip(outer, windows, strict=True)]
     for offsets in product(*(range(length) for _, _, length in windows)):
         position = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
-        inside: LoopIROp | None = None
-        for p, (_, end), offset, (size, count, _) in zip(position, ends, offsets, windows, strict=True):
-            if offset < size // count:  # Every window has at least this many elements.
-                continue
-            test = b.index_value(p) < b.index_value(end)
-            inside = test if inside is None else inside & test
-        yield (*lead, *position), inside
+        parts = zip(position, ends, offsets, windows, strict=True)
+        # Every window has at least ``size // count`` elements.
+        uncertain = ((p, end) for p, (_, end), offset, (size, count, _) in parts if offset >= size // count)
+        yield (*lead, *position), conjunction(b.index_value(p) < b.index_value(end) for p, end in uncertain)
 
 
 @register_lowering(aten._adaptive_avg_pool3d.default)
@@ -428,11 +399,3 @@ def adaptive_max_pool(
         return b.index_value(flatten(starts, steps))
 
     return max_of_windows(low, a, rank, lambda b, i: _window_elements(b, i, windows), first)
-
-
-@register_lowering(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool_backward(
-    low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor
-) -> LoweredTensor:
-    """Add each window's gradient to the element that was its maximum."""
-    return max_pool_backward(low, grad, a, indices, pool_rank(low))

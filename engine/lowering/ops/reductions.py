@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Collection
 from typing import Any
@@ -348,24 +349,21 @@ def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
         raise NotLowered(LoweringFallback.EMPTY_INPUT, "a reduction over no elements has no lowering")
 
 
-def _sum_like(kind: str) -> Callable[..., LoweredTensor]:
-    def lowered(
-        low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False, **_: Any
-    ) -> LoweredTensor:
-        result = fake_result(low).dtype
-        dims = _canonical_dims(a, dim)
-        check_supported_dtype(a, fake_result(low))
-        if any(a.shape[d] == 0 for d in dims):
-            return low.full(symbolic_shape(fake_result(low)), result, 1 if kind == "prod" else 0)
-        return reduce(low, kind, a, dims, keepdim, result, a.loader(result))
-
-    return lowered
+def _sum_or_prod(
+    low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False, *, kind: str, **_: Any
+) -> LoweredTensor:
+    result = fake_result(low).dtype
+    dims = _canonical_dims(a, dim)
+    check_supported_dtype(a, fake_result(low))
+    if any(a.shape[d] == 0 for d in dims):
+        return low.full(symbolic_shape(fake_result(low)), result, 1 if kind == "prod" else 0)
+    return reduce(low, kind, a, dims, keepdim, result, a.loader(result))
 
 
-register_lowering(aten.sum.dim_IntList, aten.sum.default)(_sum_like("sum"))
+register_lowering(aten.sum.dim_IntList, aten.sum.default)(functools.partial(_sum_or_prod, kind="sum"))
 
 
-register_lowering(aten.prod.dim_int, aten.prod.default)(_sum_like("prod"))
+register_lowering(aten.prod.dim_int, aten.prod.default)(functools.partial(_sum_or_prod, kind="prod"))
 
 
 @register_lowering(aten.mean.dim, aten.mean.default)
@@ -504,12 +502,6 @@ def _insert_reduced_dims(index: Coordinates, kept: tuple[int, ...], rank: int) -
     return tuple(coordinate_of_dim.get(d, ZERO) for d in range(rank))
 
 
-def _correction(unbiased: Any, correction: Any) -> float:
-    if correction is not None:
-        return float(correction)
-    return 1.0 if unbiased is None or unbiased else 0.0
-
-
 @register_lowering(aten.var.correction)
 def var(
     low: LoweringContext, a: LoweredTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
@@ -524,7 +516,7 @@ def var_mean(
 ) -> tuple[LoweredTensor, LoweredTensor]:
     dims = _canonical_dims(a, dim)
     check_supported_dtype(a)
-    return _variance(low, a, dims, keepdim, _correction(None, correction), a.dtype, low.node_name)
+    return _variance(low, a, dims, keepdim, 1.0 if correction is None else float(correction), a.dtype, low.node_name)
 
 
 @register_lowering(aten.std.correction)
@@ -533,7 +525,9 @@ def std(
 ) -> LoweredTensor:
     dims = _canonical_dims(a, dim)
     check_supported_dtype(a)
-    spread = _variance(low, a, dims, keepdim, _correction(None, correction), compute_dtype(a.dtype), low.node_name)[0]
+    spread = _variance(
+        low, a, dims, keepdim, 1.0 if correction is None else float(correction), compute_dtype(a.dtype), low.node_name
+    )[0]
     return low.pointwise(spread.shape, a.dtype, lambda b, i: b.call("sqrt", spread.load(b, i)))
 
 
@@ -591,19 +585,18 @@ def arg_min_or_max(
     return reduce(low, "min", a, dims, keepdim, torch.int64, body, name=name)
 
 
-def _min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
-    def lowered(low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False) -> LoweredTensor:
-        dims = _canonical_dims(a, dim)
-        check_reducible(a, dims)
-        return min_or_max(low, kind, a, dims, keepdim)
-
-    return lowered
-
-
-register_lowering(aten.amax.default, aten.max.default)(_min_max_lowering("max"))
+def _min_or_max_value(
+    low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False, *, kind: str
+) -> LoweredTensor:
+    dims = _canonical_dims(a, dim)
+    check_reducible(a, dims)
+    return min_or_max(low, kind, a, dims, keepdim)
 
 
-register_lowering(aten.amin.default, aten.min.default)(_min_max_lowering("min"))
+register_lowering(aten.amax.default, aten.max.default)(functools.partial(_min_or_max_value, kind="max"))
+
+
+register_lowering(aten.amin.default, aten.min.default)(functools.partial(_min_or_max_value, kind="min"))
 
 
 def _extreme_and_index(
@@ -641,25 +634,28 @@ def _arg_min_max(
     return _extreme_and_index(low, kind, a, dim, keepdim, "")[1]
 
 
-def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
-    def lowered(low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False) -> LoweredTensor:
-        dims = _canonical_dims(a, dim)
-        check_supported_dtype(a)
-        result = fake_result(low).dtype
-        if any(a.shape[d] == 0 for d in dims):
-            return low.full(symbolic_shape(fake_result(low)), result, kind == "min")
+def _any_or_all(
+    low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False, *, kind: str
+) -> LoweredTensor:
+    dims = _canonical_dims(a, dim)
+    check_supported_dtype(a)
+    result = fake_result(low).dtype
+    if any(a.shape[d] == 0 for d in dims):
+        return low.full(symbolic_shape(fake_result(low)), result, kind == "min")
 
-        def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-            v = a.load(b, i)
-            return b.cast(v if v.dtype == torch.bool else v.differs(0), torch.int32)
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        v = a.load(b, i)
+        return b.cast(v if v.dtype == torch.bool else v.differs(0), torch.int32)
 
-        reduced = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{low.node_name}_int")
-        return low.pointwise(reduced.shape, result, lambda b, i: b.cast(reduced.load(b, i).differs(0), result))
-
-    return lowered
-
-
-register_lowering(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(_any_all_lowering("max"))
+    reduced = reduce(low, kind, a, dims, keepdim, torch.int32, body, name=f"{low.node_name}_int")
+    return low.pointwise(reduced.shape, result, lambda b, i: b.cast(reduced.load(b, i).differs(0), result))
 
 
-register_lowering(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(_any_all_lowering("min"))
+register_lowering(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(
+    functools.partial(_any_or_all, kind="max")
+)
+
+
+register_lowering(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(
+    functools.partial(_any_or_all, kind="min")
+)

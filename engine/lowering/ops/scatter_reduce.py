@@ -23,7 +23,7 @@ from engine.ir.loop_ir.index_expr import (
     static_product,
     unflatten,
 )
-from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
+from engine.ir.loop_ir.ops import LoopIROp, compute_dtype, conjunction
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
@@ -184,10 +184,7 @@ def scatter_reduce_along(
 
     def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
         position = (*i[:dim], k, *i[dim + 1 :])
-        inside: LoopIROp | None = None
-        for d in others:
-            test = b.index_lt(i[d], index.shape[d])
-            inside = test if inside is None else inside & test
+        inside = conjunction(b.index_lt(i[d], index.shape[d]) for d in others)
         if inside is None:
             return _index_matches(b, index.load(b, position), i[dim], a.shape[dim]), lambda: value(b, position)
         named = b.masked(
