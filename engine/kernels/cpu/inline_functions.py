@@ -9,7 +9,7 @@ from collections.abc import Callable
 from engine.kernels.cpu.llvm_types import float_constant, type_suffix, wide, word_constant
 
 
-def _horner(kind: str, variable: str, coefficients: tuple[float, ...], lanes: int, prefix: str) -> list[str]:
+def horner(kind: str, variable: str, coefficients: tuple[float, ...], lanes: int, prefix: str) -> list[str]:
     """Return the lines of a polynomial by Horner's rule, highest power first."""
     fma, lines = f"@llvm.fma.{type_suffix('float', lanes)}", []
     last = float_constant(lanes, coefficients[0])
@@ -41,7 +41,7 @@ def _exp_text(lanes: int) -> str:
         f"  %n = fsub {kind} %moved, {f(12582912.0)}",
         f"  %high = {fma}({kind} %n, {kind} {f(-0.693145751953125)}, {kind} %x)",
         f"  %rest = {fma}({kind} %n, {kind} {f(-1.428606765330187e-06)}, {kind} %high)",
-        *_horner(kind, "%rest", polynomial, lanes, "p"),
+        *horner(kind, "%rest", polynomial, lanes, "p"),
         f"  %bits = bitcast {kind} %moved to {whole}",
         f"  %power = sub {whole} %bits, {i(0x4B400000)}",
         f"  %first = ashr {whole} %power, {i(1)}",
@@ -91,7 +91,7 @@ def _tanh_text(lanes: int) -> str:
         f"define internal {kind} @tanh.{suffix}({kind} %x) alwaysinline {{",
         f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
         f"  %square = fmul {kind} %x, %x",
-        *_horner(kind, "%square", near, lanes, "p"),
+        *horner(kind, "%square", near, lanes, "p"),
         f"  %cube = fmul {kind} %square, %x",
         f"  %near = call {kind} @llvm.fma.{suffix}({kind} %cube, {kind} %p{len(near) - 1}, {kind} %x)",
         f"  %twice = fadd {kind} %size, %size",
@@ -116,17 +116,17 @@ def _erf_text(lanes: int) -> str:
         f"define internal {kind} @erf.{suffix}({kind} %x) alwaysinline {{",
         f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
         f"  %square = fmul {kind} %x, %x",
-        *_horner(kind, "%square", _ERF_NEAR, lanes, "n"),
+        *horner(kind, "%square", _ERF_NEAR, lanes, "n"),
         f"  %near = {fma}({kind} %x, {kind} %n{len(_ERF_NEAR) - 1}, {kind} %x)",
         f"  %is_high = fcmp ogt {kind} %size, {f(4.2)}",
         f"  %t = select {mask} %is_high, {kind} {f(4.2)}, {kind} %size",
-        *_horner(kind, "%t", _ERF_FAR, lanes, "f"),
+        *horner(kind, "%t", _ERF_FAR, lanes, "f"),
         f"  %exponent = {fma}({kind} %t, {kind} %f{len(_ERF_FAR) - 1}, {kind} %t)",
         f"  %moved = {fma}({kind} %exponent, {kind} {f(-1 / math.log(2))}, {kind} {f(12582912.0)})",
         f"  %n = fsub {kind} %moved, {f(12582912.0)}",
         f"  %negated = fneg {kind} %exponent",
         f"  %part = {fma}({kind} %n, {kind} {f(-math.log(2))}, {kind} %negated)",
-        *_horner(kind, "%part", _EXP_NEAR, lanes, "e"),
+        *horner(kind, "%part", _EXP_NEAR, lanes, "e"),
         f"  %bits = bitcast {kind} %moved to {whole}",
         f"  %power = shl {whole} %bits, {word_constant(lanes, 23)}",
         f"  %part.bits = bitcast {kind} %e{len(_EXP_NEAR) - 1} to {whole}",
@@ -145,7 +145,7 @@ def _expm1_text(lanes: int) -> str:
         f"define internal {kind} @expm1.{suffix}({kind} %x) alwaysinline {{",
         f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
         f"  %square = fmul {kind} %x, %x",
-        *_horner(kind, "%x", _EXPM1_NEAR, lanes, "p"),
+        *horner(kind, "%x", _EXPM1_NEAR, lanes, "p"),
         f"  %near = call {kind} @llvm.fma.{suffix}({kind} %square, {kind} %p{len(_EXPM1_NEAR) - 1}, {kind} %x)",
         f"  %grown = call {kind} @exp.{suffix}({kind} %x)",
         f"  %far = fsub {kind} %grown, {float_constant(lanes, 1.0)}",
@@ -155,7 +155,7 @@ def _expm1_text(lanes: int) -> str:
 
 
 def _log_text(name: str, lanes: int) -> str:
-    """Return log or log1p: n * log(2) + log(1 + rest), with rest between -0.3 and 0.42."""
+    """Return a logarithm: n * log(2) + log(1 + rest), with rest between -0.3 and 0.42."""
     kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
     f, i = functools.partial(float_constant, lanes), functools.partial(word_constant, lanes)
     fma = f"call {kind} @llvm.fma.{suffix}"
@@ -163,6 +163,9 @@ def _log_text(name: str, lanes: int) -> str:
     copysign, signed = f"{kind} @llvm.copysign.{suffix}", [f"  ret {kind} %result"]
     if name == "log1p":  # -0.0 stays so
         signed = [f"  %signed = call {copysign}({kind} %result, {kind} %x)", f"  ret {kind} %signed"]
+    low, usual = -2.12194440e-4, [f"  %usual = {fma}({kind} %n, {kind} {f(0.693359375)}, {kind} %sum)"]
+    if name == "log2":
+        low, usual = 0.0, log2_of_sum(lanes, "usual")
     lines = [
         f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline {{",
         *start,
@@ -175,14 +178,14 @@ def _log_text(name: str, lanes: int) -> str:
         f"  %power.float = sitofp {whole} %power to {kind}",
         f"  %head = fsub {kind} %m, {f(1.0)}",
         *rest,
-        *_horner(kind, "%rest", _LOG_NEAR, lanes, "p"),
+        *horner(kind, "%rest", _LOG_NEAR, lanes, "p"),
         f"  %square = fmul {kind} %rest, %rest",
         f"  %cube = fmul {kind} %square, %rest",
-        f"  %low = fmul {kind} %n, {f(-2.12194440e-4)}",
+        f"  %low = fmul {kind} %n, {f(low)}",
         f"  %third = {fma}({kind} %cube, {kind} %p{len(_LOG_NEAR) - 1}, {kind} %low)",
         f"  %tail = {fma}({kind} %square, {kind} {f(-0.5)}, {kind} %third)",
         f"  %sum = fadd {kind} %rest, %tail",
-        f"  %usual = {fma}({kind} %n, {kind} {f(0.693359375)}, {kind} %sum)",
+        *usual,
         f"  %is_zero = fcmp oeq {kind} {argument}, {f(0.0)}",
         f"  %is_below = fcmp olt {kind} {argument}, {f(0.0)}",
         f"  %odd = select {mask} %is_below, {kind} {f(math.nan)}, {kind} {argument}",
@@ -199,6 +202,20 @@ def _log_text(name: str, lanes: int) -> str:
         lines.append(f"declare {whole} @llvm.smin.{type_suffix('i32', lanes)}({whole}, {whole})")
         lines.append(f"declare {copysign}({kind}, {kind})")
     return "\n".join(lines) + "\n"
+
+
+def log2_of_sum(lanes: int, result: str) -> list[str]:
+    """Return the lines that divide ``%sum`` by log(2) and add it to ``%n``.
+
+    It is the sum of ``%rest`` and the smaller ``%tail``. The largest part is exact, since 1 / log(2) is 1 and a rest: the sum may be close to -n.
+    """
+    kind = wide("float", lanes)
+    product = f"{kind} %sum, {kind} {float_constant(lanes, 1 / math.log(2) - 1)}, {kind} %tail"
+    return [
+        f"  %behind = call {kind} @llvm.fma.{type_suffix('float', lanes)}({product})",
+        f"  %front = fadd {kind} %n, %rest",
+        f"  %{result} = fadd {kind} %front, %behind",
+    ]
 
 
 def _log_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
@@ -225,8 +242,23 @@ def _log1p_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
 
     What 1 + x lost by rounding is scaled like the rest and added to it.
     """
-    kind, mask, whole = wide("float", lanes), wide("i1", lanes), wide("i32", lanes)
+    kind, whole = wide("float", lanes), wide("i32", lanes)
     f, i = functools.partial(float_constant, lanes), functools.partial(word_constant, lanes)
+    rest = [
+        f"  %few = call {whole} @llvm.smin.{type_suffix('i32', lanes)}({whole} %power, {whole} {i(64)})",
+        f"  %scale.power = sub {whole} {i(127)}, %few",
+        f"  %scale.bits = shl {whole} %scale.power, {i(23)}",
+        f"  %scale = bitcast {whole} %scale.bits to {kind}",
+        f"  %rest = call {kind} @llvm.fma.{type_suffix('float', lanes)}({kind} %lost, {kind} %scale, {kind} %head)",
+        f"  %n = fadd {kind} %power.float, {f(-0.0)}",
+    ]
+    argument, start = log1p_argument(lanes)
+    return argument, argument, start, rest
+
+
+def log1p_argument(lanes: int) -> tuple[str, list[str]]:
+    """Return 1 + x, and the lines that compute it and what rounding lost: ``%lost``."""
+    kind, mask, f = wide("float", lanes), wide("i1", lanes), functools.partial(float_constant, lanes)
     start = [
         f"  %u = fadd {kind} %x, {f(1.0)}",
         f"  %one = fsub {kind} %u, %x",
@@ -236,15 +268,7 @@ def _log1p_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
         f"  %is_large = fcmp ogt {kind} %x, {f(1.0)}",
         f"  %lost = select {mask} %is_large, {kind} %lost.large, {kind} %lost.small",
     ]
-    rest = [
-        f"  %few = call {whole} @llvm.smin.{type_suffix('i32', lanes)}({whole} %power, {whole} {i(64)})",
-        f"  %scale.power = sub {whole} {i(127)}, %few",
-        f"  %scale.bits = shl {whole} %scale.power, {i(23)}",
-        f"  %scale = bitcast {whole} %scale.bits to {kind}",
-        f"  %rest = call {kind} @llvm.fma.{type_suffix('float', lanes)}({kind} %lost, {kind} %scale, {kind} %head)",
-        f"  %n = fadd {kind} %power.float, {f(-0.0)}",
-    ]
-    return "%u", "%u", start, rest
+    return "%u", start
 
 
 def _sine_text(name: str, lanes: int) -> str:
@@ -277,7 +301,7 @@ def _sine_text(name: str, lanes: int) -> str:
         f"  %r2 = {fma}({kind} %n, {kind} {f(-_PI_PARTS[1])}, {kind} %r1)",
         f"  %rest = {fma}({kind} %n, {kind} {f(-_PI_PARTS[2])}, {kind} %r2)",
         f"  %square = fmul {kind} %rest, %rest",
-        *_horner(kind, "%square", _SINE, lanes, "p"),
+        *horner(kind, "%square", _SINE, lanes, "p"),
         f"  %cube = fmul {kind} %square, %rest",
         f"  %sine = {fma}({kind} %cube, {kind} %p{len(_SINE) - 1}, {kind} %rest)",
         f"  %is_zero = fcmp oeq {kind} %rest, {f(0.0)}",
@@ -343,8 +367,7 @@ INLINE_TEXTS: dict[str, Callable[[int], str]] = {
     "expm1": _expm1_text,
     "tanh": _tanh_text,
     "erf": _erf_text,
-    "log": functools.partial(_log_text, "log"),
-    "log1p": functools.partial(_log_text, "log1p"),
+    **{name: functools.partial(_log_text, name) for name in ("log", "log2", "log1p")},
     "sin": functools.partial(_sine_text, "sin"),
     "cos": functools.partial(_sine_text, "cos"),
 }

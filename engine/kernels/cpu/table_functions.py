@@ -1,4 +1,4 @@
-"""Functions of float32 that look up coefficients by lane, with AVX-512 or AVX2.
+"""Functions of float32 by instructions of AVX-512 or AVX2, such as a table lookup.
 
 A permutation of one or two registers is a table: of 16 or 32 entries with AVX-512, of 8 or 16 with AVX2. So a function
 needs one short polynomial for each interval of its argument, instead of one long polynomial on each side of a limit.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from engine.kernels.cpu.inline_functions import horner, log1p_argument, log2_of_sum
 from engine.kernels.cpu.llvm_types import float_constant, literal, type_suffix, wide
 
 LANES = 16
@@ -117,12 +118,9 @@ def _exp_text() -> str:
         f"  %high = {_FMA}({_KIND} %n, {_KIND} {_float(-0.693145751953125)}, {_KIND} %x)",
         f"  %rest = {_FMA}({_KIND} %n, {_KIND} {_float(-1.428606765330187e-06)}, {_KIND} %high)",
     ]
-    last = _float(_EXP[0])
-    for number, coefficient in enumerate(_EXP[1:]):
-        lines.append(f"  %p{number} = {_FMA}({_KIND} {last}, {_KIND} %rest, {_KIND} {_float(coefficient)})")
-        last = f"%p{number}"
     lines += [
-        f"  %scaled = call {_KIND} {scale}({_KIND} {last}, {_KIND} %n, {_KIND} zeroinitializer, i16 -1, i32 4)",
+        *horner(_KIND, "%rest", _EXP, LANES, "p"),
+        f"  %scaled = call {_KIND} {scale}({_KIND} %p{len(_EXP) - 1}, {_KIND} %n, {_KIND} zeroinitializer, i16 -1, i32 4)",
         f"  ret {_KIND} %scaled",
         "}",
         f"declare {_KIND} @llvm.fma.v16f32({_KIND}, {_KIND}, {_KIND})",
@@ -131,9 +129,74 @@ def _exp_text() -> str:
     return "\n".join(lines) + "\n"
 
 
+_LOG = (
+    3.767167241e-02,
+    -9.116058579e-02,
+    1.170064160e-01,
+    -1.272779625e-01,
+    1.427624287e-01,
+    -1.665529577e-01,
+    1.999960468e-01,
+    -2.500016528e-01,
+    3.333333986e-01,
+)
+"""(log(1 + x) - x + x ** 2 / 2) / x ** 3 for x between -1/4 and 1/2 as a polynomial."""
+
+
+def _log_text(name: str) -> str:
+    """Return log, log2 or log1p: of a power of 2, and of a number between 3/4 and 3/2.
+
+    Two instructions split a number so, also a subnormal one. Zero, infinity and NaN have such powers as well.
+    """
+    mantissa, exponent, scale = (f"@llvm.x86.avx512.mask.{word}.ps.512" for word in ("getmant", "getexp", "scalef"))
+    rest = [f"  %rest = fsub {_KIND} %m, {_float(1.0)}"]
+    last = [f"  %result = {_FMA}({_KIND} %n, {_KIND} {_float(math.log(2))}, {_KIND} %sum)", f"  ret {_KIND} %result"]
+    argument, start = "%x", list[str]()
+    if name == "log2":
+        last = [*log2_of_sum(LANES, "result"), last[1]]
+    if name == "log1p":
+        argument, start = log1p_argument(LANES)
+        rest = [
+            f"  %head = fsub {_KIND} %m, {_float(1.0)}",
+            f"  %is_finite = fcmp ord {_KIND} %lost, %lost",
+            f"  %part.lost = select {_MASK} %is_finite, {_KIND} %lost, {_KIND} zeroinitializer",
+            f"  %is_above = fcmp ogt {_KIND} %n, {_float(-64.0)}",
+            f"  %many = select {_MASK} %is_above, {_KIND} %n, {_KIND} {_float(-64.0)}",
+            f"  %back = fneg {_KIND} %many",
+            f"  %more = call {_KIND} {scale}({_KIND} %part.lost, {_KIND} %back, {_KIND} zeroinitializer, i16 -1, i32 4)",
+            f"  %rest = fadd {_KIND} %head, %more",
+        ]
+        signed = f"call {_KIND} @llvm.copysign.v16f32({_KIND} %result, {_KIND} %x)"
+        last = [last[0], f"  %signed = {signed}", f"  ret {_KIND} %signed"]
+    lines = [
+        f"define internal {_KIND} @{name}.v16f32({_KIND} %x) alwaysinline {{",
+        *start,
+        f"  %m = call {_KIND} {mantissa}({_KIND} {argument}, i32 11, {_KIND} zeroinitializer, i16 -1, i32 4)",
+        f"  %power = call {_KIND} {exponent}({_KIND} {argument}, {_KIND} zeroinitializer, i16 -1, i32 4)",
+        f"  %power.m = call {_KIND} {exponent}({_KIND} %m, {_KIND} zeroinitializer, i16 -1, i32 4)",
+        f"  %n = fsub {_KIND} %power, %power.m",
+        *rest,
+        *horner(_KIND, "%rest", _LOG, LANES, "p"),
+        f"  %square = fmul {_KIND} %rest, %rest",
+        f"  %cube = fmul {_KIND} %square, %rest",
+        f"  %third = fmul {_KIND} %cube, %p{len(_LOG) - 1}",
+        f"  %tail = {_FMA}({_KIND} %square, {_KIND} {_float(-0.5)}, {_KIND} %third)",
+        f"  %sum = fadd {_KIND} %rest, %tail",
+        *last,
+        "}",
+        f"declare {_KIND} @llvm.fma.v16f32({_KIND}, {_KIND}, {_KIND})",
+        f"declare {_KIND} @llvm.copysign.v16f32({_KIND}, {_KIND})",
+        f"declare {_KIND} {mantissa}({_KIND}, i32 immarg, {_KIND}, i16, i32 immarg)",
+        f"declare {_KIND} {exponent}({_KIND}, {_KIND}, i16, i32 immarg)",
+        f"declare {_KIND} {scale}({_KIND}, {_KIND}, {_KIND}, i16, i32 immarg)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 _erf_text = functools.partial(_odd_function_text, "erf", math.erf, 0.2625, 16)
 TABLE_TEXTS: dict[tuple[str, int, int], Callable[[], str]] = {
     ("exp", 16, 512): _exp_text,
+    **{(name, 16, 512): functools.partial(_log_text, name) for name in ("log", "log2", "log1p")},
     ("erf", 16, 512): functools.partial(_erf_text, 16),
     ("erf", 8, 256): functools.partial(_erf_text, 8),
     ("tanh", 16, 512): functools.partial(_odd_function_text, "tanh", math.tanh, 0.2935, 32, 16),
