@@ -21,6 +21,11 @@ SHORT_STRIDES = (2, 3, 4)
 """Strides at which whole vectors and shuffles are faster than a gather or a scatter."""
 CACHE_LINE = 64
 """Bytes that a load brings into the cache."""
+MAX_ROW_BYTES = 1 << 17
+"""Most bytes of the rows that a kernel transposes before it reduces them.
+
+They stay in the second cache of a core.
+"""
 MAX_COPIES = 4
 LoopVarsOf = Mapping[int, frozenset[LoopVar]]
 """The loop variables along which each op varies, by its number."""
@@ -49,8 +54,9 @@ class LoopPlan:
     is the loop whose iterations are vector lanes; None for a scalar kernel. ``copies`` are the vectors per iteration.
     ``tile_var`` is the loop along which the transposed loads are contiguous: they are read in square tiles of
     ``lanes`` vectors, ``tiles`` beside each other. None without such loads. It is an inner loop if the lanes are short
-    rows that are reduced. ``unrolled_var`` is a loop of few iterations that are adjacent in memory, such as the parts of a
-    complex number: each is printed inside the vector loop, and one store writes them all. ``strip`` is the number of
+    rows that are reduced. If the lanes are along the rows, whole rows are transposed before they are reduced.
+    ``unrolled_var`` is a loop of few iterations that are adjacent in memory, such as the parts of a complex number:
+    each is printed inside the vector loop, and one store writes them all. ``strip`` is the number of
     columns that are reduced together, row by row, with accumulators in memory; 0 if each iteration of the vector loop
     reduces its columns down all rows.
     """
@@ -87,13 +93,13 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     assert nest is not None
     scans, is_serial = any(op.name == "scan" for op in live), any(_is_scattered(op) for op in live)
     lanes = 1 if unit.bits == 0 else unit.lanes(_common_itemsize(live))
-    tiled = _tile_vars(kernel, live, nest, lanes) if lanes > 1 and not (scans or is_serial or nest.inner) else {}
+    tiled = _tile_vars(kernel, live, nest, lanes) if lanes > 1 and not (scans or is_serial) else {}
     lane_var = None if lanes == 1 else _choose_lane_var(kernel, live, nest, tiled, scans=scans)
     lanes = 1 if lane_var is None else lanes
     tile_var = None if lane_var is None else _choose_tile_var(tiled, lane_var)
     short_row = None
     if lane_var in nest.inner and not scans and not is_serial and _reduces_short_rows(kernel, live, nest, lanes):
-        lane_var, short_row = nest.outer[-1], lane_var
+        lane_var, short_row, tile_var = nest.outer[-1], lane_var, None
     unrolled_var = None if scans or is_serial or nest.inner or tile_var else _choose_unrolled_var(live, nest, lane_var)
     around = [v for v in nest.outer if v not in (lane_var, tile_var, unrolled_var)]
     parallel: list[LoopVar] = []
@@ -101,11 +107,13 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         parallel.append(around.pop(0))
     if tile_var is not None:
         assert lane_var is not None
-        shared, within = (tuple(parallel), (*around, tile_var, lane_var))
+        own = () if lane_var in nest.inner else (lane_var,)
+        shared, within = (tuple(parallel), (*around, tile_var, *own))
         if not _has_enough_iterations(parallel):
-            shared, within = (tile_var,), (*parallel, *around, lane_var)
+            shared, within = (tile_var,), (*parallel, *around, *own)
         tiles = _tiles_of_a_line(kernel, tiled[lane_var, tile_var], tile_var, lanes)
-        return LoopPlan(shared, within, (), lane_var, lanes, 1, tile_var=tile_var, tiles=tiles)
+        copies = 1 if own else _choose_copy_count(live, lane_var, lanes)
+        return LoopPlan(shared, within, nest.inner, lane_var, lanes, copies, tile_var=tile_var, tiles=tiles)
     copies = 1 if lane_var is None or short_row is not None else _choose_copy_count(live, lane_var, lanes)
     if lane_var is not None and kernel.vector_config is not None:
         copies = kernel.vector_config.copies
@@ -179,9 +187,20 @@ def is_transposed(op: LoopIROp, lane_var: LoopVar, tile_var: LoopVar, variables:
 def _tile_vars(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, lanes: int) -> TileVars:
     """Return the transposed loads that tiles can read, by their two loops."""
     variables, long = loop_vars_of(kernel.ops, nest), [v for v in nest.outer if _is_long(v, lanes)]
+    if nest.inner:
+        rows = [v for v in nest.inner if len(nest.inner) == 1 and _is_long(v, lanes)]
+        tiled = {(row, v): [op for op in live if is_transposed(op, row, v)] for row in rows for v in long}
+        return {pair: ops for pair, ops in tiled.items() if ops and _are_short_enough(kernel, ops, pair[0], lanes)}
     pairs = [(lane_var, tile_var) for lane_var in long for tile_var in long if lane_var != tile_var]
     tiled = {pair: [op for op in live if is_transposed(op, *pair, variables)] for pair in pairs}
     return {pair: ops for pair, ops in tiled.items() if ops}
+
+
+def _are_short_enough(kernel: LoopKernel, loads: Sequence[LoopIROp], row: LoopVar, lanes: int) -> bool:
+    """Return True if the transposed rows of a tile stay in the caches of a core."""
+    sizes, length = [kernel.buffers[op.buffer].dtype.itemsize for op in loads], static_size(row.size)
+    height = max(lanes, CACHE_LINE // min(sizes))
+    return length is not None and length * height * sum(max(4, size) for size in sizes) <= MAX_ROW_BYTES
 
 
 def _choose_tile_var(tiled: TileVars, lane_var: LoopVar) -> LoopVar | None:

@@ -102,12 +102,13 @@ class Memory:
         scalar = _memory_type(dtype)
         return "i32" if MEMORY_BYTES[scalar] < 4 <= self._lane_bytes else scalar
 
-    def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, slot: str) -> None:
+    def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, slot: str, number: str = "0") -> None:
         """Store a transposed tile in a stack slot; each vector read is contiguous in memory.
 
-        With a ``mask``, vectors of lanes that are not in it are zero, and nothing is read if it is empty.
+        It starts at vector ``number`` of the slot. With a ``mask``, vectors of lanes that are not in it are zero, and nothing is read if it is empty.
         """
         address, step = self._pointer_at(pointer, _memory_type(dtype), at.base), self._addresses.size_name(at.stride)
+        slot = self._pointer_at(slot, wide(self.tile_type(dtype), self._lanes), number)
         if not mask:
             self._load_rows(address, dtype, step, "", slot)
             return

@@ -166,7 +166,13 @@ class OpPrinter:
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
         if op.number in self.tiles:
-            names = self.memory.load_from_tile(dtype, *self.tiles[op.number], self.hint(op))
+            slot, number = self.tiles[op.number]
+            if self.plan.lane_var in self.plan.inner:  # the slot has the vectors of all rows, by columns
+                column = self.writer.assign(
+                    "number", f"mul i64 {self.variable(self.plan.lane_var, copy)}, {self.plan.tiles}"
+                )
+                number = self.writer.assign("number", f"add i64 {column}, {number}")
+            names = self.memory.load_from_tile(dtype, slot, number, self.hint(op))
             return self.arithmetic.from_memory(names, dtype, lanes, self.hint(op))
         if op.mask is not None and self._known_condition(op.mask) is False:
             kind = compute_dtype(dtype)
@@ -177,18 +183,21 @@ class OpPrinter:
         names = self.memory.load(pointer, dtype, at, mask, self.hint(op), is_vector=is_vector)
         return self.arithmetic.from_memory(names, dtype, lanes, self.hint(op))
 
-    def print_tile(self, op: LoopIROp) -> str:
+    def tile_slot(self, op: LoopIROp, count: int) -> str:
+        """Return a new stack slot for ``count`` vectors of a transposed load."""
+        kind = wide(self.memory.tile_type(self.kernel.buffers[op.buffer].dtype), self.plan.lanes)
+        return self.writer.entry("tile.slot", f"alloca [{count} x {kind}]")
+
+    def print_tile(self, op: LoopIROp, slot: str, number: str = "0") -> str:
         """Print the load of a transposed tile at the current positions; return its stack slot.
 
-        Lanes that do not exist, or whose condition is false, are zero.
+        It starts at vector ``number`` of the slot. Lanes that do not exist, or whose condition is false, are zero.
         """
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
         self.writer.ops = (op.number,)
-        kind = wide(self.memory.tile_type(dtype), self.plan.lanes)
-        slot = self.writer.entry("tile.slot", f"alloca [{self.plan.lanes} x {kind}]")
-        mask = self.mask(op, 0, is_vector=True)
-        self.memory.load_tile(pointer, dtype, self.addresses.address(op.index, 0), mask, slot)
+        mask, at = self.mask(op, 0, is_vector=True), self.addresses.address(op.index, 0)
+        self.memory.load_tile(pointer, dtype, at, mask, slot, number)
         self.writer.ops = ()
         return slot
 

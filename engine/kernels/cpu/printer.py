@@ -7,7 +7,9 @@ outermost loop, so that threads can share it. The result is 0, or the number of 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
 from engine.ir.kernels.host_vectors import VectorUnit
@@ -205,6 +207,8 @@ class NestPrinter:
         limit = self.writer.assign("limit", f"sub i64 {stop}, {height - 1}")
         with self._loop(tile_var.name, start, limit, height) as first:
             self._print_tiles(loops, opened, tile_var, first)
+        if (static_size(tile_var.size) or 1) % height == 0:  # threads share whole tiles
+            return
         with self._loop(f"{tile_var.name}.rest", first, stop) as name:
             self.printer.variables[tile_var] = (name,)
             self._print_ready(opened | {tile_var})
@@ -214,6 +218,9 @@ class NestPrinter:
         self, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar], tile_var: LoopVar, first: str
     ) -> None:
         """Print the loops inside of a tile: transposed loads, then one iteration per vector."""
+        if not loops:
+            self._print_transposed_rows(opened, tile_var, first)
+            return
         var, p = loops[0], self.printer
         now = opened | {var}
         if var != self.plan.lane_var:
@@ -236,11 +243,34 @@ class NestPrinter:
         p = self.printer
         p.variables[tile_var] = (first,)
         loads = [op for op in self.live_ops if is_transposed(op, var, tile_var, p.vars_of)]
-        slots = {op.number: p.print_tile(op) for op in loads}
+        slots = {op.number: p.print_tile(op, p.tile_slot(op, self.plan.lanes)) for op in loads}
         with self._loop("row", "0", str(self.plan.lanes)) as row:
             p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)
             p.tiles = {number: (slot, row) for number, slot in slots.items()}
             self._print_ready(opened | {tile_var})
+            p.tiles = {}
+
+    def _print_transposed_rows(self, opened: frozenset[LoopVar], tile_var: LoopVar, first: str) -> None:
+        """Print the transposed loads of whole rows, and the loop over these rows."""
+        plan, p, write = self.plan, self.printer, self.writer
+        lane_var, height = plan.lane_var, plan.lanes * plan.tiles
+        assert lane_var is not None
+        length = static_size(lane_var.size)
+        assert length is not None
+        loads = [op for op in self.live_ops if is_transposed(op, lane_var, tile_var)]
+        slots = {op.number: p.tile_slot(op, plan.tiles * -(-length // plan.lanes) * plan.lanes) for op in loads}
+        for _ in self._lane_loops(lane_var, "0", None, copies=1):
+            column = p.variable(lane_var, 0)
+            for part, op in itertools.product(range(plan.tiles), loads):
+                p.variables[tile_var] = (write.assign(tile_var.name, f"add i64 {first}, {part * plan.lanes}"),)
+                number = write.assign("number", f"mul i64 {column}, {plan.tiles}")
+                number = write.assign("number", f"add i64 {number}, {part * plan.lanes}")
+                p.print_tile(op, slots[op.number], number)
+        with self._loop("row", "0", str(height)) as row:
+            p.variables[tile_var] = (write.assign(tile_var.name, f"add i64 {first}, {row}"),)
+            p.tiles = {number: (slot, row) for number, slot in slots.items()}
+            self._print_ready(opened | {tile_var})
+            self._print_passes(opened | {tile_var})
             p.tiles = {}
 
     def _print_ready(self, opened: frozenset[LoopVar]) -> None:
@@ -373,7 +403,7 @@ class NestPrinter:
         for first in range(0, end, plan.lanes):
             p.variables[var] = (str(first),)
             loads = [op for op in reduction_pass.ops if is_transposed(op, plan.lane_var, var)]
-            slots = {op.number: p.print_tile(op) for op in loads}
+            slots = {op.number: p.print_tile(op, p.tile_slot(op, plan.lanes)) for op in loads}
             with self._loop("row", "0", str(plan.lanes)) as row:
                 p.variables[var] = (self.writer.assign(var.name, f"add i64 {first}, {row}"),)
                 p.tiles = {number: (slot, row) for number, slot in slots.items()}
@@ -407,16 +437,19 @@ class NestPrinter:
         with self.writer.loop(hint, start, stop, step, before=self.writer.block) as name, self.printer.values.scope():
             yield name
 
-    def _lane_loops(self, var: LoopVar, start: str, stop: str | None) -> Iterator[None]:
-        """Print the loops over full vectors and over the rest; yields in each body."""
-        plan, p, write = self.plan, self.printer, self.writer
+    def _lane_loops(self, var: LoopVar, start: str, stop: str | None, copies: int = 0) -> Iterator[None]:
+        """Print the loops over full vectors and over the rest; yields in each body.
+
+        ``copies``: vectors of an iteration, 0 for those of the plan.
+        """
+        plan, p, write = replace(self.plan, copies=copies or self.plan.copies), self.printer, self.writer
         end = stop or p.addresses.size_name(var.size)
         size, whole = static_size(var.size) if stop is None else None, plan.lanes * plan.copies
         if size is not None and size <= whole:
             with p.values.scope():
                 p.copies = plan.copies
                 p.variables[var] = tuple(str(c * plan.lanes) for c in range(plan.copies))
-                p.lane_masks = self._masks_below(size) if size < whole else ()
+                p.lane_masks = self._masks_below(size, plan.copies) if size < whole else ()
                 yield
                 p.copies, p.lane_masks = 1, ()
             return
@@ -439,11 +472,11 @@ class NestPrinter:
             yield
             p.lane_masks = ()
 
-    def _masks_below(self, size: int) -> tuple[str, ...]:
+    def _masks_below(self, size: int, copies: int) -> tuple[str, ...]:
         """Return the mask of each copy of a row of one iteration; the last copy is not full."""
-        left = size - self.plan.lanes * (self.plan.copies - 1)
+        left = size - self.plan.lanes * (copies - 1)
         exists = ", ".join(f"i1 {'true' if n < left else 'false'}" for n in range(self.plan.lanes))
-        return (*[""] * (self.plan.copies - 1), f"<{exists}>")
+        return (*[""] * (copies - 1), f"<{exists}>")
 
     def _mask_below(self, name: str, end: str) -> str:
         """Return the mask of the lanes whose index is below the end of the loop."""

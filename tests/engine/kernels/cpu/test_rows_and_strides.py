@@ -193,3 +193,26 @@ def test_a_roll_of_rows_gathers_no_element(width: int, dtype: torch.dtype, unit:
     program, found = run_on_cpu(function, (x,), unit)
     assert_same(found, function(x))
     assert width < 64 or not any("masked.gather" in kernel.text for kernel in program.kernels)
+
+
+ACROSS: dict[str, Callable[..., Any]] = {
+    "layer norm": lambda x: torch.nn.functional.layer_norm(x.movedim(1, -1), x.shape[1:2]).movedim(-1, 1) + x,
+    "softmax of two": lambda x: (x.movedim(1, -1) + x.exp().movedim(1, -1)).softmax(-1).contiguous(),
+    "bfloat16": lambda x: (x.bfloat16().movedim(1, -1) - x.amax(1)[..., None]).contiguous(),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("shape", [(2, 64, 8, 8), (3, 37, 5, 7), (1, 100, 70)], ids=str)
+@pytest.mark.parametrize("name", ACROSS)
+def test_rows_across_memory(name: str, shape: tuple[int, ...], unit: VectorUnit) -> None:
+    """Channels of a contiguous image are transposed by tiles to be reduced, not gathered."""
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    program, found = run_on_cpu(ACROSS[name], (x,), unit)
+    expected = ACROSS[name](x)
+    torch.testing.assert_close(found[0], expected)
+    assert found[0].stride() == expected.stride()
+    if unit.bits and shape[1:] == (64, 8, 8):
+        assert any("tile.slot" in kernel.text for kernel in program.kernels)
+        assert not any("masked.gather" in kernel.text for kernel in program.kernels)
