@@ -38,11 +38,8 @@ from engine.trace.frame import Frame
 from engine.trace.graph_breaks.autograd_uses import find_autograd_use
 from engine.trace.graph_breaks.break_codegen import BreakCodegen
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
-from engine.trace.graph_breaks.nested_breaks import (
-    NestedBreakCodegen,
-    holds_tensor,
-    reaches_suspended_generator,
-)
+from engine.trace.graph_breaks.inlined_breakpoints import holds_tensor, reaches_suspended_generator
+from engine.trace.graph_breaks.nested_breaks import NestedBreakCodegen
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.graph_breaks.varying_values import BROKEN_RESULT, VARYING_RESULTS
 from engine.trace.interpreter_loop import run_instruction
@@ -168,14 +165,10 @@ class TraceAttempt:
             # Code after a break here would exceed the budget again.
             raise self._make_skip(reason, reason.stack, "its loops are too long to unroll") from reason
         self._restart_at_creation(reason, reason)
-        if (
-            reason.inlined_breakpoint is not None
-            and self.inlined_breakpoint is None
-            and self._can_break_in_inlined_frame(frame, reason)
-        ):
-            raise RestartTracing(
-                self.root_instruction_number, reason, inlined_breakpoint=reason.inlined_breakpoint
-            ) from reason
+        is_here = reason.created_at == self.root_instruction_number
+        breakpoint = (reason.created_inside if is_here else None) or reason.inlined_breakpoint
+        if breakpoint and not self.inlined_breakpoint and self._can_break_in_inlined_frame(frame, reason):
+            raise RestartTracing(self.root_instruction_number, reason, inlined_breakpoint=breakpoint) from reason
         if reason.kind == "internal" or start.has_effects_since(tx):
             raise RestartTracing(self.root_instruction_number, reason) from reason
         frame.kw_names = start.kw_names

@@ -52,6 +52,8 @@ class Unsupported(BreakReason):
 
         Python can run that instruction instead.
         """
+        self.created_inside: InlinedBreakpoint | None = None
+        """The point inside calls that created it, if the graph can end there."""
         self.inlined_breakpoint: InlinedBreakpoint | None = None
         """The innermost instruction where the graph can end; None if it is one of the root frame."""
         self.error_on_graph_break = kind != "raises" and error_on_graph_break()

@@ -13,7 +13,7 @@ from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.finalize_generators import close_unreachable_generators
-from engine.trace.graph_breaks.nested_breaks import find_inlined_breakpoint
+from engine.trace.graph_breaks.inlined_breakpoints import find_inlined_breakpoint
 from engine.trace.opcode_registry import HANDLERS
 from engine.trace.variables.base import NotPythonConstant
 

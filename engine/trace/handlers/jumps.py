@@ -9,8 +9,8 @@ from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.state.call_stack import LoopPasses
 from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
-from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.symbolic_shape_functions import assume_of_number
 
 
 @handles("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
@@ -46,16 +46,25 @@ def _to_bool(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _branch_condition(tx: Tracer, frame: Frame, value: Variable, jump: DecodedInstruction, next_index: int) -> bool:
     """Return the boolean on which ``jump`` branches; without the jump, ``next_index`` follows.
 
-    For a tensor condition, if one branch can only raise, assume the other one: generated code checks the
-    condition.
+    For a condition on a tensor or its values, if one branch can only raise, assume the other one: generated code
+    checks the condition.
     """
-    if isinstance(value, TensorVariable) and not isinstance(tx.graph, SubgraphBuilder):
-        target_raises, next_raises = _only_raises(frame, jump.target), _only_raises(frame, next_index)
-        if target_raises != next_raises and value.fake.numel() == 1 and not value.fake.is_meta:
-            assumed_truth = next_raises == (jump.opname in _IF_TRUE)
-            tx.fallback.assume_condition(value.node(tx), truth=assumed_truth)
-            return assumed_truth
-    return value.is_truthy(tx)
+    if tx.in_subgraph() or not (value.is_symbolic or isinstance(value, TensorVariable)):
+        return value.is_truthy(tx)
+    target_raises, next_raises = _only_raises(frame, jump.target), _only_raises(frame, next_index)
+    assumed_truth = next_raises == (jump.opname in _IF_TRUE)
+    if target_raises == next_raises:
+        return value.is_truthy(tx)
+    if isinstance(value, TensorVariable) and value.fake.numel() == 1 and not value.fake.is_meta:
+        tx.fallback.assume_condition(value.node(tx), truth=assumed_truth)
+        return assumed_truth
+    try:
+        return value.is_truthy(tx)
+    except Unsupported as reason:
+        if not value.is_symbolic or reason.kind not in ("tensor-jump", "size-branch"):
+            raise
+        assume_of_number(tx, value, truth=assumed_truth)
+        return assumed_truth
 
 
 _MAX_LOOKAHEAD = 120

@@ -16,7 +16,8 @@ from engine.ir.node_metadata import set_provenance
 from engine.ir.node_values import tensors_in
 from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import InlinedBreakpoint, Unsupported
+from engine.trace.graph_breaks.inlined_breakpoints import find_inlined_breakpoint
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -25,8 +26,8 @@ class _RuntimeAsserts:
     """Unbacked symbols of one trace, and the assertions on them that the graph checks."""
 
     def __init__(self) -> None:
-        self.created_at: dict[Any, int] = {}
-        """Number of the root instruction that created each unbacked symbol."""
+        self.created_at: dict[Any, tuple[int, InlinedBreakpoint | None]] = {}
+        """The root instruction that created each unbacked symbol, and the point inside its calls."""
         self.count = 0
         """Number of runtime assertions of the shape environment that were handled."""
         self.exprs: set[Any] = set()
@@ -41,17 +42,17 @@ def is_unbacked_float(value: Any) -> bool:
     return isinstance(value, torch.SymFloat) and has_unbacked_symbols(value)
 
 
-def emit_runtime_asserts(tx: Tracer) -> None:
+def emit_runtime_asserts(tx: Tracer, *, are_implied: bool = False) -> None:
     """Emit runtime assertions for new assumptions on unbacked symbols.
 
-    If one fails, Python runs the original code.
+    If one fails, Python runs the original code. If they are implied by an assumed condition, none is emitted.
 
     Raises:
         Unsupported: in a subgraph body, where nothing can be asserted.
     """
     env, asserted = tx.symbols.shape_env, tx.state_of(_RuntimeAsserts)
     for symbol in env.pending_fresh_unbacked_symbols:
-        asserted.created_at[symbol] = tx.instruction_counter.root_instruction_number
+        asserted.created_at[symbol] = tx.instruction_counter.root_instruction_number, find_inlined_breakpoint(tx)
     env.pending_fresh_unbacked_symbols.clear()
     if env.num_deferred_runtime_asserts == asserted.count:
         return
@@ -68,7 +69,8 @@ def emit_runtime_asserts(tx: Tracer) -> None:
             raise Unsupported(
                 "unbacked-size", "the body of a higher-order operator assumes something about a tensor's values"
             )
-        tx.fallback.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
+        if not are_implied:
+            tx.fallback.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
 
 
 def _is_true_of_every_tensor(tx: Tracer, relation: Any) -> bool:
@@ -97,8 +99,17 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
     if drawn and all(drawn):
         graph_break = Unsupported("random-value", f"the result of {' and '.join(sorted(set(drawn)))}() is needed")
     created_at = tx.state_of(_RuntimeAsserts).created_at
-    graph_break.created_at = max((created_at.get(s, 0) for s in symbols), default=0)
+    points = [created_at[s] for s in symbols if s in created_at]
+    graph_break.created_at, inside = max(points, key=_order_of_creation, default=(0, None))
+    frames = tx.call_stack.frames
+    if inside is not None and (inside.depth >= len(frames) or frames[inside.depth].code is not inside.code):
+        graph_break.created_inside = inside  # that call is over: all of its callers use the number
     return graph_break
+
+
+def _order_of_creation(point: tuple[int, InlinedBreakpoint | None]) -> tuple[int, int]:
+    number, inside = point
+    return number, 0 if inside is None else inside.instruction_number
 
 
 def branch_break(tx: Tracer, number: Any) -> Unsupported:

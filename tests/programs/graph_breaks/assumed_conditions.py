@@ -72,3 +72,44 @@ def checked_with_gradients(x):
     if y.isnan().any():
         raise ValueError
     return y.sum()
+
+
+@program(
+    lambda: (torch.ones(3), torch.tensor([1, 2])),
+    lambda: (torch.ones(3), torch.tensor([1, 9])),
+    lambda: (torch.ones(3), torch.tensor([-1, 2])),
+    lambda: (torch.ones(3), torch.tensor([0, 0])),
+)
+def checked_numbers(x, lengths):
+    """Numbers out of tensors are checked, and used as sizes."""
+    count = int(lengths.sum())
+    if int(lengths[0]) < 0 or count > 5:
+        raise ValueError(f"wrong lengths: {lengths.tolist()}")
+    assert lengths.float().mean().item() < 2.5, "long"
+    return x.new_ones(count).cumsum(0), x * count
+
+
+@program(
+    lambda: (torch.ones(3, 2), torch.tensor(3)),
+    lambda: (torch.ones(3, 2), torch.tensor(4)),
+    lambda: (torch.ones(5, 2), torch.tensor(5)),
+    lambda: (torch.ones(1, 2), torch.tensor(1)),
+)
+def checked_sizes(x, rows):
+    """The expected size, which a tensor tells, is compared whole; its equality is a value too."""
+    expected = (int(rows), 2)
+    if x.size() != expected:
+        raise RuntimeError(f"expected {expected}, got {list(x.size())}")
+    return x.view(expected).sin(), expected == (3, 2), (int(rows), "a") == (5, "a")
+
+
+@program(lambda: (torch.ones(3), torch.tensor(False)), lambda: (torch.ones(3), torch.tensor(True)))
+def checked_flag(x, is_wrong):
+    """A flag in a tensor decides whether an error is raised; random numbers were drawn before."""
+    y = torch.nn.functional.dropout(x)
+    try:
+        if is_wrong.item():
+            raise ValueError("wrong")
+    except ValueError as error:
+        return str(error), y * torch.rand(3)
+    return y * torch.rand(3)

@@ -425,3 +425,27 @@ def broken_under_a_mode(x):
 def decorated_twice_while_running(x):
     """A function that two contexts decorate, one inside of the other, breaks the graph."""
     return torch.no_grad()(torch.enable_grad()(torch.no_grad()(broken_under_a_mode)))(x)
+
+
+def all_positive(x):
+    return bool((x.sin() > 0).all())
+
+
+def scaled(x, is_positive):
+    return x * [0.5, 2.0][is_positive]
+
+
+def scaled_by_sign(x):
+    y = x.cos()
+    return scaled(y, all_positive(x)) + 1
+
+
+@program(
+    lambda: (torch.ones(3, requires_grad=True),),
+    lambda: (-torch.ones(3, requires_grad=True),),
+    lambda: (torch.ones(3, requires_grad=True),),
+    breaks=1,
+)
+def number_of_one_call_in_another(x):
+    """One call computes a number that another needs: the graph breaks in the first."""
+    return scaled_by_sign(x * 2) * 3

@@ -243,3 +243,25 @@ class SpectralFilter(nn.Module):
     def forward(self, x):
         spectrum = torch.fft.rfft(x, dim=-1, norm="ortho")
         return torch.fft.irfft(spectrum * torch.view_as_complex(self.weight), n=x.shape[-1], norm="ortho") + x
+
+
+def _masked(batch, length):
+    mask = nn.Transformer.generate_square_subsequent_mask(length)
+    return lambda: (torch.randn(batch, length, 8, requires_grad=True), mask, torch.arange(length) >= length - 1)
+
+
+@program(_masked(2, 5), lambda: (torch.randn(2, 5, 8), torch.randn(5, 5), torch.zeros(5) > 0), _masked(3, 6))
+class EncoderWithMask(nn.Module):
+    """Attention whose masks are arguments: tensors decide if it is causal."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x, mask, padding):
+        x = self.encoder(x, mask)
+        is_causal, mask = bool((mask[0, 1:] < 0).all()), mask != 0
+        y, _ = self.attention(x, x, x, need_weights=False, attn_mask=mask, is_causal=is_causal)
+        return self.attention(x, y, y, padding.expand(x.shape[:2]), attn_mask=mask, is_causal=is_causal)

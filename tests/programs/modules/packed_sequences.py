@@ -113,6 +113,16 @@ def packed_argument(packed):
     return out, last, pad_packed_sequence(out)[0].sum()
 
 
+@program(
+    lambda: (pack_sequence([torch.ones(3, 4), torch.ones(2, 4)]), torch.ones(1, 2, 6)),
+    lambda: (pack_sequence([torch.ones(n, 4) for n in (5, 2, 1)]), torch.ones(1, 3, 6)),
+    lambda: (pack_sequence([torch.ones(n, 4) for n in (5, 2)]), torch.ones(1, 3, 6)),
+)
+def packed_argument_and_state(packed, hidden):
+    """A packed sequence and a first state from outside, also one of a wrong size."""
+    return outcomes_of(lambda: _LAYER(packed, (hidden, hidden.sin())))
+
+
 @program(batch(3, 5, 2))
 def batch_sizes_written(x, lengths):
     """Batch sizes that the user changes are read again, also through ``data``."""

@@ -19,6 +19,7 @@ from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
 from engine.ir.introspection.literal_types import PLAIN_LITERAL_TYPES
 from engine.ir.introspection.python_operators import Operator
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
@@ -191,7 +192,8 @@ class SequenceVariable(Variable):
         if other is None:
             return NotImplemented
         if op.is_equality:
-            return ConstantVariable(self._equals(tx, other) == (op.symbol == "=="))
+            same = self._equals_at_run_time(tx, other) or ConstantVariable(self._equals(tx, other))
+            return same if op.symbol == "==" else compare_op(tx, "==", same, ConstantVariable(False))
         for a, b in zip(self.items, other.items, strict=False):
             if not identical_or_equal(tx, realize(tx, a), realize(tx, b)):
                 return compare_op(tx, op.symbol, a, b)
@@ -211,6 +213,23 @@ class SequenceVariable(Variable):
                 return False
             index += 1
         return len(self.items) == len(other.items)
+
+    def _equals_at_run_time(self, tx: Tracer, other: SequenceVariable) -> Variable | None:
+        """Return equality as a condition on unbacked numbers; None for other items."""
+        items = [*self.items, *other.items]
+        if len(self.items) != len(other.items) or not any(has_unbacked_symbols(v.resolved.sym) for v in items):
+            return None
+        numbers = [realize(tx, v) for v in items]
+        if not all(v.is_symbolic or v.is_constant for v in numbers):
+            return None
+        conditions: list[Variable] = []
+        for left, right in zip(numbers[: len(self.items)], numbers[len(self.items) :], strict=True):
+            same = compare_op(tx, "==", left, right)
+            if has_unbacked_symbols(same.sym):
+                conditions.append(same)
+            elif not identical_or_equal(tx, left, right):
+                return ConstantVariable(False)
+        return functools.reduce(functools.partial(binary_op, tx, "&"), conditions or [ConstantVariable(True)])
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items)

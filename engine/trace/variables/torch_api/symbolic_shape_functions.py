@@ -51,19 +51,23 @@ def _check(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if condition.as_python_object() is True:
         return NONE
     if condition.sym is not None and condition.python_type() is bool:
-        if condition.depends_on_unbacked_float:
-            if not tx.in_subgraph():
-                tx.fallback.assume_condition(condition.node, truth=True)
-                return NONE
-        elif not has_unbacked_symbols(condition.sym):
+        if not condition.depends_on_unbacked_float and not has_unbacked_symbols(condition.sym):
             if condition.is_truthy(tx):
                 return NONE
-        else:
-            # the graph checks at run time what torch assumes here
-            evaluate_on_fakes(tx, "call_function", torch_check, [condition.sym], {})
-            emit_runtime_asserts(tx)
+        elif not condition.depends_on_unbacked_float or not tx.in_subgraph():
+            assume_of_number(tx, condition, truth=True)
             return NONE
     raise Unsupported("torch-check", "torch._check or torch._assert of a condition that is not known while tracing")
+
+
+def assume_of_number(tx: Tracer, condition: Any, *, truth: bool) -> None:
+    """Assume that a condition on unbacked symbols has this value; generated code checks it."""
+    if condition.python_type() is bool and not condition.depends_on_unbacked_float:
+        assumed = condition.sym if truth else torch.sym_not(condition.sym)
+        evaluate_on_fakes(tx, "call_function", torch_check, [assumed], {})
+        emit_runtime_asserts(tx, are_implied=True)
+    if not tx.in_subgraph():
+        tx.fallback.assume_condition(condition.node, truth=truth)
 
 
 @register_bound_rule(torch_check_tensor_all)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nested
-import torch.nn.functional
+import torch.nn.functional as F
 import torch.overrides
 
 from engine.ir.annotations import TracerSnapshot, graph_break, while_tracing
 from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each
 from engine.ir.sources.roots import ConstantSource
 from engine.options import config
@@ -24,6 +26,7 @@ from engine.torch_private.operators import (
     log_api_usage_once,
 )
 from engine.trace.annotations import Tracer
+from engine.trace.emit_node import emit_node
 from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.variables.base import FALSE, NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import (
@@ -68,6 +71,31 @@ if hasattr(torch.compiler, "nested_compile_region"):
 def _infer_size(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the broadcast size; Python broadcasts if a size is symbolic."""
     return tx.fold_constant(infer_size, *map(torch.Size, tx.as_python_constants(args)))
+
+
+@register_rule(F.multi_head_attention_forward)
+def _multi_head_attention(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Replace a data-dependent ``is_causal``, as in ``nn.Transformer``, by a mask."""
+    names = "is_causal", "attn_mask", "key_padding_mask", "need_weights"
+    is_causal, mask, padding, weights = (realize(tx, kwargs.get(name, NONE)) for name in names)
+    if has_unbacked_symbols(is_causal.sym) and mask.fake is not None and not mask.fake.requires_grad:
+        if is_none(padding) and weights.as_python_object() is False:
+            mask = _mask_if_causal(tx, is_causal, mask)
+        kwargs = {**kwargs, "is_causal": FALSE, "attn_mask": mask}
+    return emit_node(tx, "call_function", F.multi_head_attention_forward, args, kwargs)
+
+
+def _mask_if_causal(tx: Tracer, is_causal: Variable, mask: Any) -> Variable:
+    """Return the causal mask of the same kind if ``is_causal``, else the mask."""
+    options: Kwargs = {"dtype": ConstantVariable(torch.bool)}
+    condition = emit_node(tx, "call_function", torch.scalar_tensor, [is_causal], options)
+    condition = emit_node(tx, "call_method", "to", [condition, ConstantVariable(mask.fake.device)])
+    causal = emit_node(tx, "call_function", torch.ones_like, [mask], options)
+    causal = emit_node(tx, "call_method", "triu", [causal, ConstantVariable(1)])
+    if mask.fake.dtype is not torch.bool:
+        zeros = emit_node(tx, "call_function", torch.zeros_like, [mask])
+        causal = emit_node(tx, "call_method", "masked_fill", [zeros, causal, ConstantVariable(-math.inf)])
+    return emit_node(tx, "call_function", torch.where, [condition, causal, mask])
 
 
 @register_rule(graph_break)
