@@ -33,7 +33,7 @@ from engine.aot.checks.eligibility import why_not_functional
 from engine.aot.disk_cache.artifact import AotArtifact, TrainingArtifact, cache_location, load_artifact, save_artifact
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functionalize import FunctionalGraph, drop_redundant_fixups, functionalize, shape_env_assumptions
-from engine.aot.grad_mode import needs_autograd, run_in_inference_mode, strip_inference_mode
+from engine.aot.grad_mode import Mode, needs_autograd, run_in_mode, strip_enclosing_mode
 from engine.aot.joint import JointGraph, trace_joint
 from engine.aot.partitioner.partition import (
     PartitionedGraphs,
@@ -150,11 +150,11 @@ def compile_graph(
     Errors of ``settings.lower`` propagate. ``TracedGraph`` documents the last three parameters.
     """
     traced = graph_records((graph, "fx", "FX graph"), compilation=compilation)
-    outside_inference_mode = strip_inference_mode(graph, inputs)
-    if outside_inference_mode is not None:
-        with torch.inference_mode():
+    if (stripped := strip_enclosing_mode(graph, inputs)) is not None:
+        inside, mode = stripped
+        with mode():
             result = compile_graph(
-                outside_inference_mode,
+                inside,
                 inputs,
                 compilation=compilation,
                 settings=settings,
@@ -162,7 +162,7 @@ def compile_graph(
                 reruns_after_error=reruns_after_error,
                 autograd_uses_after_break=autograd_uses_after_break,
             )
-        return replace(_enter_inference_mode(result), graphs=(*traced, *result.graphs[1:]))
+        return replace(_enter_mode(result, mode), graphs=(*traced, *result.graphs[1:]))
     trains = needs_autograd(graph, inputs)
     call = TracedCall(graph, tuple(inputs), reruns_after_error)
     try:
@@ -176,13 +176,13 @@ def compile_graph(
     return replace(result, graphs=(*traced, *result.graphs))
 
 
-def _enter_inference_mode(result: AotResult) -> AotResult:
-    """Make each run of a compiled call enter inference mode."""
+def _enter_mode(result: AotResult, mode: Mode) -> AotResult:
+    """Make each run of a compiled call enter the mode that was taken out of its graph."""
     with_probe = result.run_with_probe
     return replace(
         result,
-        run=run_in_inference_mode(result.run),
-        run_with_probe=None if with_probe is None else lambda probe: run_in_inference_mode(with_probe(probe)),
+        run=run_in_mode(result.run, mode),
+        run_with_probe=None if with_probe is None else lambda probe: run_in_mode(with_probe(probe), mode),
     )
 
 

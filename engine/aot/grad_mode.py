@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -72,6 +73,48 @@ def inputs_read_after_last_write(graph: torch.fx.GraphModule, *, is_on: bool) ->
     return frozenset(storages)
 
 
+Mode = Callable[[], AbstractContextManager[Any]]
+"""Makes a context in which autograd records nothing."""
+
+
+def strip_enclosing_mode(
+    graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
+) -> tuple[torch.fx.GraphModule, Mode] | None:
+    """Return the graph without the mode that it computes in, and that mode.
+
+    None if there is no such mode.
+    """
+    if (inside := strip_inference_mode(graph, inputs)) is not None:
+        return inside, torch.inference_mode
+    if needs_autograd(graph, inputs) and (inside := strip_no_grad(graph)) is not None:
+        return inside, torch.no_grad
+    return None
+
+
+def strip_no_grad(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
+    """Return the graph without its grad mode calls; None if it computes in grad mode.
+
+    The step of an optimizer is a graph that does not. Also None if a node may make a tensor that requires grad all the same.
+    """
+    nodes = [(n, on) for n, on in nodes_with_grad_mode(graph, is_on=True) if n.op not in ("placeholder", "output")]
+    if not nodes or any(on or _may_require_grad(n) for n, on in nodes) or any(True for _ in graph.children()):
+        return None
+    return _without_nodes(graph, [n for n in graph.graph.nodes if n.target in GRAD_MODE_CALLS])
+
+
+def _may_require_grad(node: torch.fx.Node) -> bool:
+    return bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.autograd.grad)
+
+
+def _without_nodes(graph: torch.fx.GraphModule, unused: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:
+    copied = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node not in unused:
+            copies[node] = copied.node_copy(node, copies.__getitem__)
+    return torch.fx.GraphModule(graph, copied)
+
+
 def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
     """Return the graph without its enclosing inference mode region; None if there is none.
 
@@ -96,12 +139,7 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
         return None
     if not _tracks_all_views_and_writes(graph.graph, inputs):
         return None
-    copied = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph.graph.nodes:
-        if node is not calls[0] and node is not calls[-1]:
-            copies[node] = copied.node_copy(node, copies.__getitem__)
-    return torch.fx.GraphModule(graph, copied)
+    return _without_nodes(graph, (calls[0], calls[-1]))
 
 
 def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
@@ -131,11 +169,11 @@ def _is_inference_mode_call(node: torch.fx.Node, method: str) -> bool:
     return graph_callable_of(node).__name__ == f"{method}_inference_mode"
 
 
-def run_in_inference_mode(run: Run) -> Run:
-    """Return ``run`` with inference mode enabled during the call."""
+def run_in_mode(run: Run, mode: Mode) -> Run:
+    """Return ``run`` with a mode entered around the call."""
 
     def call(*inputs: Any) -> Any:
-        with torch.inference_mode():
+        with mode():
             return run(*inputs)
 
     return call

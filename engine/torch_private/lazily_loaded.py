@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup, Work
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._dispatch import OpDispatcher
+    from torch.distributed.tensor._op_schema import OpSchema
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.distributed.tensor.experimental import _func_map as local_map_module
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -25,6 +26,8 @@ ENTRIES = read_entries("""
 If missing, traced code that calls it breaks the graph:
     module torch.distributed.tensor.experimental:_func_map alias=local_map_module members=local_map,_local_map_wrapped
         -- Module of ``local_map``.
+If missing, operators on DTensors that take a number computed from a tensor break the graph:
+    class torch.distributed.tensor._op_schema:OpSchema members=__hash__ -- Call of an operator on DTensors.
 If missing, traced code that calls numpy breaks the graph:
     module torch:_numpy alias=torch_numpy -- numpy's functions on tensors.
 If missing, distributed steps cannot be planned:

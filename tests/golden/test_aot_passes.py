@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from engine.aot.grad_mode import strip_inference_mode
+from engine.aot.grad_mode import strip_inference_mode, strip_no_grad
 from engine.aot.gradients.undefined_tangents import specialize_to_defined_tangents
 from tests.golden.pairs import (
     Pair,
@@ -111,6 +111,25 @@ def test_strip_inference_mode(pair: Pair) -> None:
     inside = strip_inference_mode(traced.graph, traced.inputs)
     assert inside is not None
     pair(f, before=plain_lines(traced.graph), after=["in inference mode:", *plain_lines(inside)])
+
+
+@shows("engine/aot/grad_mode.py")
+def test_strip_no_grad(pair: Pair) -> None:
+    """Removes the grad mode calls of a graph that computes nothing in grad mode.
+
+    The whole call runs under ``no_grad`` instead.
+    """
+
+    def f(x: Tensor) -> None:
+        with torch.no_grad():
+            x.mul_(2)
+        with torch.no_grad():
+            x.add_(1)
+
+    traced = trace(f, torch.ones(4, requires_grad=True))
+    inside = strip_no_grad(traced.graph)
+    assert inside is not None
+    pair(f, before=plain_lines(traced.graph), after=["under no_grad:", *plain_lines(inside)])
 
 
 @shows("engine/aot/joint.py", "engine/aot/backward_provenance.py")

@@ -6,15 +6,18 @@ The processes communicate over gloo.
 from __future__ import annotations
 
 import copy
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import (
@@ -183,6 +186,79 @@ def _trains(rank: int, folder: str) -> None:
         for backend in _BACKENDS:
             _compare_training(_tensor_parallel, same, backend)
             _compare_training(_sequence_parallel, parts, backend)
+
+
+class _Widened(nn.Module):
+    """Two layers; the second has one row, so that one process holds an empty part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.up(x).relu())  # type: ignore[no-any-return]
+
+
+def _fully_sharded() -> nn.Module:
+    torch.manual_seed(0)
+    return fully_shard(_Widened(), mesh=_MESHES[0])
+
+
+_OPTIMIZERS: tuple[Callable[[Any], torch.optim.Optimizer], ...] = (
+    functools.partial(torch.optim.AdamW, lr=0.01),
+    functools.partial(torch.optim.Adam, lr=0.01, foreach=True, amsgrad=True, weight_decay=0.1),
+    functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
+    functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True),
+)
+
+
+def _stepped(make: Callable[[], nn.Module], optimizer_of: Callable[[Any], Any], *, compiles: bool) -> list[Any]:
+    """Clip gradients and step; return norms, parameters, state and their versions."""
+    module = make()
+    optimizer = optimizer_of(module.parameters())
+
+    def clip_and_step() -> torch.Tensor:
+        norm = nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+        return norm
+
+    step = engine.compile(clip_and_step) if compiles else clip_and_step
+    torch.manual_seed(dist.get_rank())
+    found: list[Any] = []
+    for _ in range(4):
+        for parameter in module.parameters():
+            parameter.grad = torch.empty_like(parameter)
+            local: Any = parameter.grad
+            (local.to_local() if isinstance(local, DTensor) else local).normal_()
+        norm = step()
+        state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
+        tensors = [*module.parameters(), *state]
+        found.append([copy.deepcopy(_plain(t.detach())) for t in (norm, *tensors)])
+        found.append([str((type(t), t._version, t.requires_grad, t.is_leaf)) for t in tensors])
+    return found
+
+
+def _steps(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        for n, optimizer_of in enumerate(_OPTIMIZERS):
+            make = (_fully_sharded, _tensor_parallel)[n % 2]
+            engine.reset()  # else each optimizer would recompile the same function
+            with engine.record() as session:
+                got = _stepped(make, optimizer_of, compiles=True)
+            _same(got, _stepped(make, optimizer_of, compiles=False))
+            assert len({c.id.partition("/")[0] for c in session.compilations}) == 1
+            for compilation in session.compilations:
+                assert compilation.trace is not None
+                assert not compilation.trace.breaks
+                assert compilation.aot is not None
+                assert not compilation.aot.note, compilation.aot.note
+
+
+@pytest.mark.thorough
+def test_optimizers_step_in_one_graph(tmp_path: pathlib.Path) -> None:
+    """Clipping and an optimizer's step are one graph over local tensors, and equal eager's."""
+    in_two_processes(_steps, tmp_path)
 
 
 @pytest.mark.thorough
