@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from engine.guards.codegen_names import CELLS_PARAM, CheckNames, SourceReads
 from engine.guards.dict_versions.subtree import MIN_GUARDS, SubtreeVersionGuard
 from engine.guards.order import order_guards
-from engine.guards.slow_path import SlowPath
+from engine.guards.slow_path import MakeHelper, SlowPath
 from engine.guards.torch_c_helpers import (
     HAS_C_HELPERS,
     HAS_DICT_VERSIONS,
@@ -21,6 +22,8 @@ from engine.guards.torch_c_helpers import (
     STATES_IMPLIED_BY_DISPATCH_KEYS,
     batchable_tensors,
     dispatch_keys_show_modes,
+    make_layout_check,
+    make_tensor_check,
 )
 from engine.ir.generated_sources import store_source
 from engine.ir.guards.base import Guard, ValueCode
@@ -183,7 +186,10 @@ def _fast_path_body(
         below = {id(g) for guards_here in structured.values() for g in guards_here}
         in_order = [g for g in in_order if id(g) not in below]
         tensors = batchable_tensors(in_order)
-    apart = [g for g in in_order if not (g.source in tensors and (g.is_tensor_property or g.is_type_test))]
+    dtensors = batchable_tensors(in_order, dtensors=True)
+    tensors = {**dtensors, **tensors}
+    of_tensor = {id(g) for g in in_order if g.source in tensors and _is_batched_test(g)}
+    apart = [g for g in in_order if id(g) not in of_tensor]
     writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)
     lines: list[str] = []
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.sources}
@@ -206,9 +212,9 @@ def _fast_path_body(
                 if guard.is_type_test and guard.source in structured:
                     guards_here = structured[guard.source]
                     below_modules.append(_subtree_line(guard, guards_here, writer, admission, lines, prefetched))
-        members = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
-        if members:
-            _tensor_batch_line(members, writer, admission, lines)
+        here = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
+        _tensor_lines(here, dtensors, writer, admission, lines)
+    _layout_line([g for g in in_order if id(g) in of_tensor and g.is_dtensor_layout], writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
     lines += below_modules
@@ -300,17 +306,48 @@ def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowP
     return [g for g in early if g.global_state is None or g.global_state[0] not in HELPER_STATES]
 
 
-def _tensor_batch_line(
+def _is_batched_test(guard: Guard) -> bool:
+    return guard.is_tensor_property or guard.is_type_test or guard.is_dtensor_layout
+
+
+def _tensor_lines(
     members: Mapping[Source, tuple[TensorPropertyGuard, ...]],
+    dtensors: Collection[Source],
     writer: CheckWriter,
     admission: SlowPath,
     lines: list[str],
 ) -> None:
-    name = writer.names.fresh("tensors_match")
-    admission.add_tensor_batch(name, members)
-    values = ", ".join(writer.reads.text(o, lines) for o in members)
-    for origin in members:
+    """Append the statements that check tensors.
+
+    DTensors come first, as local tensors are read through them.
+    """
+    plain = [o for o in members if o not in dtensors]
+    for sources in ([o for o in members if o in dtensors], plain):
+        make = partial(make_tensor_check, facets=[members[o] for o in sources])
+        _batch_line("tensors_match", sources, make, writer, admission, lines)
+    for origin in plain:
         writer.assume_type(origin, PLAIN_TENSOR_TYPES[0])
+
+
+def _layout_line(guards: Sequence[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> None:
+    make = partial(make_layout_check, guards=guards)
+    _batch_line("same_layouts", [g.source for g in guards], make, writer, admission, lines)
+
+
+def _batch_line(
+    name: str,
+    sources: Sequence[Source],
+    make: MakeHelper,
+    writer: CheckWriter,
+    admission: SlowPath,
+    lines: list[str],
+) -> None:
+    """Append the statement that checks the values of these sources in one call."""
+    if not sources:
+        return
+    name = writer.names.fresh(name)
+    admission.add_batch(name, sources, make)
+    values = ", ".join(writer.reads.text(o, lines) for o in sources)
     lines.append(f"if not {name}({values}): return {_slow_path_call(writer.names, admission)}")
 
 

@@ -6,14 +6,16 @@ from the current values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.guards.dict_versions.subtree import SubtreeVersionGuard
-from engine.guards.torch_c_helpers import always_false, make_global_state_check, make_tensor_check
+from engine.guards.torch_c_helpers import always_false, make_global_state_check
 from engine.ir.guards.base import Guard
-from engine.ir.guards.tensors import TensorPropertyGuard
 from engine.ir.sources.base import FrameScope, Source
+
+MakeHelper = Callable[[list[Any]], Callable[..., bool] | None]
+"""Makes a check from values that have just passed their guards; None if there is none."""
 
 MAX_WALKS_BEFORE_CODEGEN = 2
 """Number of slow checks by ``all_hold`` before the one-by-one check is compiled."""
@@ -62,7 +64,7 @@ class SlowPath:
         self._parameters = parameters
         self._compile_exact = compile_exact
         self._check: Callable[..., bool] | None = None
-        self._batches: dict[str, Mapping[Source, tuple[TensorPropertyGuard, ...]]] = {}
+        self._batches: dict[str, tuple[Sequence[Source], MakeHelper]] = {}
         self._structures: list[SubtreeVersionGuard] = []
         self._state = ""
         self._namespace: dict[str, Any] = {}
@@ -75,9 +77,9 @@ class SlowPath:
             if (root := source.chain()[0]).cell_index is not None
         }
 
-    def add_tensor_batch(self, name: str, members: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> None:
-        """Register the name that the tensor helper of these sources has in the fast check."""
-        self._batches[name] = members
+    def add_batch(self, name: str, sources: Sequence[Source], make_helper: MakeHelper) -> None:
+        """Register the name that the helper for the values of these sources has in the fast check."""
+        self._batches[name] = sources, make_helper
 
     def add_subtree(self, structure: SubtreeVersionGuard) -> None:
         """Register a subtree guard that covers many guards."""
@@ -122,6 +124,6 @@ class SlowPath:
     def _relearn(self, scope: FrameScope) -> None:
         if self._state:
             self._namespace[self._state] = make_global_state_check()
-        for name, members in self._batches.items():
-            helper = make_tensor_check([o.resolve(scope) for o in members], tuple(members.values()))
+        for name, (sources, make_helper) in self._batches.items():
+            helper = make_helper([o.resolve(scope) for o in sources])
             self._namespace[name] = always_false if helper is None else helper

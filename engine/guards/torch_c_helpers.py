@@ -8,6 +8,7 @@ count). The guards are then checked one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, call
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from engine.ir.guards.tensors import (
     ShapeMatch,
     StrideMatch,
     TensorPropertyGuard,
+    is_dtensor_meta,
     tensor_properties,
 )
 from engine.ir.introspection.python_objects import set_instance_dict
@@ -82,14 +84,20 @@ The tensor helper compares these keys.
 """
 
 
-def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPropertyGuard, ...]]:
+def batchable_tensors(
+    in_order: Sequence[Guard], *, dtensors: bool = False
+) -> dict[Source, tuple[TensorPropertyGuard, ...]]:
     """Return the tensors that the C helper can check, by source, with their property guards.
 
-    These are plain strided tensors with guards on all properties, and otherwise only type, hasattr and relational
-    guards.
+    These are plain strided tensors (or else ``DTensor`` instances) with guards on all properties, and otherwise only
+    type, hasattr, layout and relational guards.
     """
     facets = tensor_properties(in_order)
-    plain = {g.source for g in in_order if g.is_type_test and g.implied_type in PLAIN_TENSOR_TYPES}
+    chosen = {
+        g.source
+        for g in in_order
+        if (g.is_dtensor_layout if dtensors else g.is_type_test and g.implied_type in PLAIN_TENSOR_TYPES)
+    }
     others = {
         g.source
         for g in in_order
@@ -97,6 +105,7 @@ def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPro
             g.is_tensor_property
             or g.is_type_test
             or g.is_attribute_test
+            or g.is_dtensor_layout
             or g.is_relational
             or g.global_state is not None
         )
@@ -104,7 +113,7 @@ def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPro
     return {
         o: tuple(guards_of_tensor)
         for o, guards_of_tensor in facets.items()
-        if o in plain and o not in others and _has_all_properties(guards_of_tensor)
+        if o in chosen and o not in others and _has_all_properties(guards_of_tensor)
     }
 
 
@@ -125,11 +134,12 @@ def _by_kind(property_guards: Sequence[TensorPropertyGuard]) -> dict[type, Any]:
 
 
 def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
-    """Return True if a batched tensor has autograd keys.
+    """Return True if a batched plain tensor has autograd keys.
 
     Modes then change its effective dispatch keys.
     """
-    return any("Autograd" in _by_kind(guards)[DispatchKeysMatch].expected for guards in tensors.values())
+    keys = [_by_kind(guards)[DispatchKeysMatch].expected for guards in tensors.values()]
+    return any("Autograd" in k and "Python" not in k for k in keys)
 
 
 def new_guard_tree() -> Any:
@@ -161,11 +171,28 @@ def make_tensor_check(
     """
     if torch.is_inference_mode_enabled():
         # torch.is_inference would run the code of a torch-function mode.
-        return None if len_torch_function_stack() else _make_inference_check(values, facets)
+        is_overridden = len_torch_function_stack() or not set(map(type, values)) <= set(PLAIN_TENSOR_TYPES)
+        return None if is_overridden else _make_inference_check(values, facets)
     excluded: Any = dispatch_tls_local_exclude_set()
     if any(excluded.has(key) for key in _AUTOGRAD_KEYS):
         return None
     return _make_duplicate_safe_check(values, facets)
+
+
+_dtensor_layout = attrgetter("_spec.placements", "_spec.shard_order", "_spec.tensor_meta.dtype")
+
+
+def make_layout_check(values: Sequence[Any], guards: Sequence[Guard]) -> Callable[..., bool]:
+    """Return a check that ``DTensor`` instances are laid out like these.
+
+    These have just passed the guards.
+    """
+    specs = [None if hasattr(v, "__metadata_guard__") else getattr(v, "_spec", v) for v in values]
+    if not all(is_dtensor_meta(getattr(spec, "tensor_meta", None)) for spec in specs):
+        tests = [g.test for g in guards]
+        return lambda *tensors: all(map(call, tests, tensors))
+    expected = list(map(_dtensor_layout, values))
+    return lambda *tensors: list(map(_dtensor_layout, tensors)) == expected
 
 
 _AUTOGRAD_KEYS = tuple(getattr(DispatchKey, name) for name in ("AutogradCPU", "AutogradCUDA"))

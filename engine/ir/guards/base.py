@@ -134,6 +134,11 @@ class Guard:
         return None
 
     @property
+    def is_dtensor_layout(self) -> bool:
+        """True if the guard compares the layout of a ``DTensor``; one call compares those of many."""
+        return False
+
+    @property
     def global_state(self) -> tuple[str, Any] | None:
         """Name and expected value of the process-wide setting that the guard compares."""
         return None

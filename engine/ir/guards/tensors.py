@@ -101,6 +101,10 @@ class TensorSubclassMatch(Guard):
     inner_names: tuple[str, ...]
     context: Any = field(hash=False)
 
+    @property
+    def is_dtensor_layout(self) -> bool:
+        return "_local_tensor" in self.inner_names
+
     def condition(self, code: ValueCode) -> str:
         return code.call(self.test, "comes_apart", code.expr)
 
@@ -134,12 +138,12 @@ def _contexts_match(cls: type, expected: Any, actual: Any) -> bool:
 
 
 def _context_items_match(expected: Any, actual: Any) -> bool:
-    if type(expected) is type(actual) and _is_dtensor_meta(expected):
+    if type(expected) is type(actual) and is_dtensor_meta(expected):
         return bool(expected.dtype == actual.dtype)
     return bool(expected == actual)
 
 
-def _is_dtensor_meta(item: Any) -> bool:
+def is_dtensor_meta(item: Any) -> bool:
     """Return True for torch's ``TensorMeta``: the shape, strides and dtype of a ``DTensor``."""
     return (type(item).__module__, type(item).__name__) == ("torch.distributed.tensor._dtensor_spec", "TensorMeta")
 

@@ -12,6 +12,7 @@ from engine.ir.guards.aliasing import (
     mutated_storages_are_disjoint,
 )
 from engine.ir.sources.roots import LocalSource
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.shared_inputs import SharedInputs
@@ -84,13 +85,15 @@ def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
 
 
 def _guard_no_overlap(tx: Tracer, written: list[TensorVariable]) -> None:
-    used: list[TensorVariable] = [v for v, _ in tx.inputs.input_tensors if v.node_or_none is not None]
+    # A wrapper subclass has no memory: the AOT stage guards its inner tensors.
+    inputs = [(v, s) for v, s in tx.inputs.input_tensors if not is_traceable_wrapper_subclass(v.fake)]
+    used: list[TensorVariable] = [v for v, _ in inputs if v.node_or_none is not None]
     why = "it is mutated; a tensor that shares its memory would change with it"
-    homes = {id(v): storage_id(v.real_object) for v, _ in tx.inputs.input_tensors}
+    homes = {id(v): storage_id(v.real_object) for v, _ in inputs}
     flagged = {*requires_grad_inputs(tx)}  # a view of such a tensor requires grad from then on
     alone: list[TensorVariable] = []
     changed = {*map(id, written)}
-    for value, _ in tx.inputs.input_tensors:
+    for value, _ in inputs:
         if value.fake.is_inference() or value.source is None:
             continue
         if id(value) not in changed and value.source not in flagged:
