@@ -48,15 +48,13 @@ class WrapperCode:
     """Lines after the call; those of inner wrappers come first."""
     output_exprs: tuple[str, ...] | None = None
     """Expressions that the function returns, if they are not the results in order."""
-    finish: str = ""
-    """Name of a function of all results that returns the outputs."""
     namespace: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """True if the outputs are just the results of ``run`` with the inputs in order."""
         results = tuple(f"r{n}" for n in range(self.num_results or 0))
-        other_lines = (self.definitions, self.before, self.context_manager, self.on_error, self.after, self.finish)
+        other_lines = (self.definitions, self.before, self.context_manager, self.on_error, self.after)
         return (
             not (self.disables_grad or any(other_lines))
             and self.arguments is None
@@ -101,8 +99,6 @@ def _call_lines(code: WrapperCode, call: str) -> tuple[str, ...]:
     """Return the source lines from the call to the return of a wrapper."""
     if code.on_error:
         return ("try:", f"    return {call}", *code.on_error)
-    if code.finish:
-        return (f"return {code.finish}({call})",)
     if code.num_results is None:
         return (f"return {call}",)
     results = "".join(f"r{n}, " for n in range(code.num_results))

@@ -10,7 +10,6 @@ import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import sympy
@@ -31,7 +30,7 @@ from engine.aot.wrappers.double_backward import EagerRerun, current_autocast, rn
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_inputs, flatten_with_grad
 from engine.ir.fallback import FallbackRequired
-from engine.ir.graph_callable import GraphCallable, Run
+from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import DisjointStorage
 from engine.ir.introspection.symbols import symbol_of
 from engine.ir.node_values import example_tensor, tensors_in
@@ -41,6 +40,8 @@ from engine.records.aot import WrapperAction
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 
 NAME = "tensor subclasses"
+
+_version_of = operator.attrgetter("_version")
 
 
 SizeLocation = tuple[int, tuple[str, ...], int]
@@ -69,6 +70,8 @@ class SubclassMetadata:
 
     input_specs: tuple[SubclassSpec | None, ...]
     version_writes: tuple[tuple[int, int], ...]
+    counted_inner: tuple[tuple[int, int], ...]
+    """Inner tensors with a version counter: input, and position among its inner tensors."""
     outputs: tuple[SubclassOutput, ...]
     gradients: tuple[SubclassGradient | None, ...]
     """Per input, the spec of its gradient if it is a subclass that requires grad."""
@@ -121,6 +124,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     plan = SubclassMetadata(
         input_specs,
         counts,
+        _counted_inner(call, input_specs),
         planned,
         gradients,
         _make_eager_rerun(call, planned),
@@ -128,6 +132,16 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     )
     return PreCompileResult(
         TracedCall(graph, inputs), _describe_actions(call, input_specs, gradients, planned), plan, _guards(inputs)
+    )
+
+
+def _counted_inner(call: TracedCall, input_specs: Sequence[SubclassSpec | None]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (n, k)
+        for n, (i, parts) in enumerate(zip(call.inputs, input_specs, strict=True))
+        if parts is not None
+        for k, inner in enumerate(parts.flatten(i.example_value))
+        if not inner.is_inference()
     )
 
 
@@ -399,75 +413,111 @@ def mark_unsaved_inputs(change: PreCompileResult[TracedCall], unused_names: Coll
 
 
 def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
-    """Return code that flattens the inputs, sets the versions, and unflattens the outputs."""
-    plan: SubclassMetadata = change.runtime_metadata
-    trains = any(o.requires_grad for o in plan.outputs)
-    varies = any(p is not None and p.is_dynamic for p in (*plan.input_specs, *(o.spec for o in plan.outputs)))
-    inputs = "".join(f"i{n}, " for n in range(len(plan.input_specs)))
-    return WrapperCode(
-        before=(f"plain, finish = flatten(({inputs}))",),
-        arguments=("*plain",),
-        finish="finish",
-        namespace={"flatten": functools.partial(_flatten_inputs, plan, trains=trains, varies=varies)},
-    )
-
-
-def _flatten_inputs(
-    plan: SubclassMetadata, inputs: tuple[Any, ...], *, trains: bool, varies: bool
-) -> tuple[list[Any], Run]:
-    """Return the inner tensors of a call's inputs, and a function from results to outputs.
+    """Return code that flattens the inputs, sets the versions, and unflattens the outputs.
 
     As in autograd, mutations count for outer tensors, not for inner ones.
     """
-    plain: list[Any] = []
-    sizes = plan.read_sizes(inputs) if varies else {}
-    gradients = [g for g in plan.gradients if g is not None]
-    wholes = [i for g, i in zip(plan.gradients, inputs, strict=True) if g is not None]
-    flat = iter(flatten_inputs(gradients, wholes, sizes) if gradients else ())
-    for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
+    plan: SubclassMetadata = change.runtime_metadata
+    inputs = "".join(f"i{n}, " for n in range(len(plan.input_specs)))
+    names: dict[str, Any] = {"flatten_inputs": flatten_inputs, "set_version": set_version_counter}
+    before, arguments = _flatten_lines(plan)
+    if any(p is not None and p.is_dynamic for p in (*plan.input_specs, *(o.spec for o in plan.outputs))):
+        before.insert(0, f"sizes = read_sizes(({inputs}))")
+        names["read_sizes"] = plan.read_sizes
+    else:
+        names["sizes"] = {}
+    names["gradients"] = [g for g in plan.gradients if g is not None]
+    after: list[str] = []
+    if plan.counted_inner:
+        inner = "".join(f"p{n}_{k}, " for n, k in plan.counted_inner)
+        before.append(f"counted, versions = read_versions(({inputs}), ({inner}))")
+        after.append("set_version(counted, versions)")
+        names["read_versions"] = _read_versions
+    if plan.version_writes:
+        after.append(f"increment_versions(({''.join(f'i{n}, ' for n, _ in plan.version_writes)}))")
+        names["increment_versions"] = functools.partial(
+            _increment_versions, tuple(writes for _, writes in plan.version_writes)
+        )
+    if any(o.requires_grad for o in plan.outputs):
+        before.append(f"born = capture(({inputs}))")
+        names["capture"] = functools.partial(RerunContext.capture, plan.rerun)
+    else:
+        names["born"] = None
+    names |= {f"output{n}": functools.partial(_output, n, o) for n, o in enumerate(plan.outputs)}
+    return WrapperCode(
+        before=tuple(before),
+        arguments=tuple(arguments),
+        num_results=sum(map(_count_results, plan.outputs)),
+        after=tuple(after),
+        output_exprs=tuple(_output_expr(n, o) for n, o in enumerate(plan.outputs)),
+        namespace=names,
+    )
+
+
+def _flatten_lines(plan: SubclassMetadata) -> tuple[list[str], list[str]]:
+    """Return the lines that read the inner tensors, and the arguments of the call.
+
+    Inputs that require grad are flattened at once, by one autograd node.
+    """
+    lines: list[str] = []
+    arguments: list[str] = []
+    wholes = "".join(f"i{n}, " for n, g in enumerate(plan.gradients) if g is not None)
+    first = 0
+    for n, (parts, gradient) in enumerate(zip(plan.input_specs, plan.gradients, strict=True)):
         if parts is None:
-            plain.append(value)
+            arguments.append(f"i{n}")
+            continue
+        paths = list(parts.inner_paths())
+        reads = [functools.reduce(lambda read, name: f"getattr({read}, {name!r})", path, f"i{n}") for path in paths]
+        lines += [f"p{n}_{k} = {read}" for k, read in enumerate(reads)]
+        if gradient is None:
+            arguments += [f"p{n}_{k}" for k in range(len(paths))]
         else:
-            plain += parts.flatten(value) if gradient is None else islice(flat, parts.count_inner())
-    versions = [(inputs[n], inputs[n]._version) for n, _ in plan.version_writes]
-    ids = frozenset(map(id, inputs))
-    for parts, tensor in zip(plan.input_specs, inputs, strict=True):
-        if parts is not None:
-            versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, tensor, ids)]
-    born = RerunContext.capture(plan.rerun, inputs) if trains else None
-
-    def finish(results: Sequence[Any]) -> tuple[Any, ...]:
-        for tensor, version in versions:
-            set_version_counter((tensor,), (version,))
-        for n, writes in plan.version_writes:
-            set_version_counter((inputs[n],), (inputs[n]._version + writes,))
-        return tuple(_output(n, o, inputs, results, born, sizes) for n, o in enumerate(plan.outputs))
-
-    return plain, finish
+            arguments.append(f"*flat[{first}:{first + len(paths)}]")
+            first += len(paths)
+    if wholes:
+        lines.append(f"flat = flatten_inputs(gradients, ({wholes}), sizes)")
+    return lines, arguments
 
 
-def _inner_tensors_not_inputs(parts: SubclassSpec, tensor: Any, inputs: Collection[int]) -> Iterator[Any]:
-    """Yield the inner tensors that are not inputs themselves, given the ids of the inputs."""
-    for plain in parts.flatten(tensor):
-        if id(plain) not in inputs and not plain.is_inference():
-            yield plain
+def _read_versions(inputs: Sequence[Any], inner: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return the inner tensors that are not inputs themselves, and their versions."""
+    ids = set(map(id, inputs))
+    if not ids.isdisjoint(map(id, inner)):
+        inner = tuple(p for p in inner if id(p) not in ids)
+    return inner, tuple(map(_version_of, inner))
+
+
+def _increment_versions(writes: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+    for number in range(max(writes)):
+        torch.autograd.graph.increment_version([t for t, w in zip(tensors, writes, strict=True) if w > number])
+
+
+def _count_results(output: SubclassOutput) -> int:
+    if output.input_index is not None:
+        return 0
+    return 1 if output.spec is None else output.spec.count_inner()
+
+
+def _output_expr(number: int, output: SubclassOutput) -> str:
+    if output.input_index is not None:
+        return f"i{output.input_index}"
+    if output.spec is None:
+        return f"r{output.first_result}"
+    results = "".join(f"r{output.first_result + k}, " for k in range(output.spec.count_inner()))
+    return f"output{number}(({results}), born, sizes)"
 
 
 def _output(
     number: int,
     output: SubclassOutput,
-    inputs: Sequence[Any],
-    results: Sequence[Any],
+    plain: Sequence[Any],
     born: RerunContext | None,
     sizes: Mapping[sympy.Symbol, int],
 ) -> Any:
-    if output.input_index is not None:
-        return inputs[output.input_index]
-    if output.spec is None:
-        return results[output.first_result]
+    """Return a subclass output, built from its inner tensors."""
+    assert output.spec is not None
     parts = output.spec.with_sizes(sizes)
-    count = parts.count_inner()
-    plain = results[output.first_result : output.first_result + count]
     subclass = (
         born.unflatten_output(number, parts, plain)
         if born is not None and output.requires_grad
