@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not dist.is_available(), reas
 def _process(rank: int, folder: str) -> None:
     with a_group(rank, folder):
         for kind in ("ddp", "fsdp", "tp"):
-            lines = measure(kind, 3, ("eager", "engine", "engine by block"), torch.device("cpu"))
+            lines = measure(kind, 3, ("eager", "engine + step", "engine by block"), torch.device("cpu"))
             assert len(lines) == 3
             assert all(float(re.search(r"differs (\S+)", line)[1]) < 1e-3 for line in lines)
 

@@ -3,7 +3,8 @@
 ``torchrun --nproc-per-node 2 -m tests.bench.distributed ddp fsdp tp`` trains one decoder in each way, and interleaves the
 ways step by step: zero_grad, forward, backward, clipping, AdamW. It prints, of the slowest rank, the median of the last
 steps, the median of steps 2 to 20, and the most memory that a step takes beside what it leaves. Without GPUs the decoder is
-small and processes talk through gloo: that shows that it runs, not how fast.
+small and processes talk through gloo: that shows that it runs, not how fast. A way named with `` + step`` at its end
+compiles the optimizer's step too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import gc
 import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +37,11 @@ from torch.nn.parallel import DistributedDataParallel
 import engine
 
 WAYS = ("eager", "torch", "torch by block", "engine", "engine by block")
+STEP = " + step"
+"""End of the name of a way that compiles the optimizer's step too.
+
+An example is ``engine by block + step``.
+"""
 HEAD_WIDTH = 64
 EARLY = slice(1, 20)
 """Steps 2 to 20, as the first one compiles."""
@@ -102,7 +109,7 @@ def _tensor_parallel(block: nn.Module, mesh: DeviceMesh) -> None:
 
 def _parallel(kind: str, model: Decoder, way: str, device: torch.device) -> Any:
     """Return the model trained in parallel, compiled in this way."""
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    mesh, way = init_device_mesh(device.type, (dist.get_world_size(),)), way.removesuffix(STEP)
     if kind == "tp":
         for block in model.blocks:
             _tensor_parallel(block, mesh)
@@ -127,6 +134,7 @@ class Trained:
 
     module: Any
     optimizer: torch.optim.Optimizer
+    optimizer_step: Callable[[], Any]
     seconds: list[float] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -138,7 +146,7 @@ class Trained:
             loss = self.module(x).float().square().mean()
         loss.backward()
         nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-        self.optimizer.step()
+        self.optimizer_step()
         return loss.detach()
 
     def timed_step(self, x: torch.Tensor) -> None:
@@ -158,6 +166,14 @@ class Trained:
         self.losses.append(float(loss))
 
 
+def _trained(module: Any, way: str) -> Trained:
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
+    step: Any = optimizer.step
+    if way.endswith(STEP):
+        step = (engine.compile if way.startswith("engine") else torch.compile)(step)
+    return Trained(module, optimizer, step)
+
+
 def _of_worst_rank(values: list[float], device: torch.device) -> list[float]:
     largest = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
@@ -172,7 +188,7 @@ def measure(kind: str, steps: int, ways: tuple[str, ...], device: torch.device) 
     trained: dict[str, Trained] = {}
     for way in ways:
         module = _parallel(kind, copy.deepcopy(model), way, device)
-        trained[way] = Trained(module, torch.optim.AdamW(module.parameters(), lr=1e-4))
+        trained[way] = _trained(module, way)
     # Under tensor parallelism each rank has its part of the tokens of the same batch.
     torch.manual_seed(1 + dist.get_rank())
     shape = (batch, tokens // dist.get_world_size(), width) if kind == "tp" else (batch, tokens, width)
@@ -188,7 +204,7 @@ def measure(kind: str, steps: int, ways: tuple[str, ...], device: torch.device) 
         reference = trained[ways[0]].losses
         differs = max(abs(a - b) / b for a, b in zip(run.losses, reference, strict=True))
         lines.append(
-            f"{kind:<5}{way:<16}{late:>9.2f} ms  steps 2 to 20 {early:>9.2f} ms  first {seconds[0]:>9.0f} ms"
+            f"{kind:<5}{way:<24}{late:>9.2f} ms  steps 2 to 20 {early:>9.2f} ms  first {seconds[0]:>9.0f} ms"
             f"  peak {peak:>7.0f} MiB  loss differs {differs:.1e}"
         )
     return lines
