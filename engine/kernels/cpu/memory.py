@@ -14,6 +14,8 @@ from engine.kernels.cpu.loop_plan import SHORT_STRIDES
 
 MIN_MASKED_BYTES = 4
 """Every vector unit can store vectors of elements of this size with a mask."""
+SET_BYTES = 1 << 10
+"""Lines at a multiple of this distance share few places of the first cache of a core."""
 MEMORY_BYTES = {scalar: dtype.itemsize for dtype, scalar in MEMORY_TYPES.items()}
 
 
@@ -124,7 +126,8 @@ class Memory:
         """Load the rows of a tile, at distances of ``step`` elements; transpose and store them.
 
         Rows whose bits are not in ``word`` are zero. The tile that follows in the lanes' direction is prefetched: its
-        rows are too distant from each other for the CPU to foresee.
+        rows are too distant from each other for the CPU to foresee. Rows at a distance of a power of 2 share
+        few lines of the first cache, so that they go to the second.
         """
         scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
         kind, tile_vector = wide(scalar, lanes), wide(self.tile_type(dtype), lanes)
@@ -133,11 +136,12 @@ class Memory:
         zeros = self._zeros(kind) if word else ""
         rows = []
         write.declare("llvm.prefetch.p0", "void", "ptr, i32, i32, i32")
+        level = 2 if step.isdigit() and int(step) * dtype.itemsize % SET_BYTES == 0 else 3
         ahead = write.assign("ahead", f"mul i64 {step}, {lanes}")
         for lane in range(lanes):
             row_address = address
             next_address = self._pointer_at(address, scalar, ahead)
-            write.line(f"call void @llvm.prefetch.p0(ptr {next_address}, i32 0, i32 3, i32 1)")
+            write.line(f"call void @llvm.prefetch.p0(ptr {next_address}, i32 0, i32 {level}, i32 1)")
             if word:
                 row_address = write.assign("place", f"select i1 {conditions[lane]}, ptr {address}, ptr {zeros}")
             row = write.assign(
