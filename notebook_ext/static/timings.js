@@ -1,7 +1,7 @@
 // Timeline: all events on one clock, then the stages of each compilation as nested bars on one scale.
 
 import { save } from "./copy.js";
-import { button, h, ms, muted, mutedLine, plural, put } from "./shared/dom.js";
+import { button, h, ms, muted, mutedLine, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { barPlaces, clockText } from "./shared/layout.js";
 import { VIEWS } from "./shared/views.js";
@@ -149,7 +149,7 @@ class TimingsView {
     const row = part.rows[this.at];
     if (!row) return this.frame.say("No compilation was timed.");
     const slow = row.bars.filter((/** @type {any} */ b) => b.stage !== "compile").sort((/** @type {any} */ a, /** @type {any} */ b) => b.seconds - a.seconds)[0];
-    this.frame.say(h("b", {}, `${row.name} entry ${row.compilation.split("/").pop()}`), `: ${row.text}`, slow ? `, longest in ${slow.stage} (${slow.text})` : "", ". ", muted(row.cause ? `Compiled because: ${row.cause}.` : ""));
+    this.frame.say(h("b", {}, `${row.name} entry ${row.compilation.split("/").pop()}`), `: ${row.text}`, slow ? `, longest in ${slow.stage} (${slow.text})` : "", ". ", muted(row.cause ? `Compiled because: ${sentence(row.cause)}` : ""));
   }
 
   /** @param {any} row @param {number} i @param {number} longest */

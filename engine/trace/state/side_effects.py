@@ -108,7 +108,8 @@ class SideEffects:
     def describe(self) -> tuple[str, ...]:
         """Return a description of each mutated variable and of each call."""
         calls = tuple(description for _, description in self.side_effect_calls)
-        return tuple(v.describe() for v in self.mutated_variables.values()) + calls
+        mutated = (v.describe().removesuffix(" (not read yet)") for v in self.mutated_variables.values())
+        return (*(f"mutation of {name}" for name in mutated), *calls)
 
     def release(self) -> None:
         """Release the variables that may hold objects of the call."""
