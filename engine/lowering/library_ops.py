@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.cache.custom_op_key import is_triton_op_rule
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload
 from engine.ir.triton_launches import LAUNCH_NAMESPACE
 from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
-from engine.torch_private.operators import OpOverload
+from engine.torch_private.operators import OPDEFS, OpOverload
 
 LIBRARY_OPS = frozenset(
     (
@@ -47,9 +48,7 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
     if called.namespace not in ("aten", "prims", "engine"):
         is_launch = called.namespace == LAUNCH_NAMESPACE
-        description = (
-            "hand-written Triton kernel, launched as it is" if is_launch else "custom operator: its own code runs"
-        )
+        description = "hand-written Triton kernel, launched as it is" if is_launch else _custom_op_text(called)
         return Fallback(LoweringFallback.NO_LOWERING, f"It is a {description}.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
@@ -75,6 +74,15 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
             "ATen generates random numbers, so that a seed gives the same numbers as in eager.",
         )
     return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
+
+
+def _custom_op_text(called: OpOverload) -> str:
+    """Return what runs for a custom operator: a ``triton_op`` may have kernels besides Triton's."""
+    definition = OPDEFS.get(called._schema.name)
+    devices = sorted(filter(None, definition._backend_fns)) if definition else []
+    if definition and devices and any(map(is_triton_op_rule, definition._torch_dispatch_fns.values())):
+        return f"triton_op with code of its own for {' and '.join(devices)}, which runs: no Triton kernel is launched"
+    return "custom operator: its own code runs"
 
 
 def _packet_name(target: OpOverload) -> str:

@@ -73,6 +73,12 @@ def test_triton_op_with_a_kernel_for_the_device_stays_one_node() -> None:
         got = engine.compile(triton_launch_functions.calls_doubled, backend="aot_eager")(x)
     torch.testing.assert_close(got, triton_launch_functions.calls_doubled(x))
     assert "triton_launches.doubled(sin)" in str(session.graph)
+    with engine.record() as session:
+        torch.testing.assert_close(engine.compile(triton_launch_functions.calls_doubled)(x), got)
+    lowering = session.compilations[0].lowering
+    assert lowering is not None
+    (extern,) = (e for e in lowering.externs if "doubled" in e.op)  # no kernel is shown, and this says why
+    assert extern.reason == "It is a triton_op with code of its own for cpu, which runs: no Triton kernel is launched."
 
 
 def test_equal_launches_share_an_operator() -> None:
