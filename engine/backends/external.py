@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_origin
 
 import torch
 
@@ -50,10 +50,10 @@ def inductor_option_names() -> list[str]:
 
 
 def inductor_option_type(name: str) -> type | None:
-    """Return the type of a setting of Inductor; None if it is no plain type, and not checked."""
+    """Return the type of a setting of Inductor; None if it is generic, and not checked."""
     settings: Any = inductor.inductor_config
     kind = settings.get_type(name.replace("-", "_"))
-    return kind if isinstance(kind, type) else None
+    return kind if get_origin(kind) is None else None
 
 
 def inductor_patches(extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _inductor_options(named: Mapping[str, Any]) -> dict[str, Any]:
 def _check_types(options: Mapping[str, Any], type_of: Callable[[str], type | None]) -> None:
     for name, value in options.items():
         expected = type_of(name)
-        if expected is not None and not isinstance(value, expected):
+        if expected is not None and not issubclass(type(value), expected):
             raise errors.BadArgument(f"The option {name!r} must be a {expected.__name__}, not {value!r}.")
 
 
