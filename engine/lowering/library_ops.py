@@ -77,7 +77,7 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
 
 
 def _custom_op_text(called: OpOverload) -> str:
-    """Return what runs for a custom operator: a ``triton_op`` may have kernels besides Triton's."""
+    """Return what runs for a custom operator, also for a ``triton_op`` with own code."""
     definition = OPDEFS.get(called._schema.name)
     devices = sorted(filter(None, definition._backend_fns)) if definition else []
     if definition and devices and any(map(is_triton_op_rule, definition._torch_dispatch_fns.values())):
