@@ -52,7 +52,13 @@ from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
 from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.ops import find_complex_lowering, find_lowering
-from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
+from engine.lowering.result_strides import (
+    REAL_DTYPES,
+    as_real_meta,
+    is_guarded_equal,
+    non_overlapping_stride,
+    symbolic_shape,
+)
 from engine.records.bytecode import Span
 from engine.torch_private.pytree import tree_leaves, tree_map_only
 
@@ -255,8 +261,7 @@ class GraphLowering:
         try:
             self._check_devices(node)
             _check_not_empty(node)
-            result = lowering(self.context, *args, **kwargs)
-            _check_result(node, result)
+            result = _with_eager_sizes(node, lowering(self.context, *args, **kwargs))
             for new_def in self.context.defs[mark:]:
                 if new_def.is_computed:
                     build_unfused(new_def)
@@ -523,22 +528,33 @@ def _has_no_elements(value: torch.Tensor) -> bool:
     return any(static_size(s) == 0 for s in value.shape)
 
 
-def _check_result(node: torch.fx.Node, result: Any) -> None:
-    """Check that a lowering returns the dtypes and shapes of eager.
+def _with_eager_sizes(node: torch.fx.Node, result: Any) -> Any:
+    """Return the results of a lowering with the expressions that eager has for their sizes.
+
+    The guards may state that two expressions are equal, as those of two halves are.
 
     Raises:
-        AssertionError: a dtype or shape differs.
+        AssertionError: a dtype or shape differs from eager's.
     """
-    for lowered, value in zip(results_of(result), results_of(node.meta.get("val")), strict=True):
-        if not isinstance(value, torch.Tensor):
-            continue
-        expected = as_real_meta(value)
-        metadata = [(v.dtype, len(v.shape)) for v in lowered_tensors(lowered)]
-        same = metadata == [(expected.dtype, len(expected.shape))]
-        if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(lowered.shape, expected.shape, strict=True)):
-            raise AssertionError(
-                f"it returned {getattr(lowered, 'dtype', None)}{getattr(lowered, 'shape', None)} instead of {expected.dtype}{tuple(expected.shape)}"
-            )
+    pairs = zip(results_of(result), results_of(node.meta.get("val")), strict=True)
+    resized = {id(lowered): _with_sizes_of(lowered, value) for lowered, value in pairs}
+    return tree_map_only(LoweredTensor, lambda lowered: resized.get(id(lowered), lowered), result)
+
+
+def _with_sizes_of(lowered: Any, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return lowered
+    expected = as_real_meta(value)
+    sizes, shape = tuple(expected.shape), symbolic_shape(expected)
+    metadata = [(v.dtype, len(v.shape)) for v in lowered_tensors(lowered)]
+    same = metadata == [(expected.dtype, len(shape))] and all(map(is_guarded_equal, lowered.shape, sizes))
+    if not same:
+        raise AssertionError(
+            f"it returned {getattr(lowered, 'dtype', None)}{getattr(lowered, 'shape', None)} instead of {expected.dtype}{sizes}"
+        )
+    if all(map(sizes_equal, lowered.shape, shape)):
+        return lowered
+    return replace(lowered, shape=shape, index_map=lowered.index_map or (lambda index: index))
 
 
 def _same_layout(placed: tuple[tuple[Size, ...], Size], value: LoweredTensor, expected: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ import torch.fx
 
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
 from engine.ir.static_sizes import static_sizes
+from engine.torch_private.symbolic_shapes import statically_known_true
 from engine.torch_private.sympy_functions import sympy_functions
 
 REAL_DTYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -82,3 +83,14 @@ def is_non_overlapping(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> boo
 def symbolic_shape(value: torch.Tensor) -> tuple[Size, ...]:
     """Return the shape of a fake tensor as ``Size`` values."""
     return tuple(as_size(s) for s in value.shape)
+
+
+def is_guarded_equal(size: Size, eager_size: int | torch.SymInt) -> bool:
+    """Return True if the guards make a size equal to one of a fake tensor."""
+    if sizes_equal(size, as_size(eager_size)):
+        return True
+    shape_env = getattr(getattr(eager_size, "node", None), "shape_env", None)
+    if shape_env is None:
+        return False
+    same_size = shape_env.create_symintnode(sympy.sympify(size), hint=None)
+    return bool(statically_known_true(same_size == eager_size))

@@ -22,6 +22,10 @@ class Case:
     function: Callable[..., Any]
     make_args: tuple[MakeTensor, ...]
     can_be_dynamic: bool = True
+    aten: frozenset[str] = frozenset()
+    """Operators that no kernel computes with fixed sizes; all others must be lowered."""
+    aten_if_dynamic: frozenset[str] = frozenset()
+    """The same with symbolic sizes."""
 
     def args(self) -> tuple[torch.Tensor, ...]:
         """The same arguments each time."""
@@ -32,11 +36,14 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(*makes: MakeTensor, dynamic: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add a function to the cases under its own name."""
+def case(
+    *makes: MakeTensor, dynamic: bool = True, aten: str = "", aten_if_dynamic: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add a function to the cases under its name, with operators that it leaves to ATen."""
+    by_kind = frozenset(aten.split()), frozenset((aten if aten_if_dynamic is None else aten_if_dynamic).split())
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        CASES[function.__name__] = Case(function, makes, dynamic)
+        CASES[function.__name__] = Case(function, makes, dynamic, *by_kind)
         return function
 
     return add
@@ -134,7 +141,7 @@ def batch_norm(x: Any, w: Any, b: Any, mean: Any, var: Any) -> Any:
     return F.relu(F.batch_norm(x, mean, var, w, b, training=False))
 
 
-@case(normal(2, 4, 6, 5), normal(4), normal(4))
+@case(normal(2, 4, 6, 5), normal(4), normal(4), aten_if_dynamic="native_group_norm")
 def group_norm(x: Any, w: Any, b: Any) -> Any:
     """Rows that span several channels."""
     return F.group_norm(x, 2, w, b)
@@ -252,7 +259,7 @@ def scalars(x: Any) -> Any:
     return x + 1, x.exp().sum(), x * torch.ones(3), x.softmax(0), x.mean()
 
 
-@case(normal(0, 4))
+@case(normal(0, 4), aten="add cat mean sum")
 def empty_tensors(x: Any) -> Any:
     """Nothing to launch."""
     return x + 1, x.sum(1), x.sum(), torch.cat([x, x]), x.mean(1)
@@ -294,13 +301,20 @@ def full_reductions(x: Any) -> Any:
     return x.sum(), x.mean(), x.var(), x.max(), x / x.norm(), x.argmax(), (x > 3).any()
 
 
-@case(normal(8, 16), normal(16, 32), normal(32), normal(32, 16))
+@case(normal(8, 16), normal(16, 32), normal(32), normal(32, 16), aten="mm")
 def mlp(x: Any, w: Any, b: Any, w2: Any) -> Any:
     """Library products with arithmetic between them."""
     return F.gelu(x @ w + b) @ w2 + x
 
 
-@case(normal(2, 4, 16), normal(48, 16), normal(48), normal(16, 16), dynamic=False)
+@case(
+    normal(2, 4, 16),
+    normal(48, 16),
+    normal(48),
+    normal(16, 16),
+    dynamic=False,
+    aten="_scaled_dot_product_flash_attention_for_cpu addmm engine.attention mm",
+)
 def attention(x: Any, w: Any, b: Any, out: Any) -> Any:
     """Library attention, and attention written out."""
     q, k, v = (t.view(2, 4, 2, 8).transpose(1, 2) for t in F.linear(x, w, b).split(16, -1))
@@ -352,7 +366,7 @@ def small_integers(a: Any, b: Any, c: Any) -> Any:
     return a + 1, b * 2, c + b, a.max(), b.min(), a.sum(), a > 3, a.float(), -b, b.abs(), a // 7, c.prod(), b - 100
 
 
-@case(normal(6, 5), normal(6, 5))
+@case(normal(6, 5), normal(6, 5), aten="empty_like")
 def losses(a: Any, b: Any) -> Any:
     """What people train with."""
     return (
@@ -371,7 +385,7 @@ def functionalized_slice_writes(a: Any, b: Any) -> Any:
     return a, torch.slice_scatter(a, b[:2], 0, 1, 3), torch.select_scatter(a, b[0], 0, 2)
 
 
-@case(normal(4, 30))
+@case(normal(4, 30), aten="sort topk")
 def left_to_aten(x: Any) -> Any:
     """Sorting stays an ATen call between kernels."""
     return (x * 2).topk(3)[0] * 2, x.sort(-1)[1] + 1
@@ -412,7 +426,7 @@ def reductions_of_scalars(x: Any) -> Any:
     return x.max(0), x.sum(-1), x.argmax(0, True), x.amin(0), x.logsumexp(0)
 
 
-@case(normal(6, 16), normal(16, 16), normal(16, 16), normal(16), normal(16))
+@case(normal(6, 16), normal(16, 16), normal(16, 16), normal(16), normal(16), aten="mm")
 def equal_blocks(x: Any, w: Any, v: Any, a: Any, b: Any) -> Any:
     """Kernels that are launched several times, on buffers of their own."""
     for weight, scale in ((w, a), (v, b), (w, b)):
@@ -591,7 +605,14 @@ def cummax_and_cummin(a: torch.Tensor, b: torch.Tensor) -> Any:
     return torch.cummax(a, 1), torch.cummin(holes, 0), torch.cummax(b, 1), torch.logcumsumexp(a, 1), *truths
 
 
-@case(normal(7), normal(3, 40), integers(6, below=40), normal(3, 9))
+@case(
+    normal(7),
+    normal(3, 40),
+    integers(6, below=40),
+    normal(3, 9),
+    aten="sort",
+    aten_if_dynamic="bucketize searchsorted sort",
+)
 def searchsorted(edges: torch.Tensor, a: torch.Tensor, whole: torch.Tensor, rows: torch.Tensor) -> Any:
     edges, lines = edges.sort().values, rows.sort(1).values
     holes = torch.where(a > 1, torch.nan, a)
@@ -633,7 +654,13 @@ def transposed_reads(a: torch.Tensor, b: torch.Tensor, images: torch.Tensor) -> 
     return turned, last, a.sum(1), images.permute(0, 2, 3, 1).contiguous().to(torch.bfloat16)
 
 
-@case(normal(2, 4, 12, 8), normal(2, 8, 6, 4), normal(16, 8, 3, 3), normal(4, 4, 3, 3))
+@case(
+    normal(2, 4, 12, 8),
+    normal(2, 8, 6, 4),
+    normal(16, 8, 3, 3),
+    normal(4, 4, 3, 3),
+    aten="convolution convolution_backward",
+)
 def convolutions_of_shuffled_pixels(a: torch.Tensor, x: torch.Tensor, w: torch.Tensor, after: torch.Tensor) -> Any:
     x, w, after = (t.contiguous(memory_format=torch.channels_last) for t in (x, w, after))
     shuffled = torch.nn.functional.pixel_shuffle(torch.conv2d(x, w, padding=1), 2).relu()
@@ -691,7 +718,7 @@ def cross_entropy_long_rows(a: torch.Tensor, at: torch.Tensor) -> Any:
     return torch.nn.functional.cross_entropy(a, at), torch.nn.functional.cross_entropy(a[:, :200], at % 200)
 
 
-@case(normal(64, 1030, dtype=BF16), normal(1030, 8, dtype=BF16), dynamic=False)
+@case(normal(64, 1030, dtype=BF16), normal(1030, 8, dtype=BF16), dynamic=False, aten="mm")
 def padded_rows(a: torch.Tensor, b: torch.Tensor) -> Any:
     scaled = a * 2
     deep = (a.view(2, 32, 1030) * 3).view(64, 1030)
@@ -703,7 +730,7 @@ def complex_normal(*shape: int) -> MakeTensor:
     return lambda: torch.randn(shape, dtype=torch.complex64)
 
 
-@case(normal(2, 6, 4, 8), normal(6, 4))
+@case(normal(2, 6, 4, 8), normal(6, 4), aten_if_dynamic="view_as_complex")
 def rotary_by_complex_numbers(x: Any, angle: Any) -> Any:
     """Rotary embedding as Llama's authors write it."""
     turn = torch.polar(torch.ones_like(angle), angle)
@@ -737,7 +764,15 @@ def complex_sum_of_infinities(x: Any, y: Any) -> Any:
     return x + y, x - y, x + complex(0.0, float("inf"))
 
 
-@case(complex_normal(2, 3), normal(1), normal(1, 1), normal(0, 3), normal(0, 5), normal(0, 4))
+@case(
+    complex_normal(2, 3),
+    normal(1),
+    normal(1, 1),
+    normal(0, 3),
+    normal(0, 5),
+    normal(0, 4),
+    aten="_trilinear constant_pad_nd",
+)
 def complex_pad_mask_empty_sum(x: Any, one: Any, source: Any, left: Any, middle: Any, right: Any) -> Any:
     """Complex numbers padded by a real one, a mask of one element, and sums over no rows."""
     summed = torch.ops.aten._trilinear(left, middle, right, [1, 3], [2, 3], [1, 2], [0])
@@ -785,7 +820,7 @@ def complex_shapes(x: Any, y: Any, rows: Any) -> Any:
     )
 
 
-@case(normal(3, 16), complex_normal(9), dynamic=False)
+@case(normal(3, 16), complex_normal(9), dynamic=False, aten="_fft_c2r _fft_r2c")
 def fft_filter(x: Any, weight: Any) -> Any:
     """Library transforms with kernels of complex numbers between them."""
     return torch.fft.irfft(torch.fft.rfft(x * 2) * weight, n=16) + x, torch.fft.fft(x).real * 2
@@ -798,6 +833,7 @@ def fft_filter(x: Any, weight: Any) -> Any:
     integers(6, 3, below=5),
     integers(5, 4, below=50),
     integers(6, 4, below=9),
+    aten_if_dynamic="index_reduce scatter scatter_reduce",
 )
 def scatter_and_index_reduce(a: Any, rows: Any, source: Any, places: Any, n: Any, m: Any) -> Any:
     """Extremes, products and means of what an index names, with and without what was there."""
@@ -818,7 +854,7 @@ def scatter_and_index_reduce(a: Any, rows: Any, source: Any, places: Any, n: Any
     )
 
 
-@case(normal(4, 6), random_bools(4, 6), normal(24), normal(4))
+@case(normal(4, 6), random_bools(4, 6), normal(24), normal(4), aten_if_dynamic="masked_scatter")
 def masked_and_diagonal_scatter(a: Any, mask: Any, source: Any, diagonal: Any) -> Any:
     """Elements that a mask or a diagonal takes from elsewhere."""
     return (
@@ -859,7 +895,7 @@ def _with_nan() -> torch.Tensor:
     return x
 
 
-@case(_with_nan, integers(4, 6, below=4))
+@case(_with_nan, integers(4, 6, below=4), aten_if_dynamic="adaptive_max_pool2d scatter_reduce")
 def nan_in_scatter_reduce(x: Any, places: Any) -> Any:
     """NaN stays NaN where values are put together, and where windows hold one."""
     start = torch.zeros(4, 6)
@@ -942,7 +978,7 @@ def half_precision_sin_sigmoid(x: Any, y: Any) -> Any:
     return torch.sin(x), torch.sin(x[:920]), torch.sigmoid(x), torch.sin(y) * torch.sin(one), torch.sigmoid(one)
 
 
-@case(normal(256, 256), normal(256, 256), dynamic=False)
+@case(normal(256, 256), normal(256, 256), dynamic=False, aten="mm")
 def buffer_reuse_chain(x: Any, w: Any) -> Any:
     """Kernels that take over each other's memory, in place and one after the other."""
     z = F.gelu(x @ w + 1)
@@ -952,7 +988,11 @@ def buffer_reuse_chain(x: Any, w: Any) -> Any:
     return y * 2 + x, (z.t() * 3) @ w
 
 
-@case(integers(4, 5, below=200, dtype=torch.uint8), integers(4, 5, below=100, dtype=torch.int8))
+@case(
+    integers(4, 5, below=200, dtype=torch.uint8),
+    integers(4, 5, below=100, dtype=torch.int8),
+    aten="add clamp eq floor_divide gt remainder",
+)
 def out_of_range_constants(a: Any, b: Any) -> Any:
     """Constants that few bits do not hold are ATen's to wrap around."""
     return (
@@ -1017,7 +1057,7 @@ def pad_and_adaptive_pool_backward(grad: Any, small: Any, boxes: Any) -> Any:
     )
 
 
-@case(normal(2, 4, 5), normal(2, 4, 3), normal(2, 5, 3))
+@case(normal(2, 4, 5), normal(2, 4, 3), normal(2, 5, 3), aten="_cdist_forward")
 def cdist_and_weight_norm_backward(grad: Any, a: Any, b: Any) -> Any:
     """Compute gradients of cdist, also between equal points, and of weight norm."""
     b = torch.cat((a[:, 1:2], b[:, 1:]), 1)
@@ -1029,7 +1069,7 @@ def cdist_and_weight_norm_backward(grad: Any, a: Any, b: Any) -> Any:
     )
 
 
-@case(normal(5, 3), dynamic=False)
+@case(normal(5, 3), dynamic=False, aten="arange floor_divide remainder")
 def pdist(a: Any) -> Any:
     """Of all pairs of rows."""
     return F.pdist(a), F.pdist(a, 1.0)
@@ -1085,7 +1125,14 @@ def foreach_ops(a: Any, b: Any, c: Any, d: Any) -> Any:
     )
 
 
-@case(normal(), lambda: torch.tensor(0), normal(), integers(6, below=9), integers(6, 3, below=90, dtype=torch.int8))
+@case(
+    normal(),
+    lambda: torch.tensor(0),
+    normal(),
+    integers(6, below=9),
+    integers(6, 3, below=90, dtype=torch.int8),
+    aten_if_dynamic="index_add scatter_add",
+)
 def scalars_by_index(x: Any, at: Any, s: Any, rows: Any, n: Any) -> Any:
     """A scalar has one place, and few bits wrap around where sums are collected."""
     start = (n - 45).repeat(2, 1)[:9]
@@ -1131,14 +1178,14 @@ def pieces_of_symbolic_sizes(x: Any, y: Any) -> Any:
     return last * first, second - last, last + y, (last[:, None] + y).sum(0)
 
 
-@case(normal(40), normal(40))
+@case(normal(40), normal(40), aten="index")
 def masked_select_unbacked_size(x: Any, y: Any) -> Any:
     """Compute with unbacked sizes from an ATen count; kernels run before and after it."""
     kept = (x * 2)[y + 1 > 0]
     return (kept.exp() * 3).sum(), kept + 1, torch.cat([kept, x]) * 2
 
 
-@case(normal(40), integers(5))
+@case(normal(40), integers(5), aten="_local_scalar_dense mul")
 def item_values(x: Any, n: Any) -> Any:
     """Use item() numbers as factors, sizes and results; readers wait for a kernel's value."""
     most = (n.sum() + 1).item()
@@ -1146,14 +1193,14 @@ def item_values(x: Any, n: Any) -> Any:
     return x * most, torch.zeros(most) + 1, x * first + 1, (x > 9).any().item(), most
 
 
-@case(normal(40))
+@case(normal(40), aten="index")
 def unbacked_size_zero(x: Any) -> Any:
     """A size that turns out to be zero."""
     kept = x[x > 1000]
     return kept * 2 + 1, (kept * 3).sum()
 
 
-@case(normal(6, 4), integers(1, below=4))
+@case(normal(6, 4), integers(1, below=4), aten="_local_scalar_dense full select select_scatter slice")
 def item_indices(x: Any, n: Any) -> Any:
     """Positions that are counted from the end, or slices that end beyond it."""
     k = n.item() - 5
@@ -1289,7 +1336,7 @@ def clone_keeps_gaps(x: Any, y: Any) -> Any:
     )
 
 
-@case(lambda: torch.randn(4, 2)[:, :1], lambda: torch.randn(2, 5)[:1])
+@case(lambda: torch.randn(4, 2)[:, :1], lambda: torch.randn(2, 5)[:1], aten="mm")
 def symbolic_stride_of_size_one(x: Any, y: Any) -> Any:
     """They are symbols that nothing tells, and do not matter."""
     z = y.transpose(0, 1)
@@ -1302,6 +1349,7 @@ def symbolic_stride_of_size_one(x: Any, y: Any) -> Any:
     lambda: torch.arange(16, dtype=torch.uint8),
     lambda: torch.tensor([2, 0, 4, 6]),
     normal(4, 0),
+    aten_if_dynamic="repeat_interleave",
 )
 def misc_edge_cases(x: Any, n: Any, u: Any, counts: Any, none: Any) -> Any:
     """Compute scalar softmax, high integer powers, repeats, rolls, and any/all of no elements.
@@ -1380,14 +1428,19 @@ def rows_of_one_element(x: Any) -> Any:
     return y, y.sum(2)
 
 
-@case(normal(5), normal(4, 6), dynamic=False)
+@case(normal(5), normal(4, 6), dynamic=False, aten="_local_scalar_dense")
 def float_items(x: Any, y: Any) -> Any:
     """Numbers that are read from tensors are handed to the kernels that compute with them."""
     most = x.max().item()
     return y * most + 1, y.half() * most, y / most - most, y.double() * (most * 2), x.sum().item() * y.sum()
 
 
-@case(lambda: torch.randn(2, 3, 4)[:1, :1, :1], lambda: torch.randn(6, 8)[::2, ::3], integers(3, below=1))
+@case(
+    lambda: torch.randn(2, 3, 4)[:1, :1, :1],
+    lambda: torch.randn(6, 8)[::2, ::3],
+    integers(3, below=1),
+    aten="index_fill sort",
+)
 def unbacked_strides(x: Any, y: Any, n: Any) -> Any:
     """What ATen makes of tensors with gaps lies as it likes, and is read where it lies."""
     sorted_rows = torch.sort(y, 1)[0]
@@ -1423,7 +1476,7 @@ def updates_of_many_tensors(*given: Any) -> Any:
     return [w - 0.1 * torch.tanh(g / (scale + 1.0)) for w, g in zip(weights, grads, strict=True)]
 
 
-@case(normal(2000), normal(30, 30), normal(700), normal(64), dynamic=False)
+@case(normal(2000), normal(30, 30), normal(700), normal(64), dynamic=False, aten="mm")
 def updates_that_depend_on_each_other(a: Any, b: Any, c: Any, d: Any) -> Any:
     """Equal computations, some of which need the results of others or of a product."""
     first = [torch.sin(x) * 2 for x in (a, b, c, d)]

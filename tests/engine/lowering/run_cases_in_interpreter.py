@@ -12,11 +12,12 @@ import json
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from engine.ir.kernels.lowered_program import AtenCall, ConstantTensor, ProgramStep
 from engine.ir.kernels.template_choice import (
     LIBRARY_CHOOSER,
     AlwaysTemplateChooser,
@@ -61,14 +62,25 @@ def mismatches(
     wanted = with_flat_results(case.function)(*args)
     graph = trace_to_aten(case.function, args, is_dynamic=is_dynamic)
     program = lower(graph, "cuda:90", print_triton, chooser=chooser, candidate_blockings=cuts)
+    limits = TOLERANCES if chooser is LIBRARY_CHOOSER else SUM_TOLERANCES
+    if chooser is LIBRARY_CHOOSER and (text := describe_aten_calls(case, program.steps, is_dynamic=is_dynamic)):
+        return [text]
     uneven = [k.name for k in program.kernels if len(k.line_ops) != len(k.text.splitlines())]
     if uneven:
         return [f"{name} has not one list of ops per line" for name in uneven]
     found = program_executor(program, interpreter_launcher)(*case.args())
-    limits = TOLERANCES if chooser is LIBRARY_CHOOSER else SUM_TOLERANCES
     return [
         text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := describe_mismatch(k, *pair, limits))
     ]
+
+
+def describe_aten_calls(case: Case, steps: Sequence[ProgramStep], *, is_dynamic: bool) -> str:
+    """Why the operators without a kernel are not those of the case, empty if they are."""
+    calls = [step for step in steps if isinstance(step, AtenCall) and not isinstance(step.target, ConstantTensor)]
+    called = {str(call.target).removeprefix("aten.").rsplit(".", 1)[0] for call in calls}
+    wanted = case.aten_if_dynamic if is_dynamic else case.aten
+    reasons = {call.reason for call in calls}
+    return "" if called == wanted else f"ATen computes {sorted(called)} instead of {sorted(wanted)}: {reasons}"
 
 
 def describe_mismatch(number: int, found: object, wanted: object, tolerances: Mapping[torch.dtype, float]) -> str:
