@@ -24,6 +24,12 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 Otherwise each process with a C++ kernel first starts several Pythons to try them.
 """
 
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+"""jsonschema, which nbformat imports, does without this module.
+
+Its import builds a parser of addresses for more than a second.
+"""
+
 EXPECTED = pathlib.Path(__file__).parent / "expected"
 OWN_PROCESS = "TEST_IN_OWN_PROCESS"
 """Variable that is set in a process that pytest started for one test."""
@@ -63,7 +69,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Freeze what collection made, and share the cores among the workers.
+    """Freeze what collection made, share the cores, and defer the jobs of recordings.
 
     Each full collection would visit the thousands of tests and modules again. It still visits what tests import and
     cache, so collections are rarer. Workers that each start a thread for every core wait for one another at the end of
@@ -72,6 +78,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
+    if "engine.session_jobs" in sys.modules:
+        from tests.deferred_compile_jobs import defer_compile_jobs
+
+        defer_compile_jobs()
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1 and (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
