@@ -264,9 +264,9 @@ def test_ten_thousand_nodes_are_laid_out_in_a_second() -> None:
         )
         for i in range(10_000)
     ]
-    start = time.perf_counter()
+    start = time.thread_time()  # of this thread: other processes may use the cores
     layered_layout(GraphRecord("g", "fx", "", tuple(nodes)))
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 @pytest.mark.parametrize("session", [head_session, empty_session, hostile_session, lambda: large_session(300), Session])
