@@ -22,10 +22,11 @@ endif
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Each worker starts with half of the files, so that what a file's tests share is made once, and takes over from a slower one.
+# Each worker starts with its share of the files, so that what a file's tests share is made once, and takes over from a slower one.
 PYTEST := $(BIN)/python -m pytest --dist worksteal
-# One more than the cores of a small machine: tests that wait for a browser or another process leave theirs idle.
-WORKERS ?= 3
+# One more than the cores of a small machine: tests that wait for a browser or another process leave theirs idle. A worker
+# grows to more than 1 GB, beside a browser and notebook kernels: two where there is less than 8 GB.
+WORKERS ?= $(or $(shell awk '/^MemTotal/ {print $$2 < 7900000 ? 2 : 3}' /proc/meminfo 2>/dev/null),3)
 TESTS ?=
 
 # Tests start hundreds of processes: without compiled files on disk, each one compiles the whole engine again.
