@@ -32,7 +32,7 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}-torch{'.'.jo
 SHORTFALLS_OF_THIS_VERSION = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
 """Shortfalls of other versions, a line each; "none" for one that is not there."""
 BACKENDS = ("eager", "aot_eager", "triton")
-OTHER_BACKENDS_SHARE = 16
+OTHER_BACKENDS_SHARE = 32
 """One program in so many runs with the other backends outside the slow ring.
 
 Backend "triton" runs the same tracer, the same AOT stage and more. Tracing alone is compared to the last bit

@@ -228,7 +228,7 @@ CASES = given(guard_sets(), st.lists(st.tuples(values, values, values, STATES), 
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @CASES
 def test_check_and_walk_agree(
     guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool

@@ -3,12 +3,13 @@
 Hypothesis chooses and shrinks the graphs.
 
 A program of its own, because the interpreter must be chosen before Triton is imported:
-``TRITON_INTERPRET=1 python -m tests.engine.lowering.fuzz_graphs``. It ends with the smallest graph that
-differs, if there is one.
+``TRITON_INTERPRET=1 python -m tests.engine.lowering.fuzz_graphs 24``, with the number of graphs. It ends with the
+smallest graph that differs, if there is one.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -147,7 +148,6 @@ def apply_steps(x: torch.Tensor, steps: list[tuple[str, int]]) -> tuple[torch.Te
     return tuple(values[1:][-2:])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(graphs())
 def check(case: Graph) -> None:
     """A graph's results are eager's: whole numbers exactly, floats within their rounding."""
@@ -165,4 +165,7 @@ def check(case: Graph) -> None:
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
-    check()
+    quiet = list(HealthCheck)
+    settings(
+        max_examples=int(sys.argv[1]), deadline=None, derandomize=True, database=None, suppress_health_check=quiet
+    )(check)()

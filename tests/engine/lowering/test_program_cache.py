@@ -108,7 +108,7 @@ def test_a_later_compilation_has_ids_of_its_own() -> None:
     assert all(f":{second.id}:" in op.id for k in second.kernels for op in k.ops)
 
 
-SAVED_SHARE = 4
+SAVED_SHARE = 12
 """One case in so many is saved outside the slow ring.
 
 The fields of programs are those of few kinds of records.
