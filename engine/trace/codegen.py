@@ -171,7 +171,8 @@ class PyCodegen:
         return [self._temps[id(v)] for v in self._alive if isinstance(v, kind) and id(v) in self._temps]
 
     def defer_fill(self, value: Variable) -> None:
-        """Defer filling a variable that was created empty: ``fill_deferred`` fills it."""
+        """Cache the empty object on the stack top as this variable; ``fill_deferred`` fills it."""
+        self.cache_top(value)
         self._unfilled.append(value)
 
     def fill_deferred(self) -> None:

@@ -183,10 +183,14 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         """Return True if the value's class defines none of these special methods."""
         return not any(name in base.__dict__ for base in self.python_type().__mro__ for name in names)
 
-    def _require_method(self, tx: Tracer, name: str, *instead: str) -> None:
-        """Raise the user's TypeError if the class has neither this method nor an alternative."""
+    def _unsupported_operation(self, tx: Tracer, operation: str, name: str, *instead: str) -> Unsupported:
+        """Return the graph break for an operation.
+
+        Raise the user's TypeError if the class has neither the operation's method nor an alternative.
+        """
         if self.lacks_methods(name, *instead):
             raise_missing_method(tx, self.python_type(), name)
+        return self.unsupported(operation)
 
     def format_contents(self, tx: Tracer, proxies: dict[int, Any]) -> Any:
         """Return a builtin container of format proxies, or None if the type is not supported.
@@ -254,13 +258,11 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
 
     def length(self, tx: Tracer) -> Variable:
         """Return the variable of ``len(self)``."""
-        self._require_method(tx, "__len__")
-        raise self.unsupported("len()")
+        raise self._unsupported_operation(tx, "len()", "__len__")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         """Return the variable of ``iter(self)``."""
-        self._require_method(tx, "__iter__", "__getitem__")
-        raise self.unsupported("iteration")
+        raise self._unsupported_operation(tx, "iteration", "__iter__", "__getitem__")
 
     def iterated_items(self, tx: Tracer) -> list[Variable]:
         """Return all items that iteration yields; for a sequence, the list that holds them."""
@@ -272,28 +274,23 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
 
     def next_item(self, tx: Tracer) -> Variable | None:
         """Return the variable of ``next(self)``, or None when the iterator is exhausted."""
-        self._require_method(tx, "__next__")
-        raise self.unsupported("next()")
+        raise self._unsupported_operation(tx, "next()", "__next__")
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         """Return the variable of ``self[key]``."""
-        self._require_method(tx, "__getitem__")
-        raise self.unsupported("indexing")
+        raise self._unsupported_operation(tx, "indexing", "__getitem__")
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         """Trace ``self[key] = value``."""
-        self._require_method(tx, "__setitem__")
-        raise self.unsupported("item assignment")
+        raise self._unsupported_operation(tx, "item assignment", "__setitem__")
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
         """Trace ``del self[key]``."""
-        self._require_method(tx, "__delitem__")
-        raise self.unsupported("item deletion")
+        raise self._unsupported_operation(tx, "item deletion", "__delitem__")
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         """Return ``item in self``."""
-        self._require_method(tx, "__contains__", "__iter__", "__getitem__")
-        raise self.unsupported("a membership test")
+        raise self._unsupported_operation(tx, "a membership test", "__contains__", "__iter__", "__getitem__")
 
     def unary(self, tx: Tracer, op: Operator) -> Variable:
         """Trace ``-self``, ``+self`` or ``~self``."""

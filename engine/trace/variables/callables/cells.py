@@ -67,7 +67,6 @@ class CellVariable(Variable):
         cg.body.callable(lambda: cg.load_const(types.CellType))
         if cg.is_cyclic(self) and self.content is not None:
             cg.body.call(0)
-            cg.cache_top(self)
             cg.defer_fill(self)
             return
         if self.content is not None:

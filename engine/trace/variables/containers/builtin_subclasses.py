@@ -185,7 +185,6 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(new_container, self.cls, *([self.new_argument()] if self.is_filled_by_new else []))
-        cg.cache_top(self)
         self.fill_or_defer(cg)
 
     def new_argument(self) -> Variable:

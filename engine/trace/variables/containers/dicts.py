@@ -194,7 +194,6 @@ class DictVariable(DictContents):
             return
         if cg.is_cyclic(self):
             cg.body.emit("BUILD_MAP", 0)
-            cg.cache_top(self)
             cg.defer_fill(self)
             return
         _emit_build_map(cg, self)

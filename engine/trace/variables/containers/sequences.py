@@ -551,7 +551,6 @@ class ListVariable(SequenceVariable):
             return
         if cg.is_cyclic(self):
             cg.body.emit("BUILD_LIST", 0)
-            cg.cache_top(self)
             cg.defer_fill(self)
             return
         cg.build("BUILD_LIST", self.items)

@@ -219,7 +219,6 @@ class SetVariable(Variable):
         _check_order_not_observed(self)
         if self.cls is set and cg.is_cyclic(self):
             cg.body.emit("BUILD_SET", 0)
-            cg.cache_top(self)
             cg.defer_fill(self)
             return
         if self.cls is set and self._is_literal():

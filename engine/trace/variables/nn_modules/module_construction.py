@@ -58,7 +58,6 @@ class ConstantInitModuleVariable(NNModuleVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(self.cls, *self.args, **self.kwargs)
         if self.attr_writes:
-            cg.cache_top(self)
             cg.defer_fill(self)
 
 
@@ -97,7 +96,6 @@ class TracedInitModuleVariable(NNModuleVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(new_object, self.cls)
-        cg.cache_top(self)
         cg.defer_fill(self)
 
     def fill(self, cg: PyCodegen) -> None:

@@ -312,6 +312,7 @@ class InstanceVariable(Variable):
         if cg.is_cyclic(self):
             cg.defer_fill(self)
             return
+        cg.cache_top(self)
         cg.body.emit("COPY", 1)
         self.fill(cg)
 

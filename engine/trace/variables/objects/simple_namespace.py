@@ -53,7 +53,6 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(SimpleNamespace)
-        cg.cache_top(self)
         cg.defer_fill(self)
 
 

@@ -273,7 +273,6 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         if not is_plain_class(self.cls):
             raise Unsupported("rebuild-value", f"rebuilding a {self.cls.__name__} after the graph")
         cg.call(new_object, self.cls)
-        cg.cache_top(self)
         self.fill_or_defer(cg)
 
 

@@ -52,7 +52,6 @@ class ThreadLocalVariable(UserDefinedObjectVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(new_thread_local)
-        cg.cache_top(self)
         self.fill_or_defer(cg)
 
 

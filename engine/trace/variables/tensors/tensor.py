@@ -344,7 +344,6 @@ class TensorVariable(TensorOperators):
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_graph_output(self.node(cg.tx))
         if self.attr_writes:
-            cg.cache_top(self)
             cg.defer_fill(self)
 
     def describe_mutation(self) -> str:

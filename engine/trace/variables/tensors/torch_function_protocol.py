@@ -146,7 +146,6 @@ class TensorWithTFOverrideVariable(TensorVariable):
         cg.load_const(self.cls)
         cg.body.call(2)
         if self.attr_writes:
-            cg.cache_top(self)
             cg.defer_fill(self)
 
 

@@ -6,6 +6,7 @@ Groups and meshes are constants guarded by identity. A collective is a functiona
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import torch
 import torch.distributed
 import torch.nn.parallel
 
+from engine.ir.register_once import register_each, register_table
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import inside_ddp_forward
@@ -33,7 +35,7 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.builder import guarded_builder, register_builder_if
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callable_registry import register_rule, register_rule_by_name
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import flatten_python, map_leaves, unflatten_variable
@@ -122,29 +124,27 @@ def constant_or_group(tx: Tracer, value: Variable) -> Any:
     return map_leaves(tx, value, constant)
 
 
-def _register_query(module: str, name: str) -> None:
-    def ask(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if module == _C10D:
-            _default_group(tx)
-        function = getattr(sys.modules[module], name)
-        values = [constant_or_group(tx, a) for a in args]
-        keywords = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
-        return _constant_query(tx, lambda: function(*values, **keywords), f"torch.distributed.{name}")
-
-    RULES_BY_NAME[(module, name)] = ask
-
-
-for _name in (
+_QUERIES = (
     "is_initialized get_rank get_world_size get_backend get_process_group_ranks get_global_rank get_group_rank "
     "_get_group_size_by_name _get_group_size _get_default_group _rank_not_in_group is_gloo_available is_nccl_available is_mpi_available"
-).split():
-    _register_query(_C10D, _name)
-_register_query("torch.distributed", "is_available")
+).split()
+
+
+@register_each(register_rule_by_name, ("torch.distributed", "is_available"), *((_C10D, name) for name in _QUERIES))
+def _query(function: tuple[str, str], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    module, name = function
+    if module == _C10D:
+        _default_group(tx)
+    values = [constant_or_group(tx, a) for a in args]
+    keywords = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
+    ask = functools.partial(getattr(sys.modules[module], name), *values, **keywords)
+    return _constant_query(tx, ask, f"torch.distributed.{name}")
 
 
 # Functional collectives: their Python code is inlined up to the group name.
 
 
+@register_rule_by_name((_FUNCTIONAL, "_resolve_group"), (_FUNCTIONAL, "_resolve_group_name"))
 def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     group, tag = [*(constant_or_group(tx, a) for a in (*args, *kwargs.values())), ""][:2]
     if isinstance(group, str):
@@ -153,9 +153,7 @@ def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return _constant_query(tx, lambda: str(resolve(group, tag)), "the name of a process group")
 
 
-for _name in ("_resolve_group", "_resolve_group_name"):
-    RULES_BY_NAME[(_FUNCTIONAL, _name)] = _resolve_group_name
-RULES_BY_NAME[(_FUNCTIONAL, "_are_we_tracing")] = lambda tx, args, kwargs: ConstantVariable(True)
+register_rule_by_name((_FUNCTIONAL, "_are_we_tracing"))(lambda tx, args, kwargs: ConstantVariable(True))
 
 
 # DistributedDataParallel.
@@ -294,13 +292,7 @@ _COLLECTIVES: dict[str, Callable[[_CollectiveCall], None]] = {
 }
 
 
-def _register_collective(name: str, run: Callable[[_CollectiveCall], None]) -> None:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        run(_CollectiveCall(tx, name, args, kwargs))
-        return NONE
-
-    RULES_BY_NAME[(_C10D, name)] = rule
-
-
-for _name, _run in _COLLECTIVES.items():
-    _register_collective(_name, _run)
+@register_table(register_rule_by_name, {(_C10D, name): run for name, run in _COLLECTIVES.items()})
+def _collective(function: tuple[str, str], run: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    run(_CollectiveCall(tx, function[1], args, kwargs))
+    return NONE
