@@ -41,4 +41,3 @@ class Instruction(Record):
     opname: str
     argument: str = ""
     span: Span | None = None
-    is_jump_target: bool = False
