@@ -48,7 +48,7 @@ layers =
     (bytecode) : (graph)
     ir
     torch_private
-    records : errors : options : supported_versions : interrupts : process_state : replace_file : group_pairs
+    records : errors : options : supported_versions : interrupts : process_state : replace_file : (group_pairs)
 exhaustive = True
 
 [importlinter:contract:front]
