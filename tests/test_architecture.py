@@ -152,6 +152,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "interrupts": "",
         "process_state": "",
         "replace_file": "",
+        "group_pairs": "",
     }.items():
         folder = tmp_path / "engine" / package
         folder.mkdir(parents=True, exist_ok=True)
