@@ -48,7 +48,10 @@ def test_the_tests_of_a_mutant_are_those_that_reach_it() -> None:
 
 @pytest.mark.thorough
 def test_a_mutant_is_killed_in_a_copy_of_the_tree(tmp_path: pathlib.Path) -> None:
-    """The copied tree has the mutant while its tests run, also in child processes."""
+    """The copied tree has the mutant while its tests run, also in child processes.
+
+    Tests of the slow ring run too. A mutant that cannot be imported is killed.
+    """
     target = tmp_path / "engine" / "errors.py"
     test = tmp_path / "test_errors.py"
     target.parent.mkdir()
@@ -56,12 +59,13 @@ def test_a_mutant_is_killed_in_a_copy_of_the_tree(tmp_path: pathlib.Path) -> Non
     target.write_bytes((ROOT / "engine" / "errors.py").read_bytes())
     program = "import engine.errors as e; assert not hasattr(e, 'changed')"
     test.write_text(
-        f"import subprocess, sys\ndef test():\n    subprocess.run([sys.executable, '-c', {program!r}], check=True)\n"
+        f"import subprocess, sys\nimport pytest\nimport engine.errors\n@pytest.mark.slow\ndef test():\n"
+        f"    subprocess.run([sys.executable, '-c', {program!r}], check=True)\n"
     )
     size = len(target.read_bytes())
-    for text, outcome in (("\nchanged = 1\n", "killed"), ("\n", "survived")):
+    for text, outcome in (("\nchanged = 1\n", "killed"), ("\n", "survived"), ("\nraise ValueError\n", "killed")):
         mutant = Mutant("engine/errors.py", 1, "append", size, size, text)
-        assert runner.run_mutant(mutant, [str(test)], tmp_path, 100.0) == outcome
+        assert runner.run_mutant(mutant, [f"{test}::test"], tmp_path, 100.0) == outcome
         assert target.read_bytes() == (ROOT / "engine" / "errors.py").read_bytes()
 
 
