@@ -46,13 +46,14 @@ If missing, such conditions are internal errors, which end the graph (COMPILATIO
         -- Raised where a condition on an unbacked symbol is asked.
 If missing, nothing can be traced (COMPILATION):
     class torch.fx.experimental.symbolic_shapes:ShapeEnv () -- Owns symbols, their ranges and guards.
+If missing, an index that varies would not be compared with the size (COMPILATION):
+    function torch.fx.experimental.symbolic_shapes:guard_or_false -- Traced query on a symbol.
 If missing, the error has another class:
     exception torch.fx.experimental.symbolic_shapes:ConstraintViolationError
         -- Raised where code specializes a dimension that was marked as dynamic.
 If missing, traced code that calls it breaks the graph:
     function torch.fx.experimental.symbolic_shapes:_advise_is_bounded -- Traced advice on a size.
     function torch.fx.experimental.symbolic_shapes:_advise_is_size -- Traced advice on a size.
-    function torch.fx.experimental.symbolic_shapes:guard_or_false -- Traced query on a symbol.
     function torch.fx.experimental.symbolic_shapes:guard_or_true -- Traced query on a symbol.
     function torch.fx.experimental.symbolic_shapes:guard_size_oblivious -- Traced query on a symbol.
     function torch.fx.experimental.symbolic_shapes:has_free_unbacked_symbols -- Traced query on a value.

@@ -8,7 +8,7 @@ from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
     from torch.utils._sympy import functions as sympy_functions
-    from torch.utils._sympy.functions import FloorDiv, Mod
+    from torch.utils._sympy.functions import FloorDiv, Mod, ToFloat
     from torch.utils._sympy.interp import sympy_interp
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.printers import PythonPrinter
@@ -23,6 +23,7 @@ If missing, graphs with symbols are not stored on disk (DISK_CACHE):
 If missing, guards on symbols cannot be written (COMPILATION):
     class torch.utils._sympy.functions:FloorDiv (a, b) -- Division of symbols in guards.
     class torch.utils._sympy.functions:Mod (a, b) -- Remainder of symbols in guards.
+    class torch.utils._sympy.functions:ToFloat (a) -- Integer of a guard as a float.
     class torch.utils._sympy.printers:PythonPrinter () -- Prints expressions as Python.
 If missing, run-time checks of unbacked symbols cannot be emitted (COMPILATION):
     function torch.utils._sympy.interp:sympy_interp (a, b, c) -- Evaluates an expression as graph nodes.

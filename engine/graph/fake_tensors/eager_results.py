@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.torch_private.symbolic_shapes import guard_or_false
+
 ResultRule = Callable[[Mapping[str, Any], Any], Any]
 """Corrects the fake results of a call, given its arguments by name."""
 
@@ -36,6 +38,17 @@ def _counts_of_weights(arguments: Mapping[str, Any], result: Any) -> Any:
         return result
     dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
     return result if result.dtype == dtype else torch.empty_like(result, dtype=dtype)
+
+
+def _selected_within_bounds(arguments: Mapping[str, Any], result: Any) -> Any:
+    """Guard that the index is in range.
+
+    Fake tensors do so for a selection since torch 2.13, and for a scatter in no version.
+    """
+    index, size = arguments["index"], arguments["self"].size(arguments["dim"])
+    if guard_or_false(index >= size) or guard_or_false(index < -size):
+        raise IndexError(f"select(): index {index} out of range for size {size}")
+    return result
 
 
 def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> bool:
@@ -103,6 +116,7 @@ RESULT_RULES: dict[str, ResultRule] = {
         ),
         _saved_statistics,
     ),
+    **dict.fromkeys(("select", "select_copy", "select_scatter"), _selected_within_bounds),
     "native_group_norm_backward": _gradient_like_input,
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }

@@ -11,11 +11,13 @@ import torch
 from engine.ir.loop_ir.index_expr import Size, as_size, symbols_of
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.torch_private.symbolic_shapes import statically_known_true
+from engine.torch_private.sympy_functions import ToFloat
 
 SYMBOLIC_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _EXPRESSIONS: dict[type, Callable[[Any], Any]] = {
     torch.SymInt: as_size,
-    torch.SymFloat: lambda value: value.node.expr,
+    # Algebra makes ``s - s`` the integer 0.
+    torch.SymFloat: lambda value: ToFloat(value.node.expr) if value.node.expr.is_integer else value.node.expr,
     torch.SymBool: lambda value: value.node.expr,
 }
 """Expression of a symbolic scalar, by its type."""

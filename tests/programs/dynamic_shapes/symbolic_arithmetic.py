@@ -236,3 +236,12 @@ def queue_of_columns(queue, made, at):
     queue[:, start : start + count] = made.T
     at[0] = (start + count) % 6
     return queue * 2
+
+
+@program(*[lambda s=s, k=k: (torch.ones(k), s) for s, k in ((2.5, 2), (3.5, 3), (0.5, 4))])
+def floats_that_algebra_makes_integers(x, s):
+    """A float less itself and a float by itself are floats where a graph returns them."""
+    zero, one = s - s, s / s
+    size = zero + x.shape[0]
+    x += zero
+    return x, zero, one, size, torch.arange(3) + zero

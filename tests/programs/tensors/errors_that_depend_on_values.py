@@ -83,3 +83,26 @@ def product_of_two_types(x, log):
     y = x @ torch.ones(3)
     log.append(1)
     return y
+
+
+@program(
+    *[lambda n=n, k=k: (torch.ones(k, 3), n) for n, k in ((0, 2), (1, 4), (1, 1), (2, 3), (-2, 1), (4, 4))], breaks=3
+)
+def index_that_varies_out_of_range(x, n):
+    """An index that varies is compared with the size, also where nothing reads the item."""
+    return outcomes_of(lambda: x[n], lambda: [x[n], x * 2][1], lambda: [x.select_scatter(x[0], 0, n), x * 3][1])
+
+
+@program(*[lambda n=n: (torch.full((3,), n), n, n / 2) for n in (3, 4, 5, 0, 7)], breaks=2)
+def division_by_itself(x, n, s):
+    """Algebra cancels a divisor that varies, and the division by zero still raises."""
+    read = int(x[0])
+    return outcomes_of(
+        lambda: n // n, lambda: x * (n % n), lambda: 5 * n // n, lambda: s / s, lambda: x * (read // read)
+    )
+
+
+@program(*[lambda n=n: (torch.ones(3), n, n / 2) for n in (3, 4, 5, 0, 7)], breaks=1)
+def quotients_that_nothing_reads(x, n, s):
+    """A division whose result is not needed raises where eager does."""
+    return outcomes_of(lambda: [7 // n, x * 2][1], lambda: [divmod(n, n), x * 3][1], lambda: [1 / s, x * 4][1])

@@ -5,6 +5,7 @@ Where sympy and Python disagree, or ``ShapeEnv`` does not support an operator, t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -99,9 +100,13 @@ def _specialize(tx: Tracer, *operands: Variable) -> tuple[Variable, Variable]:
     return first, second
 
 
-def _emit_or_fold(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Variable:
+def _emit_or_fold(tx: Tracer, op: Operator, left: Variable, right: Any) -> Variable:
     if left.is_symbolic or right.is_symbolic:
-        if op.symbol in _TENSOR_OPS and _cancels_unbacked_float(op, left, right):
+        numbers = [v.sym if v.is_symbolic else v.constant for v in (left, right)]
+        is_division = op.symbol in ("/", "//", "%") and right.is_symbolic and not right.rounding_symbols
+        if is_division and (right.sym.node.has_hint() or _cancels(op, numbers, [right.sym])):
+            right.is_truthy(tx)  # guards that the divisor is not 0: a result that nothing reads would not be computed
+        if op.symbol in _TENSOR_OPS and _cancels(op, numbers, filter(is_unbacked_float, numbers)):
             return _compute_on_tensors(tx, op, left, right)
         return emit_node(tx, "call_function", op.function, [left, right])
     return tx.fold_constant(op.function, *tx.as_python_constants([left, right]))
@@ -111,14 +116,13 @@ _TENSOR_OPS = frozenset(("+", "-", "*"))
 """Operators of floats that never raise, and are the same on tensors of one element."""
 
 
-def _cancels_unbacked_float(op: Operator, *operands: Any) -> bool:
-    """Return True if algebra drops an unbacked float.
+def _cancels(op: Operator, operands: Iterable[Any], numbers: Iterable[Any]) -> bool:
+    """Return True if algebra drops a symbol of ``numbers`` from the result.
 
-    ``k - k`` and ``k * 0`` are 0 to sympy, and NaN if ``k`` is infinite.
+    ``k - k`` and ``k * 0`` are 0 to sympy, and NaN if ``k`` is infinite; ``k // k`` is 1, and raises if ``k`` is 0.
     """
-    numbers = [v.sym if v.is_symbolic else v.constant for v in operands]
-    unbacked_symbols = {s for v in numbers if is_unbacked_float(v) for s in v.node.expr.free_symbols}
-    return bool(unbacked_symbols) and not unbacked_symbols <= op.function(*numbers).node.expr.free_symbols
+    symbols = {symbol for number in numbers for symbol in number.node.expr.free_symbols}
+    return bool(symbols) and not symbols <= op.function(*operands).node.expr.free_symbols
 
 
 def _compute_on_tensors(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
@@ -142,13 +146,10 @@ def _supported_symfloats(tx: Tracer, op: Operator, left: Variable, right: Variab
         # sympy merges nested floor divisions; that is right for positive divisors only
         by = right.as_python_constant(tx)
         return operands if by >= 0 else (unary(tx, UNARY["-"], left), ConstantVariable(-by))
-    if any(v.python_type() is complex for v in operands):
-        return None
-    if op.symbol not in _SPECIALIZED_FLOAT_OPS or not any(_is_symbolic(v, float) for v in operands):
-        return operands
-    if op.symbol == "**" and all(not v.is_symbolic or _is_positive(v) for v in operands):
-        return operands
-    return None
+    is_specialized = op.symbol in _SPECIALIZED_FLOAT_OPS and any(_is_symbolic(v, float) for v in operands)
+    if is_specialized and op.symbol == "**":
+        is_specialized = any(v.is_symbolic and not _is_positive(v) for v in operands)
+    return None if is_specialized or any(v.python_type() is complex for v in operands) else operands
 
 
 def _is_positive(value: Any) -> bool:
@@ -159,9 +160,8 @@ def _is_positive(value: Any) -> bool:
 def _specialize_symbools(tx: Tracer, op: Operator, left: Variable, right: Variable) -> tuple[Variable, Variable]:
     """Specialize SymBool operands when SymBool does not implement the operator."""
     operands = (left, right)
-    if not any(_is_symbolic(v, bool) for v in operands) or op.symbol in ("+", "-", "*"):
-        return operands
-    if op.symbol in ("&", "|") and all(v.python_type() is bool for v in operands):
+    is_logical = op.symbol in ("&", "|") and all(v.python_type() is bool for v in operands)
+    if is_logical or op.symbol in _TENSOR_OPS:
         return operands
     first, second = (ConstantVariable(v.as_python_constant(tx)) if _is_symbolic(v, bool) else v for v in operands)
     return first, second
