@@ -451,8 +451,9 @@ def beyond_rounding(
         return found.differences
     loaded = prepare(name, "float64")
     loaded = DoubleLoaded(loaded.program, loaded.target, loaded.module)
-    if isinstance(loaded.target, torch.nn.Module):
-        loaded.target.double()
+    for module in (loaded.target, *vars(loaded.module).values()):
+        if isinstance(module, torch.nn.Module):
+            module.double()
     exact = TensorCollector()
     with InDouble():
         for _ in range(rounds):

@@ -179,6 +179,21 @@ def test_casts_and_autocast_of_a_program_are_rounding() -> None:
     assert any("values differ" in line for line in found(0.2))
 
 
+def test_gradients_of_global_modules_are_compared_with_float64() -> None:
+    """The float64 run has its global modules in float64, so it judges their gradients too."""
+
+    def found(error: float) -> list[str]:
+        name = "module_hooks.global_hook"
+        plain, changed = prepare(name, "plain"), prepare(name, "compiled")
+        expected, seen = observe(plain, plain.target), observe(changed, changed.target)
+        gradient = changed.module.GLOBAL_LINEAR.weight.grad.view(-1)
+        gradient[gradient.abs().argmin()] *= 1 + error
+        return beyond_rounding(name, Comparison({torch.float32: (0.0, 0.0)}), expected, seen, grad=True)
+
+    assert found(2e-7) == []
+    assert any("weight'].grad: values differ" in line for line in found(1e-2))
+
+
 def test_only_rounding_errors_of_eager_excuse_a_difference() -> None:
     """Eager must be near the float64 run itself, and NaN must stand at the same places."""
     exact = torch.linspace(1, 2, 50, dtype=torch.float64)
