@@ -88,7 +88,7 @@ class ProgramWriter:
             lambda: f"F.{r.choice(('relu', 'gelu', 'silu', 'softplus'))}({m()}.float())",
             lambda: f"{m()}.float().softmax({r.choice((0, 1, -1))})",
             lambda: f"({m()} if {self.condition()} else {m()})",
-            lambda: f"torch.{r.choice(('zeros_like', 'ones_like', 'rand_like', 'empty_like'))}({m()}.float()).mul(0)",
+            lambda: f"torch.{r.choice(('zeros_like', 'ones_like', 'rand_like', 'empty_like'))}({m()}.float()).zero_()",
             lambda: f"torch.rand_like({m()}.float())",
             lambda: f"F.dropout({m()}.float(), 0.5, training={r.choice(('True', 'flag'))})",
             lambda: f"{m()}.t().contiguous().t()",
