@@ -22,6 +22,7 @@ class DecodedInstruction:
     argval: Any
     argrepr: str
     target: int
+    is_target: bool
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,8 +59,18 @@ def _decode(code: CodeType) -> DecodedCode:
             instructions.append(instruction)
     jumps = set(dis.hasjrel) | set(dis.hasjabs)
     targets = {n: index_of[i.argval] for n, i in enumerate(instructions) if i.opcode in jumps}
+    landed = set(targets.values())
     ops = tuple(
-        DecodedInstruction(n, i.offset, i.opname, i.arg or 0, i.argval, i.argrepr, targets.get(n, -1))
+        DecodedInstruction(
+            n,
+            i.offset,
+            i.opname,
+            i.arg if i.arg is not None else 0,
+            i.argval,
+            i.argrepr,
+            targets.get(n, -1),
+            n in landed,
+        )
         for n, i in enumerate(instructions)
     )
     return DecodedCode(ops, _handlers(code, ops, index_of), index_of)

@@ -12,7 +12,13 @@ from engine.records.bytecode import Instruction
 def instruction_records(code: CodeType) -> tuple[Instruction, ...]:
     """Return all instructions of ``code`` as records, without caches and EXTENDED_ARG."""
     return tuple(
-        Instruction(op.offset, op.opname, op.argrepr or _argument_text(op.opname, op.arg), span_of(code, op.offset))
+        Instruction(
+            op.offset,
+            op.opname,
+            op.argrepr or _argument_text(op.opname, op.arg),
+            span_of(code, op.offset),
+            op.is_target,
+        )
         for op in decode(code).ops
     )
 

@@ -41,3 +41,4 @@ class Instruction(Record):
     opname: str
     argument: str = ""
     span: Span | None = None
+    is_jump_target: bool = False
