@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.bytecode.opcodes import index_after_loop
+from engine.ir.node_values import tensors_in
 from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, Unsupported
@@ -61,10 +62,15 @@ def _branch_condition(tx: Tracer, frame: Frame, value: Variable, jump: DecodedIn
     try:
         return value.is_truthy(tx)
     except Unsupported as reason:
-        if not value.is_symbolic or reason.kind not in ("tensor-jump", "size-branch"):
+        if not value.is_symbolic or reason.kind not in ("tensor-jump", "size-branch") or _uses_accelerator(tx):
             raise
         assume_of_number(tx, value, truth=assumed_truth)
         return assumed_truth
+
+
+def _uses_accelerator(tx: Tracer) -> bool:
+    """Return True if kernels of a GPU may fail for good before a condition is checked."""
+    return any(t.device.type != "cpu" for i in tx.graph.inputs for t in tensors_in(i.fake))
 
 
 _MAX_LOOKAHEAD = 120

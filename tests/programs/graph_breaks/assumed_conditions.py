@@ -113,3 +113,17 @@ def checked_flag(x, is_wrong):
     except ValueError as error:
         return str(error), y * torch.rand(3)
     return y * torch.rand(3)
+
+
+@program(
+    lambda: (torch.tensor(3), torch.ones(2, device="meta")),
+    lambda: (torch.tensor(9), torch.ones(2, device="meta")),
+    lambda: (torch.tensor(4), torch.ones(2, device="meta")),
+    breaks=2,
+)
+def number_beside_another_device(n, x):
+    """On another device, kernels behind the check could fail for good: it is not assumed."""
+    y = x + 1
+    if n.item() > 5:
+        raise ValueError("too large")
+    return n + 1, (y * 2).shape
