@@ -430,6 +430,8 @@ class SessionBuilder:
         start = as_number(facts.get("start_time"))
         if not self._epoch and start is not None:
             self._epoch = float(start)
+        if version := as_text(facts.get("pytorch_version")):
+            self.session.versions.setdefault("torch", version)
         record = self._get_compilation(event.compilation)
         timings = parse_timings(facts, self._epoch, is_forward=is_forward)
         symbols = self._symbols.records_of(event.compilation)

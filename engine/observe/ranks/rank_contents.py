@@ -9,8 +9,9 @@ from pathlib import Path
 
 _WAITS = ("wait_tensor", "wait_tensors")
 _COLLECTIVE = re.compile(
-    rb"\b(?:_c10d_functional(?:_autograd)?|_dtensor|symm_mem)\.(\w+?)(?:\.\w+)?\(([^)\n]{0,2000})\)"
+    rb"(?m)^[^#\n]*?\b(?:_c10d_functional(?:_autograd)?|_dtensor|symm_mem)\.(\w+?)(?:\.\w+)?\(([^)\n]{0,2000})\)"
 )
+"""A call, not the source line that a comment above it shows."""
 _CONSTANT = re.compile(rb"'[^'\n]{0,80}'|(?<![\w.])-?\d{1,9}(?![\w.])")
 _GROUP_SIZE = re.compile(r"(\d{1,6}), '0'")
 """The size of the group of all ranks, in a collective that states it."""

@@ -107,6 +107,7 @@ class RankLogReader:
             contents.add(compilation, "compile ids", self._frame(event))
             contents.unfinished = compilation
         elif name in ("compilation_metrics", "bwd_compilation_metrics"):
+            contents.version = contents.version or as_text(event.facts.get("pytorch_version"))
             contents.ready[compilation, _PHASES.get(name, "forward")] = line.seconds
             contents.unfinished = "" if contents.unfinished == compilation else contents.unfinished
         else:

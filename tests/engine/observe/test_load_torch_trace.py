@@ -82,8 +82,7 @@ def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
         assert loaded[part] == told[part], part
     # A log does not say which devices there were, only which ones its tensors were on.
     assert (loaded["device"], told["device"]) == ("cpu", "cuda" if torch.cuda.is_available() else "cpu")
-    if hasattr(torch_logging, "_log_torch_version"):  # torch 2.11 does not say which it is
-        assert loaded["versions"]["torch"] == told["versions"]["torch"]
+    assert loaded["versions"]["torch"] == told["versions"]["torch"]
     assert loaded["notes"] == told["notes"] == []
 
 

@@ -16,7 +16,7 @@ import engine
 from engine.observe.ranks import load_ranks as load_ranks_module
 from engine.observe.ranks.group_ranks import group_ranks
 from engine.observe.ranks.load_ranks import LoadedRanks
-from engine.observe.ranks.rank_contents import RankContents, normalized_digest
+from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest
 from engine.observe.ranks.read_rank_logs import ParsedLineCache
 from engine.observe.ranks.read_rank_sessions import read_rank_session
 from engine.records.findings import find_problems
@@ -135,6 +135,15 @@ def test_arrivals_name_the_last_rank(tmp_path: Path, logs: Logs) -> None:
     assert forward.collectives == ("all_reduce('sum', '0')", "all_gather_into_tensor(2, '0')")
     assert len(forward.arrivals) == 4
     assert min(t for t in forward.arrivals if t is not None) == 0
+
+
+def test_comments_are_no_collectives() -> None:
+    """A graph's comments show source lines, which may call what the node below them is."""
+    graph = b"""
+        # File: collectives.py:173 in all_reduce, code: t = torch.ops._c10d_functional.all_reduce(x, "max", group)
+        t: "f32[2]cpu" = torch.ops._c10d_functional.all_reduce.default(x, 'sum', '0');  x = None
+    """
+    assert collectives_of(graph) == ("all_reduce('sum', '0')",)
 
 
 def problems_of(loaded: LoadedRanks) -> str:
