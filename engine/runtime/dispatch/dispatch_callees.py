@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import operator
 import os
 import pathlib
@@ -63,6 +64,15 @@ def is_library_function(function: FunctionType) -> bool:
     return root in sys.stdlib_module_names and file.startswith(_STDLIB) and not any(s in file for s in _SITE_PACKAGES)
 
 
+def _transforms_a_function_of_torch(function: FunctionType) -> bool:
+    """Return True if what ``torch.func`` transformed is a closure of torch, new in each call.
+
+    ``jacfwd`` maps one over its basis. Nothing compiled for it would be used again.
+    """
+    inner = inspect.unwrap(function)
+    return type(inner) is FunctionType and inner.__closure__ is not None and is_library_function(inner)
+
+
 def is_user_callable(value: Any) -> bool:
     """Return True if calling the value directly runs a Python frame of the user's program."""
     if type(value) is FunctionType:
@@ -85,7 +95,7 @@ class CalleeDispatcher:
 
     def __call__(self, obj: Any) -> Any:
         """Return the callable to call instead of ``obj``, with the same arguments and result."""
-        if type(obj) is FunctionType and is_traced_as_one_call(obj):
+        if type(obj) is FunctionType and is_traced_as_one_call(obj) and not _transforms_a_function_of_torch(obj):
             compiler = self._compiler()
             return obj if compiler is None else make_dispatcher(obj, compiler, "callee")
         return self.at_break(obj)
