@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import engine
+from engine.aot.saved_tensors import CAN_UNPACK_SINGLE
 from tests.engine.aot.aliasing.compare_programs import check
 from tests.engine.aot.aliasing.generate_programs import generate
 from tests.engine.aot.aliasing.program_features import ONE_AT_A_TIME
@@ -194,7 +195,7 @@ def test_a_saved_result_is_read_although_another_saved_tensor_was_overwritten(ba
 
     engine.reset()
     compiled = engine.compile(fn, backend=backend)
-    for overwritten in range(2):
+    for overwritten in range(2) if CAN_UNPACK_SINGLE else (1,):  # torch before 2.12 unpacks all saved tensors or none
         (expected, gradient), (raised, ours) = differentiate(fn, overwritten), differentiate(compiled, overwritten)
         assert raised == expected
         assert (gradient is None) == (ours is None) == bool(overwritten)
