@@ -43,6 +43,10 @@ def is_nonnegative_index(index: IndexExpr) -> bool:
     return bottom is not None and is_nonnegative(bottom)
 
 
+def _number_of(mask: LoopIROp | None) -> int | None:
+    return None if mask is None else mask.number
+
+
 class LoopBuilder:
     """Records the operations of one kernel, with common subexpression elimination.
 
@@ -66,6 +70,8 @@ class LoopBuilder:
         self.read_tensors: dict[str, TensorDef] = {}
         self._cse: dict[Any, LoopIROp] = {}
         self._inlined_values: dict[Any, LoopIROp] = {}
+        self._reads: dict[Any, set[int | None]] = {}
+        """Masks under which an element is read, by tensor and position."""
         self._masks: list[LoopIROp] = []
         self._node_ids: tuple[str, ...] = ()
         self._user_line = ""
@@ -236,10 +242,14 @@ class LoopBuilder:
         return IndexExpr({IndirectIndex(value.number, size): 1})
 
     def _mask(self) -> LoopIROp | None:
-        mask: LoopIROp | None = None
+        return self._masks_from_weakest()[-1]
+
+    def _masks_from_weakest(self) -> list[LoopIROp | None]:
+        """Return no mask, the outermost condition, that and the next one, and so on."""
+        masks: list[LoopIROp | None] = [None]
         for condition in self._masks:
-            mask = condition if mask is None else mask & condition
-        return mask
+            masks.append(condition if masks[-1] is None else masks[-1] & condition)
+        return masks
 
     def load(self, source: TensorDef, index: Coordinates) -> LoopIROp:
         """Return one element of a tensor, in its computing dtype."""
@@ -247,7 +257,10 @@ class LoopBuilder:
             return self._inlined(source, index)
         self.memory_reads.append(MemoryRead(source, index, bool(self._masks)))
         self.read_tensors[source.name] = source
-        position, mask = flatten(index, source.stride), self._mask()
+        position, masks = flatten(index, source.stride), self._masks_from_weakest()
+        read_under = self._reads.setdefault((source.name, position), set())
+        mask = next((m for m in masks if _number_of(m) in read_under), masks[-1])
+        read_under.add(_number_of(mask))
         is_narrower = mask is not None and bool(mask.loops - self._space(position))
         if is_narrower and all(is_below(i, n) for i, n in zip(index, source.shape, strict=True)):
             mask = None  # A value that is constant along the row is valid wherever the mask varies in the row.
@@ -261,15 +274,16 @@ class LoopBuilder:
         )
 
     def _inlined(self, source: TensorDef, index: Coordinates) -> LoopIROp:
-        mask = self._mask() if source.kind == "pointwise" else None
-        key = (source, index, mask.number if mask else None)
-        value = self._inlined_values.get(key)
+        """Inline a body; a value that is computed under a weaker mask is taken instead."""
+        masks = self._masks_from_weakest() if source.kind == "pointwise" else [None]
+        keys = [(source, index, _number_of(m)) for m in masks]
+        value = next((self._inlined_values[key] for key in keys if key in self._inlined_values), None)
         if value is None:
-            masks = self._masks
+            conditions = self._masks
             if source.kind != "pointwise":  # Read at the loop's own position, which always exists.
                 self._masks = []
-            value = self._inlined_values[key] = self.inline_body(source, index)
-            self._masks = masks
+            value = self._inlined_values[keys[-1]] = self.inline_body(source, index)
+            self._masks = conditions
         return value
 
     def inline_body(self, source: TensorDef, index: Coordinates) -> LoopIROp:

@@ -378,6 +378,8 @@ def slice_scatter(
         raise NotLowered(LoweringFallback.SYMBOLIC_SHIFT, "a write to a slice with a symbolic step has no lowering")
     check_supported_dtype(a, source)
     count = source.shape[dim]
+    if begin == 0 and stride == 1 and sizes_equal(count, a.shape[dim]):
+        return low.pointwise(a.shape, a.dtype, source.loader(a.dtype))
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         shifted = index[dim] - begin

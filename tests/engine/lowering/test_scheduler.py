@@ -576,3 +576,19 @@ def test_long_rows_are_stored_apart_from_a_kernel_that_reads_across_them() -> No
     program = lowered(function, channels_last(4, 128, 64, 64), torch.randn(4, 128, 64, 64))
     assert len(program.kernels) == 2
     assert "tl.arange(0, ROWS)[:, None]" in program.kernels[1].text
+
+
+def test_a_chain_of_slice_writes_grows_by_the_same_lines() -> None:
+    """Each write reads the one before it twice, with and without a mask: it is computed once."""
+
+    def lines_of(writes: int) -> int:
+        def write(x: torch.Tensor) -> torch.Tensor:
+            x = x.clone()
+            for _ in range(writes):
+                x[:, 1:] += 0.5
+            return x
+
+        (kernel,) = lowered(write, torch.ones(6, 7), is_dynamic=True).kernels
+        return len(kernel.text.splitlines())
+
+    assert lines_of(4) - lines_of(3) == lines_of(3) - lines_of(2) <= 3
