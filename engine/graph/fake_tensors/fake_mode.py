@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,14 +62,14 @@ def _make_schemas_of_symbols_unhashable() -> None:
     if "torch.distributed.tensor" not in sys.modules:
         return
     schema: Any = lazily_loaded.OpSchema
-    original = schema.__hash__
+    original: Callable[[Any], int] = schema.__hash__
     if hasattr(original, "__wrapped__"):
         return
 
     @functools.wraps(original)
     def hash_schema(self: Any) -> int:
         try:
-            return original(self)  # type: ignore[no-any-return]
+            return original(self)
         except GuardOnDataDependentSymNode as error:
             raise TypeError("unhashable type: unbacked number") from error
 
