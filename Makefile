@@ -76,8 +76,15 @@ libraries: $(STAMP) ## Install libraries that live on torch, and compile their m
 	$(BIN)/python -m pip install --quiet --requirement tests/libraries.txt
 	TEST_LIBRARIES=1 $(PYTEST) -n $(WORKERS) -m slow tests/test_libraries.py
 
-lab: $(STAMP) ## Open JupyterLab on the tour
-	$(BIN)/jupyter lab notebooks/00_tour.ipynb
+EDITION ?= student
+LAB_TOUR = build/editions/$(EDITION)/00_tour.ipynb
+
+lab: $(LAB_TOUR) ## Open JupyterLab on the tour, answers hidden until you predict (EDITION=teacher shows them, with notes and solutions)
+	$(BIN)/jupyter lab $<
+
+# Written once: what a learner changed stays until `make editions`.
+build/editions/%/00_tour.ipynb: | $(STAMP)
+	@$(BIN)/python -m notebook_ext.lesson editions build/editions
 
 bench: $(STAMP) ## Overheads and compile times beside torch.compile, as ratios
 	$(BIN)/python -m tests.bench

@@ -116,7 +116,7 @@ def test_the_demo_of_the_readme_runs() -> None:
 
 @pytest.mark.thorough
 def test_the_lab_of_the_readme_opens_the_tour(tmp_path: pathlib.Path) -> None:
-    """``make lab`` starts JupyterLab on the tour."""
+    """``make lab`` starts JupyterLab on the tour, in the edition that hides answers."""
     assert "make lab" in commands()
     settings = {"ServerApp": {"allow_root": True, "port": 0}}
     (tmp_path / "jupyter_server_config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -135,6 +135,8 @@ def test_the_lab_of_the_readme_opens_the_tour(tmp_path: pathlib.Path) -> None:
             assert is_waiting, (tmp_path / "log").read_text(encoding="utf-8")
             time.sleep(0.2)
         assert "00_tour.ipynb?token=" in opened.read_text(encoding="utf-8")
+        said = (tmp_path / "log").read_text(encoding="utf-8")
+        assert f"from local directory: {ROOT / 'build' / 'editions' / 'student'}" in said
     finally:
         os.killpg(lab.pid, signal.SIGTERM)
         lab.wait(timeout=60)

@@ -90,28 +90,40 @@ def test_the_python_is_one_that_the_package_takes() -> None:
     assert re.fullmatch(r"python-3\.11\n", (BINDER / "runtime.txt").read_text(encoding="utf-8"))
 
 
+def links_to_binder() -> list[str]:
+    """Return the links to Binder on the pages for learners and teachers."""
+    pages = [ROOT / "README.md", *(ROOT / "notebooks").rglob("*.md")]
+    links = [link for page in pages for link in re.findall(r"mybinder\.org/v2/\S+", page.read_text(encoding="utf-8"))]
+    assert links
+    return links
+
+
 @pytest.mark.thorough
 def test_what_runs_after_building_works(tmp_path: pathlib.Path) -> None:
     """The post-build script is executable, finds the packages and turns news requests off.
 
-    The test runs the script here. The requests are those that JupyterLab makes to the network.
+    The test runs the script here. The requests are those that JupyterLab makes to the network. What the link
+    opens has no answers.
     """
     script = BINDER / "postBuild"
     assert os.access(script, os.X_OK)
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
     env = {**os.environ, "NB_PYTHON_PREFIX": str(tmp_path), "PATH": path, "PYTHONPATH": str(ROOT)}
-    subprocess.run(["bash", str(script)], env=env, cwd=ROOT, check=True)
+    subprocess.run(["bash", str(script)], env=env, cwd=tmp_path, check=True)
     settings = json.loads((tmp_path / "share/jupyter/lab/settings/overrides.json").read_text(encoding="utf-8"))
     assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    for link in links_to_binder():
+        opened = json.loads((tmp_path / link.partition("lab/tree/")[2]).read_text(encoding="utf-8"))
+        code = [cell for cell in opened["cells"] if cell["cell_type"] == "code"]
+        assert not any(cell["outputs"] for cell in code)
+        assert any("".join(cell["source"]).startswith("%reveal") for cell in code)
 
 
 def test_links_to_binder_pin_a_tag() -> None:
-    """Every link to Binder opens the tour at a tag.
+    """Every link to Binder opens the tour, in the student edition, at a tag.
 
     A class next year then sees the version that was tested.
     """
-    pages = [ROOT / "README.md", *(ROOT / "notebooks").rglob("*.md")]
-    links = [link for page in pages for link in re.findall(r"mybinder\.org/v2/\S+", page.read_text(encoding="utf-8"))]
-    assert links
-    for link in links:
-        assert re.search(r"REPOSITORY/v\d+\.\d+\.\d+\?urlpath=lab/tree/notebooks/00_tour\.ipynb", link), link
+    place = r"REPOSITORY/v\d+\.\d+\.\d+\?urlpath=lab/tree/build/editions/student/00_tour\.ipynb"
+    for link in links_to_binder():
+        assert re.search(place, link), link

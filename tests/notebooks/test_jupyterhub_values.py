@@ -59,5 +59,6 @@ def test_the_values_are_those_of_the_page(values: dict[str, Any]) -> None:
     page = (NOTEBOOKS_DIR / "reference" / "WORKSHOP.md").read_text(encoding="utf-8")
     for key, name in (("limit", "mem_limit"), ("guarantee", "mem_guarantee")):
         assert f'c.Spawner.{name} = "{values["singleuser"]["memory"][key]}"' in page
-    opened = re.sub(r"^/lab/tree/notebooks/", "", values["singleuser"]["defaultUrl"])
-    assert (NOTEBOOKS_DIR / opened).is_file()
+    opened = values["singleuser"]["defaultUrl"]
+    assert f'c.Spawner.default_url = "{opened}"' in page
+    assert (NOTEBOOKS_DIR / re.sub(r"^/lab/tree/build/editions/student/", "", opened)).is_file()
