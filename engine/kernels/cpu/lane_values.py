@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -17,8 +17,13 @@ class Value:
     """Scalar type."""
 
     def name(self, copy: int) -> str:
-        """Return the register of an unrolled copy; copies may share one."""
-        return self.names[copy if len(self.names) > 1 else 0]
+        """Return the register of an unrolled copy."""
+        return name_of_copy(self.names, copy)
+
+
+def name_of_copy(names: Sequence[str], copy: int) -> str:
+    """Return the name of an unrolled copy; copies may share one."""
+    return names[copy if len(names) > 1 else 0]
 
 
 class ScopedValues:

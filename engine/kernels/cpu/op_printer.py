@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.addresses import Addresses, LaneContext
 from engine.kernels.cpu.arithmetic import Arithmetic, Operands
 from engine.kernels.cpu.ir_writer import IrWriter
-from engine.kernels.cpu.lane_values import ScopedValues, Value
+from engine.kernels.cpu.lane_values import ScopedValues, Value, name_of_copy
 from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, value_type, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, loop_vars_of
 from engine.kernels.cpu.memory import Memory
@@ -47,12 +47,14 @@ class OpPrinter:
         self.variables: dict[LoopVar, tuple[str, ...]] = {}
         """Names of the open loops' variables; one per copy for the vector loop."""
         self.copies = 1
+        self.copied_var = plan.lane_var
+        """The loop whose iterations are copied: the vector loop, or the rows of a tile."""
         self.lane_masks: tuple[str, ...] = ()
         """Mask of the lanes that exist in each copy, at the end of the vector loop; empty for all."""
         self.strip_start = "0"
         """First column of the current strip."""
-        self.tiles: dict[int, tuple[str, str]] = {}
-        """Transposed tiles by load: the stack slot, and the number of the vector."""
+        self.tiles: dict[int, tuple[str, Sequence[str]]] = {}
+        """Transposed tiles by load: the stack slot, and the number of each copy's vector."""
         self._interleaved: dict[tuple[int, int], list[str]] = {}
         """Vectors of the printed iterations of the unrolled loop, by store and copy."""
         self.checks: list[LoopIROp] = []
@@ -67,8 +69,7 @@ class OpPrinter:
 
     def variable(self, var: LoopVar, copy: int) -> str:
         """Return the name of a loop variable in one copy."""
-        names = self.variables[var]
-        return names[copy if len(names) > 1 else 0]
+        return name_of_copy(self.variables[var], copy)
 
     def is_vector(self, op: LoopIROp) -> bool:
         """Return True if an op has a value per lane."""
@@ -114,7 +115,8 @@ class OpPrinter:
         self.printed.add(op.number)
         self.writer.ops = (op.number,)
         is_vector = self.is_vector(op)
-        copies, lanes = (self.copies, self.plan.lanes) if is_vector else (1, 1)
+        lanes = self.plan.lanes if is_vector else 1
+        copies = self.copies if self.copied_var in self.vars_of[op.number] else 1
         if op.name in WRITE_OPS:
             for copy in range(copies):
                 self._print_store(op, copy, is_vector=is_vector)
@@ -166,7 +168,8 @@ class OpPrinter:
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
         if op.number in self.tiles:
-            slot, number = self.tiles[op.number]
+            slot, numbers = self.tiles[op.number]
+            number = name_of_copy(numbers, copy)
             if self.plan.lane_var in self.plan.inner:  # the slot has the vectors of all rows, by columns
                 column = self.writer.assign(
                     "number", f"mul i64 {self.variable(self.plan.lane_var, copy)}, {self.plan.tiles}"
@@ -203,7 +206,7 @@ class OpPrinter:
 
     def lane_mask(self, copy: int) -> str:
         """Return the mask of the lanes that exist in a copy; empty for all."""
-        return self.lane_masks[copy] if self.lane_masks else ""
+        return name_of_copy(self.lane_masks, copy) if self.lane_masks else ""
 
     def mask(self, op: LoopIROp, copy: int, *, is_vector: bool) -> str:
         """Return the mask of a memory access: its condition and the existing lanes."""

@@ -33,6 +33,9 @@ from engine.records.kernels import LoopOp
 LANE_CHUNK = 256
 """Threads share a vector loop in multiples of this: its masked rest occurs once."""
 
+MAX_ROW_OPS = 256
+"""Most ops of the rows of a tile together if all rows are printed."""
+
 
 def print_llvm(kernel: LoopKernel, unit: VectorUnit) -> GeneratedKernel:
     """Print the LLVM IR of a kernel for a vector unit.
@@ -244,11 +247,27 @@ class NestPrinter:
         p.variables[tile_var] = (first,)
         loads = [op for op in self.live_ops if is_transposed(op, var, tile_var, p.vars_of)]
         slots = {op.number: p.print_tile(op, p.tile_slot(op, self.plan.lanes)) for op in loads}
-        with self._loop("row", "0", str(self.plan.lanes)) as row:
-            p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)
-            p.tiles = {number: (slot, row) for number, slot in slots.items()}
+        with self._tile_rows() as rows:
+            p.variables[tile_var] = tuple(self.writer.assign(tile_var.name, f"add i64 {first}, {row}") for row in rows)
+            p.tiles = {number: (slot, rows) for number, slot in slots.items()}
             self._print_ready(opened | {tile_var})
             p.tiles = {}
+
+    @contextlib.contextmanager
+    def _tile_rows(self) -> Iterator[tuple[str, ...]]:
+        """Print a loop over the rows of a tile; or all rows as copies, if their ops are few.
+
+        The tile is then in registers, and its rows load before they store, which may be at the same distance in a page.
+        """
+        p, lanes = self.printer, self.plan.lanes
+        if lanes * sum(op.cost + 1 for op in self.live_ops if self.plan.tile_var in p.vars_of[op.number]) > MAX_ROW_OPS:
+            with self._loop("row", "0", str(lanes)) as row:
+                yield (row,)
+            return
+        with p.values.scope():
+            p.copies, p.copied_var = lanes, self.plan.tile_var
+            yield tuple(map(str, range(lanes)))
+            p.copies, p.copied_var = 1, self.plan.lane_var
 
     def _print_transposed_rows(self, opened: frozenset[LoopVar], tile_var: LoopVar, first: str) -> None:
         """Print the transposed loads of whole rows, and the loop over these rows."""
@@ -268,7 +287,7 @@ class NestPrinter:
                 p.print_tile(op, slots[op.number], number)
         with self._loop("row", "0", str(height)) as row:
             p.variables[tile_var] = (write.assign(tile_var.name, f"add i64 {first}, {row}"),)
-            p.tiles = {number: (slot, row) for number, slot in slots.items()}
+            p.tiles = {number: (slot, (row,)) for number, slot in slots.items()}
             self._print_ready(opened | {tile_var})
             self._print_passes(opened | {tile_var})
             p.tiles = {}
@@ -406,7 +425,7 @@ class NestPrinter:
             slots = {op.number: p.print_tile(op, p.tile_slot(op, plan.lanes)) for op in loads}
             with self._loop("row", "0", str(plan.lanes)) as row:
                 p.variables[var] = (self.writer.assign(var.name, f"add i64 {first}, {row}"),)
-                p.tiles = {number: (slot, row) for number, slot in slots.items()}
+                p.tiles = {number: (slot, (row,)) for number, slot in slots.items()}
                 self._print_pass_ops(reduction_pass, opened, is_innermost=True)
                 self._print_inner(reduction_pass, (), opened)
                 p.tiles = {}

@@ -216,3 +216,23 @@ def test_rows_across_memory(name: str, shape: tuple[int, ...], unit: VectorUnit)
     if unit.bits and shape[1:] == (64, 8, 8):
         assert any("tile.slot" in kernel.text for kernel in program.kernels)
         assert not any("masked.gather" in kernel.text for kernel in program.kernels)
+
+
+TRANSPOSED: dict[str, Callable[..., torch.Tensor]] = {
+    "values of a row": lambda x, y, n, i: x.mT * y + n[:, None] * y,
+    "an index of a row": lambda x, y, n, i: x.mT * y + n[i][:, None] * y,
+    "many ops": lambda x, y, n, i: (x.mT.tanh() * y + n[:, None]).erf().exp() * y,
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_rows_of_a_tile(name: str, unit: VectorUnit) -> None:
+    """The rows of a tile read their own numbers: few ops for all rows at once, many in a loop."""
+    torch.manual_seed(0)
+    args = torch.randn(37, 70), torch.randn(70, 37), torch.randn(70), torch.arange(70).flip(0)
+    program, found = run_on_cpu(TRANSPOSED[name], args, unit)
+    torch.testing.assert_close(found[0], TRANSPOSED[name](*args))
+    if unit.bits:
+        (text,) = (kernel.text for kernel in program.kernels if kernel.loads_tiles)
+        assert ("[ %row" in text or "%row.more" in text) == (name == "many ops"), text
