@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from engine.graph.passes import choose_conv_layout as layouts
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
+from engine.graph.passes.merge_collectives import merge_collectives
 from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
 from engine.torch_private.fx import make_fx
 from tests.golden.pairs import Pair, compile_and_run, graph_lines, graph_of, plain_lines, shows, to_aten, trace
@@ -49,6 +50,28 @@ def test_remove_noop_aliases(pair: Pair) -> None:
     before = plain_lines(module)
     remove_noop_aliases(module)
     pair(f, before=before, after=plain_lines(module))
+
+
+@shows("engine/graph/passes/merge_collectives.py")
+def test_merge_collectives(pair: Pair) -> None:
+    """Reduces an operand over the ranks once, although several operators read the sum.
+
+    A sum that is returned, itself or as a view, stays: results must not share memory.
+    """
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second, third, fourth = (_summed_over_ranks(x) for _ in range(4))
+        return first * second, third, fourth.t()
+
+    module = make_fx(f, tracing_mode="fake")(torch.ones(2, 2))
+    before = plain_lines(module)
+    merge_collectives(module)
+    pair(f, before=before, after=plain_lines(module))
+
+
+def _summed_over_ranks(x: Tensor) -> Tensor:
+    reduced = torch.ops._c10d_functional.all_reduce(x, "sum", "0")
+    return torch.ops._c10d_functional.wait_tensor(reduced)  # type: ignore[no-any-return]
 
 
 @shows("engine/graph/passes/choose_conv_layout.py")

@@ -34,6 +34,7 @@ CALLS_WITHOUT_VALUE_ERRORS = frozenset(
         *("empty_like", "rand_like", "randn_like", "exponential", "sum", "mean", "amax", "amin", "cumsum", "sort"),
         *("max_pool2d_with_indices", "avg_pool2d", "im2col", "grid_sampler_2d", "_fft_r2c", "_fft_c2r", "_fft_c2c"),
         *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "topk", "native_dropout"),
+        *("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor"),
         *(f"_scaled_dot_product_{n}_attention{b}" for n in ("flash", "efficient", "cudnn") for b in ("", "_backward")),
     )
 )

@@ -122,6 +122,7 @@ def test_a_cpu_kernel_writes_an_input_only_where_nothing_raises_later() -> None:
     "later",
     [
         lambda g: torch.nn.functional.dropout(g, 0.5),
+        lambda g: torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(g, "sum", "0")),
         lambda g: g + torch.rand(64, device="cpu"),
         lambda g: torch.nn.functional.interpolate(g[None, None], scale_factor=2, mode="bilinear"),
         lambda g: torch.fft.rfft(g).abs(),

@@ -25,6 +25,11 @@ def reduces(x: torch.Tensor) -> torch.Tensor:
     return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
 
 
+def reduces_twice(x: torch.Tensor) -> torch.Tensor:
+    """Two equal sums over all processes."""
+    return functional.all_reduce(x, "sum", dist.group.WORLD) * functional.all_reduce(x, "sum", dist.group.WORLD)
+
+
 def gathers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Functional gathering along both dimensions."""
     group = dist.group.WORLD
@@ -129,6 +134,15 @@ def _process(rank: int, folder: str) -> None:
         _renewed(rank, folder)
 
 
+def _merged(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        with engine.record() as session:
+            _compare(reduces_twice, "aot_eager", rank, 0)
+        (compilation,) = session.compilations
+        found = {g.stage: sum("all_reduce" in n.target for n in g.nodes) for g in compilation.graphs}
+        assert found == {"fx": 2, "aten": 1}, found
+
+
 def _renewed(rank: int, folder: str) -> None:
     compiled = engine.compile(asks, backend="eager")
     want = compiled(_argument(rank))
@@ -146,6 +160,12 @@ def test_two_processes_agree_with_eager(tmp_path: pathlib.Path) -> None:
     Collectives that are not captured give eager's results too.
     """
     in_two_processes(_process, tmp_path)
+
+
+@pytest.mark.thorough
+def test_equal_sums_are_computed_once(tmp_path: pathlib.Path) -> None:
+    """Two equal all-reduces of a graph run as one."""
+    in_two_processes(_merged, tmp_path)
 
 
 def _aborts(rank: int, folder: str) -> None:

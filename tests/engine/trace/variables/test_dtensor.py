@@ -204,9 +204,19 @@ def _fully_sharded() -> nn.Module:
 _OPTIMIZERS: tuple[Callable[[Any], torch.optim.Optimizer], ...] = (
     functools.partial(torch.optim.AdamW, lr=0.01),
     functools.partial(torch.optim.Adam, lr=0.01, foreach=True, amsgrad=True, weight_decay=0.1),
+    functools.partial(torch.optim.AdamW, lr=0.01),
     functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True),
     functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True),
 )
+
+
+def _gradient_of(parameter: Any) -> torch.Tensor:
+    """Random numbers of each rank; of a replicated parameter, summands of the gradient."""
+    local = torch.empty_like(parameter)
+    part = (local.to_local() if isinstance(local, DTensor) else local).normal_()
+    if isinstance(local, DTensor) and all(p.is_replicate() for p in local.placements):
+        return DTensor.from_local(part, local.device_mesh, [Partial()], run_check=False)
+    return local
 
 
 def _stepped(make: Callable[[], nn.Module], optimizer_of: Callable[[Any], Any], *, compiles: bool) -> list[Any]:
@@ -224,9 +234,7 @@ def _stepped(make: Callable[[], nn.Module], optimizer_of: Callable[[Any], Any], 
     found: list[Any] = []
     for _ in range(4):
         for parameter in module.parameters():
-            parameter.grad = torch.empty_like(parameter)
-            local: Any = parameter.grad
-            (local.to_local() if isinstance(local, DTensor) else local).normal_()
+            parameter.grad = _gradient_of(parameter)
         norm = step()
         state = [v for values in optimizer.state.values() for v in values.values() if torch.is_tensor(v)]
         tensors = [*module.parameters(), *state]
@@ -239,7 +247,7 @@ def _steps(rank: int, folder: str) -> None:
     with a_group(rank, folder):
         _MESHES[0] = init_device_mesh("cpu", (2,))
         for n, optimizer_of in enumerate(_OPTIMIZERS):
-            make = (_fully_sharded, _tensor_parallel)[n % 2]
+            make = (_fully_sharded, _tensor_parallel, _sequence_parallel, _tensor_parallel)[n % 4]
             engine.reset()  # else each optimizer would recompile the same function
             with engine.record() as session:
                 got = _stepped(make, optimizer_of, compiles=True)
