@@ -56,9 +56,10 @@ def verify_on_first_call(run: Run, traced: TracedGraph, backend: str, record: Re
 def run_traced_passes(traced: TracedGraph, work: Compilation) -> TracedGraph:
     """Return the traced graph after the registered passes.
 
-    Records of the passes are added to the ``meta`` of the graph.     New assumptions about symbolic sizes become guards of the compilation.
+    Records of the passes are added to the ``meta`` of the graph. New assumptions about symbolic sizes become guards of
+    the compilation.
     """
-    passes = work.passes.at("traced")
+    passes = work.passes.passes and work.passes.at("traced")
     if not passes:
         return traced
     mode = fake_mode_of(traced.graph, traced.inputs)

@@ -1,4 +1,7 @@
-"""Code before the body: loads the graph inputs, calls the graph, unpacks its outputs."""
+"""Code before the body: loads the graph inputs, calls the graph, unpacks its outputs.
+
+``ConstantTable`` holds the constants of the whole generated code.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,60 @@ from engine.frame_code.codegen_runtime.torch_contexts import (
     call_restoring_torch_state,
     call_without_function_modes,
 )
-from engine.frame_code.constant_table import ConstantTable
 from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
 from engine.ir.rerun_after_error import can_rerun, save_random_state, save_tensor
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
-from engine.ir.traced_frame import TracedGraph
+from engine.ir.traced_frame import ConstSlot, TracedGraph
 from engine.torch_private.autograd import enter_autocast, set_grad_enabled
+
+_INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+
+
+class UnhashableConstant:
+    """Holds an unhashable constant, so that the code stays hashable.
+
+    IPython hashes the code of each frame of a traceback.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class ConstantTable:
+    """Entries for ``co_consts``; an object that code cannot contain gets a slot."""
+
+    def __init__(self) -> None:
+        self.slot_values: dict[ConstSlot, Any] = {}
+        self._slots: dict[int, ConstSlot] = {}
+        """Slots by the id of their objects, which ``slot_values`` holds."""
+
+    def entry(self, value: Any) -> Any:
+        """Return the entry for ``co_consts``: the object itself, or a ``ConstSlot`` for it."""
+        if (
+            type(value) in _INLINE_CONST_TYPES
+            or (type(value) is tuple and all(type(v) in _INLINE_CONST_TYPES for v in value))
+            or isinstance(value, CodeType)
+        ):
+            return value
+        if isinstance(value, ConstSlot):
+            return value
+        slot = self._slots.get(id(value))
+        if slot is None:
+            slot = ConstSlot(type(value).__name__)
+            self._slots[id(value)] = slot
+            self.slot_values[slot] = value
+        return slot
+
+    def emit(self, value: Any, out: Emitter) -> None:
+        """Push a constant of any type."""
+        if type(value).__hash__ is not None:
+            out.const(self.entry(value))
+            return
+        out.const(self.entry(UnhashableConstant(value)))
+        out.attribute("value")
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,12 @@ def is_listed_as_dynamic(source: str, listed: Sequence[str] = (), dim: int | Non
     return _matches([*listed, *stock], source, dim)
 
 
+def lists_dynamic_sources() -> bool:
+    """Return True if the user listed any source in ``torch.compiler.config`` as dynamic."""
+    config = sys.modules.get("torch.compiler.config")
+    return bool(getattr(config, "dynamic_sources", "") or getattr(config, "unbacked_sources", ""))
+
+
 def listed_range(
     source: str, listed: Sequence[tuple[str, int | None, int | None]], dim: int | None = None
 ) -> tuple[int | None, int | None]:

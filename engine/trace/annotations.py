@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
     from engine.trace.codegen import PyCodegen
     from engine.trace.frame import Frame
-    from engine.trace.state.call_stack import CallStack, InstructionCounter
+    from engine.trace.state import CallStack, InstructionCounter
     from engine.trace.tracer import Tracer
     from engine.trace.variables.base import Variable
     from engine.trace.variables.callables.cells import CellVariable

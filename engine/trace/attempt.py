@@ -47,6 +47,7 @@ from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
 from engine.trace.side_effects.codegen import emit_side_effects, side_effect_variables
 from engine.trace.side_effects.input_mutations import (
     alias_gains_requires_grad,
+    depends_on_aliasing,
     mutates_inputs,
     resizes_leaf_input,
     restorable_mutated_inputs,
@@ -321,7 +322,7 @@ class TraceAttempt:
             _begin_code(self.tx, cg, [value, *frame.cells.values()])
             cg.load(value)
             cg.fill_deferred()
-            effects = emit_side_effects(self.tx, cg)
+            effects = emit_side_effects(tx, cg) if tx.side_effects.has_effects else ()
             if cg.writes_root_cells:
                 cg.store_root_cells(frame)
         except Unsupported as error:
@@ -480,7 +481,8 @@ class TraceAttempt:
         except Unsupported as error:
             raise SkipFrame(error.kind, error.what) from error
         with DisableTorchFunctionSubclass():
-            add_aliasing_guards(self.tx)
+            if depends_on_aliasing(self.tx):
+                add_aliasing_guards(self.tx)
         self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
             self._guard_global_state()
@@ -542,7 +544,8 @@ def _reason_at_later_break(error: Unsupported, later: Unsupported) -> Unsupporte
 
 def _begin_code(tx: Tracer, cg: PyCodegen, loaded: list[Variable]) -> None:
     """Begin the code after the graph, which loads these variables."""
-    cg.find_cycles_and_shared([*loaded, *tx.torch_state.function_modes, *side_effect_variables(tx)])
+    effects = side_effect_variables(tx) if tx.side_effects.has_effects else ()
+    cg.find_cycles_and_shared((*loaded, *tx.torch_state.function_modes, *effects))
     _emit_open_contexts(tx, cg)
 
 

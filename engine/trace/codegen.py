@@ -18,9 +18,9 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import RULES
-from engine.frame_code.constant_table import ConstantTable
-from engine.frame_code.prologue import PrologueCodegen
+from engine.frame_code.prologue import ConstantTable, GraphCallPlan, PrologueCodegen, restoring_call
 from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
+from engine.ir.introspection.operator_facts import draws_random, has_only_effect
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import GlobalsNamespace, Source, UnreadableSourceError
 from engine.ir.sources.roots import ConstantSource, LocalSource
@@ -28,7 +28,7 @@ from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import CellVariable, Frame, Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.graph_call_plan import plan_graph_call, with_rerun_plan
+from engine.trace.side_effects.input_mutations import mutates_inputs, requires_grad_inputs, restorable_mutated_inputs
 from engine.trace.variables.base import ConstantVariable, Variable, are_plain_constants
 
 _MAX_PUSHED = 1024
@@ -322,3 +322,43 @@ class PyCodegen:
             self.body.const(torch.is_grad_enabled())
             self.body.call(1)
             self.body.emit("POP_TOP")
+
+
+def _reruns_after_error(tx: Tracer) -> bool:
+    """Return True if the original code must run after an error, for its side effects.
+
+    Random numbers of Python are side effects: all are drawn before the graph. Nothing that the graph did may happen
+    a second time.
+    """
+    has_effects = tx.side_effects.has_effects or tx.random_state.input_count
+    if not has_effects or tx.fallback.op_in_try_block:
+        return False
+    return not any(
+        getattr(node.target, "runs_user_python", False) or has_only_effect(node.target) for node in tx.graph.graph.nodes
+    )
+
+
+def with_rerun_plan(tx: Tracer, graph: TracedGraph) -> TracedGraph:
+    """Return the graph with what the backend must do if the original code runs after an error."""
+    if not _reruns_after_error(tx):
+        return graph
+    sources = restorable_mutated_inputs(tx) if mutates_inputs(tx) else []
+    positions = {i.source: n for n, i in enumerate(graph.inputs)}
+    restorable = None if sources is None else tuple(positions[s] for s in sources if s in positions)
+    return replace(graph, reruns_after_error=True, restorable_inputs=restorable)
+
+
+def plan_graph_call(tx: Tracer) -> GraphCallPlan:
+    """Return the plan for the call of the graph that the trace has built."""
+    in_try_block = tx.fallback.op_in_try_block
+    return GraphCallPlan(
+        tx.request.function.__globals__,
+        restoring_call=restoring_call(tx.graph.graph),
+        outer_grad_mode=tx.torch_state.outer_grad_mode(),
+        hides_function_modes=bool(tx.torch_state.entry_function_modes),
+        assumed_conditions=tuple((node, truth) for node, truth, _ in tx.fallback.assumed_conditions),
+        in_try_block=in_try_block,
+        mutated_inputs=tuple(restorable_mutated_inputs(tx) or ()) if in_try_block else (),  # else the backend restores
+        draws_random=in_try_block and any(draws_random(node) for node in tx.graph.graph.nodes),
+        requires_grad_inputs=tuple(requires_grad_inputs(tx)),
+    )

@@ -28,13 +28,18 @@ from engine.trace.fake_tensors.shared_inputs import SharedInputs
 from engine.trace.frame import Frame
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.interpreter_loop import run_frame
-from engine.trace.state.call_stack import CallStack, InstructionCounter
-from engine.trace.state.graph_fallback import GraphFallback
-from engine.trace.state.guard_set import GuardSet
-from engine.trace.state.known_objects import KnownObjects
-from engine.trace.state.side_effects import SideEffects
-from engine.trace.state.torch_state import TorchState
-from engine.trace.state.trace_inputs import InputTensors, RandomState, TraceSymbols
+from engine.trace.state import (
+    CallStack,
+    GraphFallback,
+    GuardSet,
+    InputTensors,
+    InstructionCounter,
+    KnownObjects,
+    RandomState,
+    SideEffects,
+    TorchState,
+    TraceSymbols,
+)
 from engine.trace.variables.base import ConstantVariable, LazyVariable, NotPythonConstant, UserErrors, Variable, realize
 from engine.trace.variables.builder import build_sourceless, build_variable
 from engine.trace.variables.callables.methods import BoundMethodVariable, ConstantMethodVariable

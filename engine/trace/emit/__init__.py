@@ -1,1 +1,1 @@
-"""The steps of ``emit_node``, each in a module of its own, below all variable classes."""
+"""Steps of ``emit_node`` on arguments and on the state of fakes; nodes for their effect."""

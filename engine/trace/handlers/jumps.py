@@ -8,7 +8,7 @@ from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.opcode_registry import handles
-from engine.trace.state.call_stack import LoopPasses
+from engine.trace.state import LoopPasses
 from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.symbolic_shape_functions import assume_of_number

@@ -34,6 +34,15 @@ def may_share_storage(home: int | None, other: int | None) -> bool:
     return home is not None and other is not None and (home == other or _UNKNOWN_STORAGE in (home, other))
 
 
+def depends_on_aliasing(tx: Tracer) -> bool:
+    """Return True if the traced code mutates an object of the caller, or compares identities.
+
+    Only then must distinct inputs stay distinct.
+    """
+    is_mutated = bool(tx.side_effects.mutated_variables or tx.objects.identity_keys)
+    return is_mutated or mutates_inputs(tx) or bool(requires_grad_inputs(tx))
+
+
 def mutates_inputs(tx: Tracer) -> bool:
     """Return True if the graph mutates an input, or may mutate an inference tensor."""
     return tx.inputs.graph_sets_data or bool(tx.inputs.data_assigned_inputs) or bool(mutated_inputs(tx))
@@ -56,12 +65,12 @@ def _uncounted_writes(node: torch.fx.Node) -> Iterator[torch.Tensor]:
         if isinstance(result, torch.Tensor) and not result.is_inference() and result._version != node.meta["version"]:
             yield result
         return
-    operands = [n.meta.get("example_value") for n in node.all_input_nodes]
+    operands = (n.meta.get("example_value") for n in node.all_input_nodes)
     tensors = [t for t in operands if isinstance(t, torch.Tensor)]
     if facts.running_stats and _updates_running_stats(node):
         # The arguments after the input that need no gradient are updated without a version bump.
         yield from (t for t in tensors[1:] if not t.requires_grad)
-    inference_tensors = [t for t in tensors if t.is_inference()]
+    inference_tensors = list(filter(torch.Tensor.is_inference, tensors))
     if inference_tensors and (facts.writes or _may_write(node)):
         yield from inference_tensors
 

@@ -11,6 +11,7 @@ from engine.trace.variables.tensors.automatic_dynamic import (
     SPECIALIZATIONS_ATTR,
     check_in_range,
     dims_marked_in_torch,
+    may_be_marked,
     size_ranges,
 )
 
@@ -29,7 +30,13 @@ def check_marked_dims(tx: Tracer) -> None:
         errors.ConstraintViolation: one is outside, or was specialized.
     """
     env = tx.symbols.shape_env
-    inputs = [(v.real_object, v.source) for v, _ in tx.inputs.input_tensors if v.real_object is not None]
+    inputs = [
+        (v.real_object, v.source)
+        for v, _ in tx.inputs.input_tensors
+        if v.real_object is not None and (tx.options.dynamic_ranges or may_be_marked(v.real_object))
+    ]
+    if not inputs:
+        return
     for real, source in inputs:
         if source is not None:
             with DisableTorchFunctionSubclass():

@@ -22,8 +22,8 @@ from engine.torch_private.symbolic_shapes import is_nested_int
 from engine.torch_private.sympy_functions import FloorDiv, Mod, SingletonInt
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
-from engine.trace.state.guard_set import GuardSet
-from engine.trace.state.trace_inputs import symbolic_layout
+from engine.trace.state import GuardSet
+from engine.trace.variables.tensors.tensor_inputs import symbolic_layout
 
 DimSource = tuple[Source, int]
 

@@ -25,7 +25,7 @@ from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import ContentsSource, HasItemsSource, LengthSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.emit.node_results import build_node_result, wrap_items
+from engine.trace.emit_node import build_node_result, wrap_items
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize

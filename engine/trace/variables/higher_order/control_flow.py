@@ -13,7 +13,7 @@ from engine.torch_private.higher_order_ops import associative_scan_op, cond_op, 
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import statically_known_true
 from engine.trace.annotations import Tracer
-from engine.trace.emit.node_results import wrap_result
+from engine.trace.emit_node import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
 from engine.trace.variables.base import ConstantVariable, Variable, realize

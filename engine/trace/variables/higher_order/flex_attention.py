@@ -9,7 +9,7 @@ import torch
 from engine.ir.node_values import tensors_in
 from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.trace.annotations import Tracer
-from engine.trace.emit.node_results import wrap_result
+from engine.trace.emit_node import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import Args, Kwargs, Variable, realize

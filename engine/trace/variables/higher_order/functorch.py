@@ -15,7 +15,7 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.register_once import register_table
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.emit.node_results import build_node_result
+from engine.trace.emit_node import build_node_result
 from engine.trace.exc import BreakGraph, Unsupported
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import Args, Kwargs, NotPythonConstant, Variable, realize

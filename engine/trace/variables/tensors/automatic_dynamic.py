@@ -137,6 +137,8 @@ def _automatic_dynamic_dims(tx: Tracer, source: Source) -> frozenset[int]:
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, source: Source) -> StatelessSymbolicContext[Any, Any] | None:
     """Return the symbolic context of an input and its inner tensors; None if all static."""
+    if not _may_have_symbols(tx, tensor):
+        return None
     if is_wrapper_subclass(tensor):
         if tensor._base is not None and is_wrapper_subclass(tensor._base):
             return None  # torch would make every dim of the base's inner tensors symbolic
@@ -150,6 +152,21 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, source: Source) -> Statel
         return None
     tx.symbols.dynamic_size_reasons.update(reasons)
     return _build_symbolic_context(tx, tensor, source, reasons)
+
+
+def _may_have_symbols(tx: Tracer, tensor: torch.Tensor) -> bool:
+    """Return True if a call, an option or a mark may make a size of an input a symbol."""
+    return bool(
+        tx.options.dynamic
+        or tx.request.dynamic_dims
+        or tx.options.dynamic_sources
+        or global_state.lists_dynamic_sources()
+    ) or may_be_marked(tensor)
+
+
+def may_be_marked(tensor: torch.Tensor) -> bool:
+    """Return True if a tensor or one of its inner tensors may have marks, which are attributes."""
+    return bool(vars(tensor)) or is_wrapper_subclass(tensor)
 
 
 def _dynamic_strides(tx: Tracer, tensor: torch.Tensor, source: Source) -> list[DimDynamic]:

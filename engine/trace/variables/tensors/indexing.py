@@ -19,8 +19,7 @@ from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.node_values import ancestors_of
 from engine.options import config
 from engine.trace.annotations import TensorVariable, Tracer
-from engine.trace.emit.torch_function import dispatch_torch_function
-from engine.trace.emit_node import emit_node
+from engine.trace.emit_node import dispatch_torch_function, emit_node
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.containers.ranges_and_slices import SliceVariable

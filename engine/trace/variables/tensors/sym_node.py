@@ -19,7 +19,7 @@ from engine.ir.sources.base import Source
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.computed_conditions import fold_condition, fold_zero
-from engine.trace.emit.node_results import build_node_result
+from engine.trace.emit_node import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.unbacked_symints import branch_break, data_dependent_break, describe_number, is_unbacked_float

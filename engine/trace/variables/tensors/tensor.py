@@ -22,9 +22,7 @@ from engine.torch_private.tensors import NestedTensor, TensorBase
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.computed_conditions import fold_condition, fold_number
-from engine.trace.emit.node_results import build_node_result
-from engine.trace.emit.torch_function import dispatch_torch_function
-from engine.trace.emit_node import emit_node
+from engine.trace.emit_node import build_node_result, dispatch_torch_function, emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.operand import OperatorResult

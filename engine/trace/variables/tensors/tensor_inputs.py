@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass, disabled_torch_function_impl
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.state.trace_inputs import symbolic_layout
 from engine.trace.variables.base import Variable
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.tensors.automatic_dynamic import (
@@ -138,3 +138,8 @@ def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: So
         str(dispatch_keys(real)),
         cause=tx.guard_cause("the tensor is used in the graph"),
     )
+
+
+def symbolic_layout(fake: torch.Tensor) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Return sizes, strides and storage offset, with symbols."""
+    return tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() if fake.layout is torch.strided else 0

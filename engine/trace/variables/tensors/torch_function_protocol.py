@@ -37,15 +37,15 @@ from engine.torch_private.torch_function import (
 )
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import append_node
-from engine.trace.emit.torch_function import (
+from engine.trace.emit_node import (
     arguments_with_torch_function,
     dispatch_torch_function,
+    emit_node,
     is_torch_function_disabled,
     register_torch_function_handler,
 )
-from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.state.torch_state import TorchState
+from engine.trace.state import TorchState
 from engine.trace.variables.base import (
     FALSE,
     NONE,

@@ -12,7 +12,6 @@ from engine.ir.graph_callable import GraphCallable
 from engine.options import Options
 from engine.trace.driver import trace_frame
 from engine.trace.emit.fake_state import has_effect, repair_versions, roll_back, save_fake_state
-from engine.trace.emit.node_results import wrap_result
 from engine.trace.emit.operation import (
     Operation,
     check_not_quantized,
@@ -20,8 +19,16 @@ from engine.trace.emit.operation import (
     operation_arguments,
     scalarize_lists,
 )
-from engine.trace.emit.torch_function import arguments_with_torch_function, dispatch_torch_function
-from engine.trace.emit_node import create_node, emit_node, find_returned_argument, run_on_fakes, undo
+from engine.trace.emit_node import (
+    arguments_with_torch_function,
+    create_node,
+    dispatch_torch_function,
+    emit_node,
+    find_returned_argument,
+    run_on_fakes,
+    undo,
+    wrap_result,
+)
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.tracer import Tracer
 from engine.trace.variables.base import ConstantVariable, Variable
