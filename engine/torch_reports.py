@@ -7,6 +7,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch.fx
@@ -77,8 +78,8 @@ def _count_frame(traced: TracedFrame) -> None:
     for graph_break in traced.record.breaks:
         counters["graph_break"][f"{graph_break.title}: {graph_break.context}"] += 1
     if traced.graph is not None:
-        operations = Counter(n.op for n in traced.graph.graph.graph.nodes)
-        counters["stats"]["calls_captured"] += sum(operations[op] for op in _CALLS)
+        operations = Counter(map(attrgetter("op"), traced.graph.graph.graph.nodes))
+        counters["stats"]["calls_captured"] += sum(map(operations.__getitem__, _CALLS))
         counters["stats"]["unique_graphs"] += 1
 
 

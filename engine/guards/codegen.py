@@ -181,24 +181,27 @@ def _fast_path_body(
     arguments, then values read through something, then values read through tensors. Subtree guards of modules
     are the most expensive; only relations of sizes below these modules run later, when the types are known.
     """
-    structured = _group_by_subtree(in_order, tensors) if HAS_DICT_VERSIONS else {}
+    structured = _group_by_subtree(in_order, tensors) if HAS_DICT_VERSIONS and len(in_order) >= MIN_GUARDS else {}
     if structured:
         below = {id(g) for guards_here in structured.values() for g in guards_here}
         in_order = [g for g in in_order if id(g) not in below]
         tensors = batchable_tensors(in_order)
-    dtensors = batchable_tensors(in_order, dtensors=True)
+    layouts = [g for g in in_order if g.is_dtensor_layout]
+    dtensors = batchable_tensors(in_order, dtensors=True) if layouts else {}
     tensors = {**dtensors, **tensors}
-    of_tensor = {id(g) for g in in_order if g.source in tensors and _is_batched_test(g)}
-    apart = [g for g in in_order if id(g) not in of_tensor]
-    writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)
-    lines: list[str] = []
-    through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.sources}
-    last = [g for g in apart if g.size_reads and any(link in structured for o in g.sources for link in o.chain())]
     early: list[Guard] = []
     late: list[Guard] = []
-    for guard in apart:
-        if guard not in last:
-            (late if any(through[o] for o in guard.sources) else early).append(guard)
+    last: list[Guard] = []
+    types: list[Guard] = []
+    for guard in in_order:
+        if guard.source in tensors and _is_batched_test(guard):
+            types += [guard] * guard.is_type_test
+        elif guard.size_reads and _reads_through(guard, structured):
+            last.append(guard)
+        else:
+            (late if _reads_through(guard, tensors) else early).append(guard)
+    writer = CheckWriter([*early, *late, *last, *types], names)
+    lines: list[str] = []
     if dispatch_keys_show_modes(tensors):
         early = [g for g in early if g.global_state is None or g.global_state not in STATES_IMPLIED_BY_DISPATCH_KEYS]
     early = _global_state_line(early, writer, admission, lines)
@@ -214,7 +217,8 @@ def _fast_path_body(
                     below_modules.append(_subtree_line(guard, guards_here, writer, admission, lines, prefetched))
         here = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
         _tensor_lines(here, dtensors, writer, admission, lines)
-    _layout_line([g for g in in_order if id(g) in of_tensor and g.is_dtensor_layout], writer, admission, lines)
+    if layouts:
+        _layout_line([g for g in layouts if g.source in tensors], writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
     lines += below_modules
@@ -225,6 +229,11 @@ def _fast_path_body(
     for guard in last:
         writer.write(guard, lines)
     return CheckBody((*lines, "return True"), names)
+
+
+def _reads_through(guard: Guard, sources: Collection[Source | None]) -> bool:
+    """Return True if a guard reads one of these sources, or a value through one."""
+    return guard.reads_value and any(link in sources for origin in guard.sources for link in origin.chain())
 
 
 def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object]) -> dict[Source | None, list[Guard]]:

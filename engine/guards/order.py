@@ -22,12 +22,17 @@ def order_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
 
 def drop_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """Return the guards that no other guard implies."""
-    facts = ImpliedFacts(
-        {g.source: kind for g in guards if not g.is_type_test and (kind := g.implied_type) is not None},
-        frozenset((g.source, size) for g in guards if (size := g.implied_length) is not None),
-        any(g.forbids_modes for g in guards),
-    )
-    return tuple(g for g in guards if not g.is_redundant(facts))
+    types: dict[Source, type | None] = {}
+    lengths: set[tuple[Source, int | None]] = set()
+    no_modes = False
+    for guard in guards:
+        no_modes = no_modes or guard.forbids_modes
+        if not guard.is_type_test and (implied_type := guard.implied_type) is not None:
+            types[guard.source] = implied_type
+        if (length := guard.implied_length) is not None:
+            lengths.add((guard.source, length))
+    facts = ImpliedFacts(types, frozenset(lengths), no_modes)
+    return tuple([g for g in guards if not g.is_redundant(facts)])
 
 
 def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
@@ -37,14 +42,14 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """
     pending: defaultdict[Source, int] = defaultdict(int)
     for guard in guards:
-        if not guard.is_relational:
+        if guard.reads_value and not guard.is_relational:
             pending[guard.source] += 1
     waiting: defaultdict[Source, list[int]] = defaultdict(list)
     blockers = [0] * len(guards)
     ready: list[tuple[int, int, int]] = []
     prefixes: dict[Source, tuple[Source, ...]] = {}
     for index, guard in enumerate(guards):
-        for origin in _prerequisites(guard, prefixes):
+        for origin in _prerequisites(guard, prefixes) if guard.reads_value else ():
             if pending.get(origin):
                 waiting[origin].append(index)
                 blockers[index] += 1
@@ -54,7 +59,7 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     while ready:
         guard = guards[heapq.heappop(ready)[2]]
         ordered.append(guard)
-        if guard.is_relational:
+        if guard.is_relational or not guard.reads_value:
             continue
         pending[guard.source] -= 1
         if pending[guard.source]:

@@ -118,11 +118,8 @@ def batchable_tensors(
 
 
 def _has_all_properties(property_guards: list[TensorPropertyGuard]) -> bool:
-    kinds = [type(f) for f in property_guards]
-    if len(set(kinds)) != len(kinds):
-        return False
     by_kind = _by_kind(property_guards)
-    if not by_kind.keys() >= {LayoutMatch, DispatchKeysMatch, NdimMatch}:
+    if len(by_kind) != len(property_guards) or not by_kind.keys() >= {LayoutMatch, DispatchKeysMatch, NdimMatch}:
         return False
     keys = by_kind[DispatchKeysMatch].expected
     return by_kind[LayoutMatch].expected is torch.strided and "Nested" not in keys and "Sparse" not in keys
@@ -130,7 +127,7 @@ def _has_all_properties(property_guards: list[TensorPropertyGuard]) -> bool:
 
 def _by_kind(property_guards: Sequence[TensorPropertyGuard]) -> dict[type, Any]:
     """Return the property guards of one tensor by their class."""
-    return {type(f): f for f in property_guards}
+    return dict(zip(map(type, property_guards), property_guards, strict=True))
 
 
 def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
@@ -221,6 +218,8 @@ def _make_duplicate_safe_check(
 
     A single helper rejects duplicates.
     """
+    if len(set(map(id, values))) == len(values):
+        return _make_tensor_guards(values, facets)
     layers: list[list[int]] = []
     count: dict[int, int] = {}
     for index, value in enumerate(values):
@@ -229,8 +228,6 @@ def _make_duplicate_safe_check(
             layers.append([])
         layers[layer].append(index)
     checks = [(_make_tensor_guards([values[i] for i in layer], [facets[i] for i in layer]), layer) for layer in layers]
-    if len(checks) == 1:
-        return checks[0][0]
 
     def check_layers(*tensors: Any) -> bool:
         return all(check(*[tensors[i] for i in layer]) for check, layer in checks)

@@ -69,7 +69,7 @@ def set_current_session(session: Session | None) -> Iterator[Session | None]:
 def note_unrecorded_thread(name: str) -> None:
     """Note in the open sessions that this thread, which none of them records, compiles."""
     thread = threading.get_ident()
-    if any(t == thread for t, _ in _open_sessions):
+    if not _open_sessions or any(t == thread for t, _ in _open_sessions):
         return
     text = f"Another thread compiled {name}, which is not in this session: a session records its own thread. Open engine.record() inside that thread."
     for _, opened in tuple(_open_sessions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import operator
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -570,7 +571,7 @@ def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
     for context, entered in reversed(tx.torch_state.open_graph_contexts):
         context.emit_exit(tx, entered)
     entry, modes = tx.torch_state.entry_function_modes, tx.torch_state.function_modes
-    num_common = sum(a is b for a, b in zip(entry, modes, strict=False))
+    num_common = sum(map(operator.is_, entry, modes))
     if (num_to_exit := len(entry) - num_common) or modes[num_common:]:
         cg.call(switch_function_modes, num_to_exit, *modes[num_common:])
         cg.body.emit("POP_TOP")

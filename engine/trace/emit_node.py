@@ -126,8 +126,10 @@ def find_returned_argument(
     """
     if not isinstance(result, torch.Tensor):
         return None
-    pairs = zip(operation.variables, arguments.all_fakes, strict=True)
-    return next((realize(tx, argument) for argument, fake in pairs if fake is result), None)
+    for argument, fake in zip(operation.variables, arguments.all_fakes, strict=True):
+        if fake is result:
+            return realize(tx, argument)
+    return None
 
 
 TorchFunctionHandler = Callable[[Tracer, str, Any, Args, Kwargs, list[Variable]], Variable | None]

@@ -158,7 +158,7 @@ class GraphFallback:
         """
         if self.needed_at is not None:
             return
-        if any(_has_user_handler(f) for f in self._call_stack.frames):
+        if any(map(_has_user_handler, self._call_stack.frames)):
             self.needed_at = self._instruction_counter.root_instruction_number
         else:
             self.has_operation_before = True

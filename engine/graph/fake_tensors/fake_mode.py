@@ -42,15 +42,16 @@ def _run_first_backward() -> None:
             torch.ones((), device="cpu", requires_grad=True).backward()
 
 
+_CACHED_METHODS: tuple[Any, ...] = tuple(method for method in vars(ShapeEnv).values() if hasattr(method, "cache_clear"))
+
+
 def clear_symbol_caches() -> None:
     """Free the ShapeEnvs that caches of their methods hold.
 
     Sources of symbols hold the globals of user functions.
     """
-    for method in tuple(vars(ShapeEnv).values()):
-        clear = getattr(method, "cache_clear", None)
-        if clear is not None:
-            clear()
+    for method in _CACHED_METHODS:
+        method.cache_clear()
 
 
 def _make_schemas_of_symbols_unhashable() -> None:
@@ -85,9 +86,10 @@ def interruptible_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     return mode
 
 
-def without_absent_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def without_absent_generator(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Drop ``generator=None``: factories that are given one reject symbolic sizes."""
-    return {name: value for name, value in kwargs.items() if name != "generator" or value is not None}
+    is_absent = kwargs.get("generator", kwargs) is None
+    return {name: value for name, value in kwargs.items() if name != "generator"} if is_absent else kwargs
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:

@@ -44,7 +44,7 @@ class Parameters:
     @property
     def names(self) -> tuple[str, ...]:
         """All parameter names in ``co_varnames`` order."""
-        ends = tuple(n for n in (self.varargs, self.varkw) if n is not None)
+        ends = filter(None, (self.varargs, self.varkw))
         return (*self.positional_only, *self.positional, *self.keyword_only, *ends)
 
 

@@ -378,8 +378,7 @@ class DispatcherState:
 
     def _guard_failures(self, scope: FrameScope, *, all_of_them: bool) -> tuple[GuardFailure, ...]:
         entries = self.entries if all_of_them else self.entries[:1]
-        failures = (self.guard_failure(e, scope) for e in entries)
-        return tuple(r for r in failures if r is not None)
+        return tuple(filter(None, [self.guard_failure(e, scope) for e in entries]))
 
     def guard_failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Return the guard failure of an entry for a call; None if all guards pass."""

@@ -121,11 +121,12 @@ def scalarize_lists(tx: Tracer, operation: Operation) -> Operation | None:
 
 def operation_arguments(tx: Tracer, operation: Operation) -> OperationArguments:
     """Return the arguments for the node and for the evaluation on fake tensors."""
-    pairs = [realize(tx, a).as_node_arg(tx) for a in operation.args]
-    keyword_pairs = {k: realize(tx, v).as_node_arg(tx) for k, v in operation.kwargs.items()}
-    return OperationArguments(
-        tuple(p[0] for p in pairs),
-        {k: p[0] for k, p in keyword_pairs.items()},
-        [p[1] for p in pairs],
-        {k: p[1] for k, p in keyword_pairs.items()},
-    )
+    arguments = OperationArguments((), {}, [], {})
+    nodes: list[Any] = []
+    for value in operation.args:
+        node, fake = realize(tx, value).as_node_arg(tx)
+        nodes.append(node)
+        arguments.fakes.append(fake)
+    for name, value in operation.kwargs.items():
+        arguments.keyword_nodes[name], arguments.keyword_fakes[name] = realize(tx, value).as_node_arg(tx)
+    return replace(arguments, nodes=tuple(nodes))

@@ -65,8 +65,7 @@ def _uncounted_writes(node: torch.fx.Node) -> Iterator[torch.Tensor]:
         if isinstance(result, torch.Tensor) and not result.is_inference() and result._version != node.meta["version"]:
             yield result
         return
-    operands = (n.meta.get("example_value") for n in node.all_input_nodes)
-    tensors = [t for t in operands if isinstance(t, torch.Tensor)]
+    tensors = [t for n in node.all_input_nodes if isinstance(t := n.meta.get("example_value"), torch.Tensor)]
     if facts.running_stats and _updates_running_stats(node):
         # The arguments after the input that need no gradient are updated without a version bump.
         yield from (t for t in tensors[1:] if not t.requires_grad)

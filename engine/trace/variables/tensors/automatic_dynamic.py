@@ -165,7 +165,7 @@ def _may_have_symbols(tx: Tracer, tensor: torch.Tensor) -> bool:
 
 
 def may_be_marked(tensor: torch.Tensor) -> bool:
-    """Return True if a tensor or one of its inner tensors may have marks, which are attributes."""
+    """Return True if a tensor or an inner tensor may have marks, which are attributes."""
     return bool(vars(tensor)) or is_wrapper_subclass(tensor)
 
 
