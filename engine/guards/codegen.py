@@ -86,8 +86,8 @@ def _compile_body(body: CheckBody) -> tuple[Check, str, dict[str, Any]]:
     error = names.const(Exception, "Exception")
     name = names.fresh("check")
     arguments = ", ".join((CELLS_PARAM, *names.parameters.values()))
-    inner = "\n".join(f"        {line}" for line in body.lines)
-    text = f"def {name}({arguments}):\n    try:\n{inner}\n    except {error}:\n        return False\n"
+    inner = "\n        ".join(body.lines)
+    text = f"def {name}({arguments}):\n    try:\n        {inner}\n    except {error}:\n        return False\n"
     file = f"<check {next(_numbers)}>"
     space = names.namespace
     exec(compile(text, file, "exec"), space)
@@ -216,16 +216,15 @@ def _fast_path_body(
                     guards_here = structured[guard.source]
                     below_modules.append(_subtree_line(guard, guards_here, writer, admission, lines, prefetched))
         here = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
-        _tensor_lines(here, dtensors, writer, admission, lines)
-    if layouts:
-        _layout_line([g for g in layouts if g.source in tensors], writer, admission, lines)
+        if here:
+            _tensor_lines(here, dtensors, writer, admission, lines)
+    _layout_line([g for g in layouts if g.source in tensors], writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
     lines += below_modules
-    for guards_here in structured.values():
-        for guard in guards_here:
-            if guard.implied_type is not None:
-                writer.assume_type(guard.source, guard.implied_type)
+    for guard in itertools.chain.from_iterable(structured.values()):
+        if guard.implied_type is not None:
+            writer.assume_type(guard.source, guard.implied_type)
     for guard in last:
         writer.write(guard, lines)
     return CheckBody((*lines, "return True"), names)

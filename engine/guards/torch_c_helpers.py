@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, call
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,7 +23,6 @@ from engine.ir.guards.tensors import (
     StrideMatch,
     TensorPropertyGuard,
     is_dtensor_meta,
-    tensor_properties,
 )
 from engine.ir.introspection.python_objects import set_instance_dict
 from engine.ir.sources.base import Source
@@ -92,24 +91,18 @@ def batchable_tensors(
     These are plain strided tensors (or else ``DTensor`` instances) with guards on all properties, and otherwise only
     type, hasattr, layout and relational guards.
     """
-    facets = tensor_properties(in_order)
-    chosen = {
-        g.source
-        for g in in_order
-        if (g.is_dtensor_layout if dtensors else g.is_type_test and g.implied_type in PLAIN_TENSOR_TYPES)
-    }
-    others = {
-        g.source
-        for g in in_order
-        if not (
-            g.is_tensor_property
-            or g.is_type_test
-            or g.is_attribute_test
-            or g.is_dtensor_layout
-            or g.is_relational
-            or g.global_state is not None
-        )
-    }
+    facets: dict[Source, list[TensorPropertyGuard]] = {}
+    chosen: set[Source] = set()
+    others: set[Source] = set()
+    for guard in in_order:
+        if guard.is_tensor_property:
+            facets.setdefault(guard.source, []).append(cast(TensorPropertyGuard, guard))
+        elif guard.is_dtensor_layout if dtensors else guard.is_type_test and guard.implied_type in PLAIN_TENSOR_TYPES:
+            chosen.add(guard.source)
+        elif guard.reads_value and not (
+            guard.is_type_test or guard.is_attribute_test or guard.is_dtensor_layout or guard.is_relational
+        ):
+            others.add(guard.source)
     return {
         o: tuple(guards_of_tensor)
         for o, guards_of_tensor in facets.items()
@@ -135,8 +128,11 @@ def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard,
 
     Modes then change its effective dispatch keys.
     """
-    keys = [_by_kind(guards)[DispatchKeysMatch].expected for guards in tensors.values()]
-    return any("Autograd" in k and "Python" not in k for k in keys)
+    for guards in tensors.values():
+        keys = _by_kind(guards)[DispatchKeysMatch].expected
+        if "Autograd" in keys and "Python" not in keys:
+            return True
+    return False
 
 
 def new_guard_tree() -> Any:

@@ -154,8 +154,8 @@ class GraphBuilder:
         return TracedGraph(ConstSlot("graph"), module, in_order)
 
     def _check_no_foreign_nodes(self, outputs: list[torch.fx.Node]) -> None:
-        used = (n for node in self.graph.nodes for n in node.all_input_nodes)
-        if any(node.graph is not self.graph for node in (*outputs, *used)):
+        graphs = {operand.graph for node in self.graph.nodes for operand in node.all_input_nodes}
+        if not graphs.union(map(operator.attrgetter("graph"), outputs)) <= {self.graph}:
             raise Unsupported(
                 "higher-order-side-effect",
                 "a tensor leaves the body of a higher-order operator, but is not one of its results",

@@ -11,7 +11,7 @@ from engine.ir.fallback import Fallback
 
 def check_anomaly_mode(call: CheckedCall) -> Fallback | None:
     """Return a fallback if anomaly mode must report an operator of the backward."""
-    if not (call.trains and torch.is_anomaly_enabled()):
+    if not torch.is_anomaly_enabled():
         return None
     return Fallback(
         AotFallback.ANOMALY_MODE, "anomaly mode reports the operator that returned NaN, which needs eager autograd"

@@ -9,7 +9,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import is_as_strided, may_mutate, traced_tensors
+from engine.aot.node_properties import is_as_strided, traced_tensors
 from engine.aot.storage_geometry import end_byte, is_dense, start_byte, storage_id
 from engine.ir.fallback import Fallback
 from engine.ir.guards.aliasing import SharedStorage
@@ -23,8 +23,6 @@ def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
     Eager reads and writes there; a functional graph knows only the tensor.
     """
     reads = [(n, fake) for n in call.graph.graph.nodes if is_as_strided(n) and (fake := example_tensor(n)) is not None]
-    if not reads:
-        return None
     # The storage of a fake tensor grows when it is read past its end; the first tensor over it has the true size.
     first = {storage_id(v): v for v in reversed(list(traced_tensors(call.graph)))}
     input_storages = {storage_id(i.fake) for i in call.inputs if i.is_tensor}
@@ -38,7 +36,6 @@ def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
             continue
         if end_byte(fake) > end_byte(creator):
             return Fallback.for_node(node, AotFallback.READ_PAST_STORAGE, "reads past the end of its storage")
-    writes = any(may_mutate(n) for n in call.graph.graph.nodes)
     for i in call.inputs:
         if not i.has_real_tensor or not i.is_tensor:
             continue
@@ -54,7 +51,7 @@ def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
                 and end_byte(fake) <= end_byte(i.example_value)
                 and is_dense(i.example_value)
             )
-            if writes and not inside:
+            if call.writes and not inside:
                 return Fallback.for_node(
                     node,
                     AotFallback.READ_OUTSIDE_INPUT,

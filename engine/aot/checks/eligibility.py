@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
 from engine.aot.checks.anomaly_mode import check_anomaly_mode
 from engine.aot.checks.as_strided_bounds import check_as_strided_bounds
 from engine.aot.checks.base import Check, CheckedCall
@@ -41,6 +45,25 @@ CHECKS: tuple[Check, ...] = (
 """
 
 
+_PRECONDITIONS: Mapping[Check, Callable[[CheckedCall], Any]] = {
+    check_anomaly_mode: attrgetter("trains"),
+    check_inter_output_grads: attrgetter("autograd_use"),
+    check_overlapping_writes: attrgetter("writes"),
+    check_untracked_writes: attrgetter("tracks_gradients"),
+    check_no_grad_views: attrgetter("writes"),
+    check_as_strided_bounds: attrgetter("addresses_storage"),
+    check_bool_alias_writes: attrgetter("writes"),
+    check_inference_tensor_views: attrgetter("has_inference_inputs"),
+    check_unsafe_views: attrgetter("hides_aliases"),
+    check_python_callables: attrgetter("changes_objects"),
+}
+"""Property that a call must have for a check to find anything; others run on every call."""
+
+
 def why_not_functional(call: CheckedCall) -> Fallback | None:
     """Return why this call must run as traced; None if it can be functionalized."""
-    return next((fallback for check in CHECKS if (fallback := check(call)) is not None), None)
+    for check in CHECKS:
+        has_precondition = _PRECONDITIONS.get(check, bool)
+        if has_precondition(call) and (fallback := check(call)) is not None:
+            return fallback
+    return None

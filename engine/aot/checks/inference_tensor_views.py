@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.fx
-
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import output_args
@@ -19,8 +16,6 @@ def check_inference_tensor_views(call: CheckedCall) -> Fallback | None:
     Fake tensors do not know which views of inference tensors have version counters and may be mutated, and such a view
     cannot be regenerated.
     """
-    if torch.is_inference_mode_enabled():
-        return None
     inference_inputs = [i for i in call.inputs if i.is_inference]
     storages = {storage_id(i.fake) for i in inference_inputs if i.is_tensor}
     for node in output_args(call.graph.graph) if storages else ():

@@ -20,8 +20,7 @@ from engine.ir.reachable import reachable
 
 def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
     """Return a fallback if later code may differentiate an output with respect to another."""
-    asked_later = call.trains and call.autograd_use
-    results = [n for n in output_args(call.traced.graph) if _requires_grad(n)] if asked_later else []
+    results = [n for n in output_args(call.traced.graph) if _requires_grad(n)] if call.trains else []
     for asked in results:
         if asked.op == "placeholder":
             continue

@@ -10,7 +10,7 @@ from engine.ir.graph_callable import graph_callable_of
 
 def check_python_callables(call: CheckedCall) -> Fallback | None:
     """Return a fallback if the graph runs user Python that may read objects the frame mutates."""
-    for node in call.traced.graph.nodes if call.changes_objects else ():
+    for node in call.traced.graph.nodes:
         if graph_callable_of(node).runs_user_python:
             return Fallback.for_node(
                 node,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.fx
-
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import is_as_strided, is_data_access, may_mutate, traced_tensors
@@ -16,8 +13,6 @@ from engine.ir.node_values import example_tensor
 
 def check_untracked_writes(call: CheckedCall) -> Fallback | None:
     """Return a fallback if gradients need writes or views that autograd does not track."""
-    if not torch.is_grad_enabled():
-        return None
     values = [*(i.fake for i in call.inputs if i.is_tensor), *traced_tensors(call.graph)]
     needing = {storage_id(v) for v in values if v.requires_grad}
     retyped: set[int] = set()
