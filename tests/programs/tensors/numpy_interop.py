@@ -294,3 +294,17 @@ def floats_compared_with_numbers(x):
     scalar = x[0] > 0.3, 0.3 < x[0], x[0] == 0.3, np.not_equal(0.3, x[0]), abs(x[0]) <= 0.3, x[0] >= 0
     double = x[0] > np.float64(0.3), x == np.float64(0.3), x[1] < np.array([0.1, 0.2])
     return scalar, double, x > 0.3, x[:, None] >= x, x.astype(np.int64)[0] < 0.5, x[0] > [0.3, 0.2]
+
+
+@program(lambda: (np.array([[0.5, -2.0, 3.0, 1.0], [4.0, 0.0, -1.0, 2.5]], np.float32), np.arange(6).reshape(2, 3)))
+def percentiles(a, n):
+    """A percentile has numpy's shape, dtype and strides: float64 where positions are an array."""
+    several = np.percentile(a, [5, 50], axis=1), np.quantile(a.astype(np.float64), [0.1, 0.9], axis=1)
+    one = np.percentile(a, 90), np.quantile(n, 0.3), np.percentile(np.abs(a), 25.0, axis=0), float(np.percentile(a, 40))
+    return several, one, [p.strides for p in several]
+
+
+@program(lambda: (np.array([[3, 5], [8, 0]]), np.array([[4, 12], [15, 1]])))
+def integers_that_torch_has_no_kernel_for(a, b):
+    """What torch would run on integers is computed on doubles, as in numpy."""
+    return np.hypot(a, b), np.hypot(a, 4) + 1, np.arctan2(a, b), np.logaddexp(a, b), np.copysign(a, -1)

@@ -175,23 +175,18 @@ class NumpyNdarrayVariable(Variable):
 
     def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
         """Return an attribute of the array's layout, or None for any other attribute."""
-        fake = self.tensor.fake
+        fake, itemsize = self.tensor.fake, self.dtype.itemsize
         match name:
             case "shape":
                 return TupleVariable([self.tensor.size(tx, d) for d in range(fake.dim())])
-            case "ndim":
-                return ConstantVariable(fake.dim())
-            case "dtype":
-                return ConstantVariable(self.dtype)
             case "size":
                 return self.tensor.call_method(tx, "numel", [], {})
-            case "itemsize":
-                return ConstantVariable(self.dtype.itemsize)
             case "strides":
-                return TupleVariable([tx.fold_constant(int, s * self.dtype.itemsize) for s in fake.stride()])
+                return TupleVariable([tx.fold_constant(int, s * itemsize) for s in fake.stride()])
             case "nbytes":
-                return tx.fold_constant(int, fake.numel() * self.dtype.itemsize)
-        return None
+                return tx.fold_constant(int, fake.numel() * itemsize)
+        constants = {"ndim": fake.dim(), "dtype": self.dtype, "itemsize": itemsize}
+        return ConstantVariable(constants[name]) if name in constants else None
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         as_numbers = name in ("tolist", "item") and not args and not kwargs and can_tolist(tx, self.tensor)
@@ -201,7 +196,7 @@ class NumpyNdarrayVariable(Variable):
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         if name in ("__len__", "__iter__") or (name.startswith("__") and len(args) == 1):
             return call_special_by_name(tx, self, name, args, kwargs)
-        return call_numpy(tx, f"ndarray.{name}", _method(name), [self, *args], kwargs)
+        return call_numpy(tx, f"ndarray.{name}", lambda a, *p, **k: getattr(a, name)(*p, **k), [self, *args], kwargs)
 
     def as_tensor_index(self, tx: Tracer, *, in_tuple: bool) -> Variable:
         fake = self.tensor.fake
@@ -219,10 +214,6 @@ class NumpyNdarrayVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(to_numpy, self.tensor, self.is_scalar)
-
-
-def _method(name: str) -> _Function:
-    return lambda a, *args, **kwargs: getattr(a, name)(*args, **kwargs)
 
 
 @functools.cache
@@ -321,15 +312,17 @@ def call_numpy(
     torch_function = torch_function or function
     if name in _COMPARISONS and not probe_kwargs:
         torch_function = _compare_like_numpy(torch_function, probe_args)
-    for as_doubles in (False, True):
+    is_converted = any(a.is_array and a.value.dtype.kind in "iubf" and a.value.dtype != float for a in leaves)
+    for as_doubles in (False, True)[: 1 + is_converted]:
         runner = _TorchNumpyCall(torch_function, tree, [leaf.is_tensor for leaf in leaves], as_doubles)
         target = GraphCallable(f"numpy.{name}", runner)
         result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
             return _wrap_result(tx, realize(tx, result), expected, leaves, models)
         except _ResultMismatch:
-            if not any(leaf.is_array and leaf.value.dtype.kind in "iub" for leaf in leaves):
-                break
+            for node in tx.graph.graph.find_nodes(op="call_function", target=target):
+                if is_converted and not as_doubles and not node.users:  # it would run, and may raise
+                    tx.graph.erase_last_node(node)
     raise Unsupported("numpy-function", f"numpy.{name} returns another dtype, shape or aliasing than torch._numpy")
 
 
@@ -385,7 +378,7 @@ class _TorchNumpyCall(metaclass=SlottedType):
     _tree: TreeSpec
     _is_tensor: list[bool]
     _as_doubles: bool
-    """Convert integers to doubles first, as numpy does if the result is not integral."""
+    """Convert real numbers to doubles first, as numpy does if the result has doubles."""
 
     def __call__(self, *values: Any) -> Any:
         leaves = (self._as_array(v) if tensor else v for v, tensor in zip(values, self._is_tensor, strict=True))
@@ -393,8 +386,8 @@ class _TorchNumpyCall(metaclass=SlottedType):
         return _arrays_to_tensors(self._function(*args, **kwargs))
 
     def _as_array(self, tensor: torch.Tensor) -> Any:
-        is_integral = not (tensor.is_floating_point() or tensor.is_complex())
-        return lazily_loaded.torch_numpy.ndarray(tensor.double() if self._as_doubles and is_integral else tensor)
+        is_converted = self._as_doubles and not tensor.is_complex()
+        return lazily_loaded.torch_numpy.ndarray(tensor.double() if is_converted else tensor)
 
 
 _COMPARISONS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal equal not_equal".split())
@@ -445,17 +438,25 @@ def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf
             raise _ResultMismatch
         return NONE if expected is None else result
     array: Any = result
-    fake, is_scalar = result.fake, isinstance(expected, np.generic)
+    is_scalar = isinstance(expected, np.generic)
+    if is_scalar and array.fake is not None and array.fake.shape == (1,):  # the shape of a percentile
+        array = realize(tx, array.call_method(tx, "squeeze", [], {}))
+    fake = array.fake
     sizes = tuple(map(hint, fake.shape)) if fake is not None and all(map(has_hint, fake.shape)) else None
     if sizes != expected.shape or fake.device.type != "cpu" or _numpy_dtype(fake.dtype) != expected.dtype:
         raise _ResultMismatch
+    layouts = zip(expected.shape, fake.stride(), expected.strides, strict=True)
+    if any(size > 1 and hint(stride) * expected.itemsize != wanted for size, stride, wanted in layouts):
+        if not expected.flags.c_contiguous:
+            raise _ResultMismatch
+        array = realize(tx, array.call_method(tx, "contiguous", [], {}))
     for leaf, model in zip(leaves, models, strict=True):
         if not leaf.is_tensor:
             continue
         if leaf.is_array and leaf.operand is result and expected is model:
             return leaf.value  # type: ignore[no-any-return]
         numpy_shares = not is_scalar and np.shares_memory(expected, np.asarray(model))
-        torch_shares = fake.untyped_storage()._cdata == leaf.operand.fake.untyped_storage()._cdata
+        torch_shares = array.fake.untyped_storage()._cdata == leaf.operand.fake.untyped_storage()._cdata
         if numpy_shares != torch_shares and not is_scalar:
             if numpy_shares:
                 raise _ResultMismatch
@@ -485,14 +486,9 @@ def _construct_constant(cls: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Var
 def tensor_to_numpy(tensor: Any) -> Variable:
     """Trace ``tensor.numpy()``."""
     fake = tensor.fake
-    if (
-        fake.requires_grad
-        or (fake.device.type, fake.layout) != ("cpu", torch.strided)
-        or fake.is_conj()
-        or fake.is_neg()
-        or fake.dtype in _DTYPES_WITHOUT_NUMPY
-        or tensor.python_type() not in _PLAIN_TENSOR_TYPES
-    ):
+    is_plain = tensor.python_type() in _PLAIN_TENSOR_TYPES and fake.dtype not in _DTYPES_WITHOUT_NUMPY
+    is_readable = is_plain and (fake.device.type, fake.layout) == ("cpu", torch.strided)
+    if not is_readable or fake.requires_grad or fake.is_conj() or fake.is_neg():
         raise Unsupported("data-dependent", "Tensor.numpy is called on a tensor that numpy cannot represent")
     return NumpyNdarrayVariable(tensor)
 
