@@ -218,7 +218,7 @@ def _fast_path_body(
         here = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
         if here:
             _tensor_lines(here, dtensors, writer, admission, lines)
-    _layout_line([g for g in layouts if g.source in tensors], writer, admission, lines)
+    _layout_line(layouts, tensors, writer, admission, lines)
     for guard in late:
         writer.write(guard, lines)
     lines += below_modules
@@ -243,21 +243,26 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
     """
     modules = {g.source for g in in_order if g.is_type_test and issubclass(g.implied_type or object, torch.nn.Module)}
     groups: dict[Source | None, list[Guard]] = {}
+    module_above: dict[Source, Source | None] = {}
+    below_tensors: set[Source] = set()
     for guard in in_order:
         if (guard.is_relational or not guard.reads_value) and guard.same_object is None:
             continue
-        chain = guard.source.chain()
-        above = chain[:-1]
-        root = next((o for o in above if o in modules), None)
-        if any(o in tensors for o in above):
+        above = guard.source.ancestors
+        if guard.source not in module_above:
+            module_above[guard.source] = next((o for o in above if o in modules), None)
+            below_tensors.update((guard.source,) if any(o in tensors for o in above) else ())
+        root = module_above[guard.source]
+        if guard.source in below_tensors:
             continue
-        if root is None or chain[0].is_constant:
-            if not chain[0].outlives_calls or guard.same_object is not None:
+        first = above[0] if above else guard.source
+        if root is None or first.is_constant:
+            if not first.outlives_calls or guard.same_object is not None:
                 continue
             if guard.source in tensors or guard.source in modules:
                 continue
             root = None
-        elif guard.same_object is not None and root not in guard.same_object.chain()[:-1]:
+        elif guard.same_object is not None and root not in guard.same_object.ancestors:
             continue
         if guard.source in tensors and not (guard.is_tensor_property or guard.is_type_test):
             continue
@@ -337,7 +342,17 @@ def _tensor_lines(
         writer.assume_type(origin, PLAIN_TENSOR_TYPES[0])
 
 
-def _layout_line(guards: Sequence[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> None:
+def _layout_line(
+    layouts: Sequence[Guard],
+    tensors: Collection[Source],
+    writer: CheckWriter,
+    admission: SlowPath,
+    lines: list[str],
+) -> None:
+    """Append the statement that checks the layouts of DTensors, if there are any."""
+    if not layouts:
+        return
+    guards = [g for g in layouts if g.source in tensors]
     make = partial(make_layout_check, guards=guards)
     _batch_line("same_layouts", [g.source for g in guards], make, writer, admission, lines)
 

@@ -53,7 +53,7 @@ def evaluate_guards(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardE
 
 
 def _evaluate(guard: Guard, reader: SourceReader, failed: set[Source]) -> GuardEvaluation:
-    reads = [reader.read(o, doubtful=bool(failed) and not failed.isdisjoint(o.chain()[:-1])) for o in guard.sources]
+    reads = [reader.read(o, doubtful=bool(failed) and not failed.isdisjoint(o.ancestors)) for o in guard.sources]
     bad = next((r for r in reads if not r.ok), None)
     if bad is not None:
         return GuardEvaluation(guard, False if bad.is_safe else None, bad)

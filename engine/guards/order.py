@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from engine.ir.guards.base import Guard, ImpliedFacts
 from engine.ir.sources.base import Source
@@ -47,12 +47,11 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     waiting: defaultdict[Source, list[int]] = defaultdict(list)
     blockers = [0] * len(guards)
     ready: list[tuple[int, int, int]] = []
-    prefixes: dict[Source, tuple[Source, ...]] = {}
+    by_source: dict[Source, list[Source]] = {}
     for index, guard in enumerate(guards):
-        for origin in _prerequisites(guard, prefixes) if guard.reads_value else ():
-            if pending.get(origin):
-                waiting[origin].append(index)
-                blockers[index] += 1
+        for origin in _prerequisites(guard, pending, by_source) if guard.reads_value else ():
+            waiting[origin].append(index)
+            blockers[index] += 1
         if not blockers[index]:
             heapq.heappush(ready, (guard.tier, guard.rank, index))
     ordered: list[Guard] = []
@@ -71,13 +70,14 @@ def sort_by_tier(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     return tuple(ordered)
 
 
-def _prerequisites(guard: Guard, prefixes: dict[Source, tuple[Source, ...]]) -> set[Source]:
-    """Return the sources whose guards must run before this guard."""
-    sources: set[Source] = set()
+def _prerequisites(
+    guard: Guard, guarded: Collection[Source], by_source: dict[Source, list[Source]]
+) -> Iterable[Source]:
+    """Return the sources among the guarded ones whose guards must run before this guard."""
     for origin in guard.sources:
-        if origin not in prefixes:
-            prefixes[origin] = origin.chain()[:-1]
-        sources.update(prefixes[origin])
-        if guard.is_relational:
-            sources.add(origin)
-    return sources
+        if origin not in by_source:
+            by_source[origin] = list(filter(guarded.__contains__, origin.ancestors))
+    if guard.sources == (guard.source,) and not guard.is_relational:
+        return by_source[guard.source]
+    own = (o for o in guard.sources if guard.is_relational and o in guarded)
+    return {*own, *itertools.chain.from_iterable(by_source[o] for o in guard.sources)}

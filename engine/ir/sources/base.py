@@ -146,12 +146,17 @@ class Source(TorchSource):
         """Read the value now, from the frame's arguments and cells. Raises what the reads raise."""
         return self.read(scope if self.parent is None else self.parent.resolve(scope))
 
+    @property
+    def ancestors(self) -> tuple[Source, ...]:
+        """The sources that this one reads through, from the root to the parent."""
+        cached: tuple[Source, ...] | None = self.__dict__.get("_ancestors")
+        if cached is None:
+            cached = self.__dict__["_ancestors"] = () if self.parent is None else self.parent.chain()
+        return cached
+
     def chain(self) -> tuple[Source, ...]:
         """Return the sources from the root to this one."""
-        links = [self]
-        while (parent := links[-1].parent) is not None:
-            links.append(parent)
-        return tuple(reversed(links))
+        return (*self.ancestors, self)
 
     def is_argument_or_item(self) -> bool:
         """Return True if the value is an argument or an item of a container argument.
