@@ -9,13 +9,12 @@ from engine.group_pairs import group_pairs
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.loop_ir.index_expr import Size, concrete_size, symbols_of
 from engine.kernels.cpu.line_ops import complete_line_ops
-from engine.records.kernels import KernelRecord, LaunchRecord, LoopOp, TargetRecord, VerifyRecord
+from engine.records.kernels import KernelRecord, LaunchRecord, LoopOp, TargetRecord
 
 
 def kernel_record(
     source: GeneratedKernel,
     targets: Sequence[TargetRecord] = (),
-    verify: VerifyRecord | None = None,
     launches: Sequence[GeneratedKernel] = (),
     language: str = "triton",
     hints: Mapping[str, int] | None = None,
@@ -40,7 +39,6 @@ def kernel_record(
         **_counts(source, hints or {}),
         fused_nodes=tuple(dict.fromkeys(n for launched in launches for n in launched.nodes)),
         targets=tuple(targets),
-        verify=verify,
         language=language,
         launches=tuple(
             LaunchRecord({a.name: a.buffer for a in launched.args if a.kind == "pointer"}, launched.nodes)

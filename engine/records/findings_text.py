@@ -16,14 +16,14 @@ MAX_FINDINGS = 30
 """Maximum number of findings in the text; the rest is counted."""
 
 
-def findings_text(session: Session, *, limit: int = MAX_FINDINGS) -> str:
+def findings_text(session: Session) -> str:
     """Return the ranked findings of a session: each with cause, line, fixes and expected gain."""
     findings = find_problems(session)
     lines = [findings_headline(findings)]
-    for number, finding in enumerate(findings[:limit], 1):
+    for number, finding in enumerate(findings[:MAX_FINDINGS], 1):
         lines += _finding_lines(session, number, finding)
-    if len(findings) > limit:
-        lines.append(f"... and {len(findings) - limit:,} more findings")
+    if len(findings) > MAX_FINDINGS:
+        lines.append(f"... and {len(findings) - MAX_FINDINGS:,} more findings")
     return "\n".join(lines)
 
 
