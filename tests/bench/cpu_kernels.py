@@ -90,6 +90,11 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ..
     "concatenation": (lambda a, b: torch.cat([a.relu(), b], 1), lambda: (r(1024, 512), r(1024, 512))),
     "variance": (lambda x: x.var(-1), lambda: (r(1024, 1024),)),
     "argmax": (lambda x: x.argmax(-1), lambda: (r(1024, 1024),)),
+    "layer norm over channels": (
+        lambda x, w, b: F.layer_norm(x.permute(0, 2, 3, 1), (96,), w, b).permute(0, 3, 1, 2).contiguous(),
+        lambda: (r(8, 96, 28, 28), r(96), r(96)),
+    ),
+    "power": (lambda x: x.abs() ** 2.3, lambda: (r(1024, 1024),)),
     "embedding": (lambda w, i: w[i] * 2.0, lambda: (r(5000, 256), torch.randint(0, 5000, (4096,)))),
     "addition": (lambda a, b: a + b, lambda: (r(1024, 1024), r(1024, 1024))),
     "running sum": (lambda x: (x * 2).cumsum(-1), lambda: (r(1024, 1024),)),

@@ -6,6 +6,7 @@ SLEEF (Shibata and Petrogalli, 2020) is part of libtorch_cpu. Where it is missin
 from __future__ import annotations
 
 from engine.ir.kernels.host_vectors import VectorUnit
+from engine.kernels.cpu.double_functions import DOUBLE_TEXTS
 from engine.kernels.cpu.inline_functions import CALLERS_OF_EXP, INLINE_TEXTS
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import NotPrintable, type_suffix, wide
@@ -38,8 +39,8 @@ class VectorMath:
         Raises:
             NotPrintable: the function is unknown.
         """
-        if scalar == "float" and name in INLINE_TEXTS:
-            return self._call_inline(name, lanes, arguments[0], hint)
+        if scalar == "float" and name in (*INLINE_TEXTS, *DOUBLE_TEXTS):
+            return self._call_inline(name, lanes, arguments, hint)
         return self.call_library(name, scalar, lanes, arguments, hint)
 
     def call_library(self, name: str, scalar: str, lanes: int, arguments: list[str], hint: str) -> str:
@@ -104,7 +105,7 @@ class VectorMath:
             total = write.assign(hint, f"insertelement {kind} {total}, {scalar} {result}, i32 {k}")
         return total
 
-    def _call_inline(self, name: str, lanes: int, argument: str, hint: str) -> str:
+    def _call_inline(self, name: str, lanes: int, arguments: list[str], hint: str) -> str:
         kind, function = wide("float", lanes), f"{name}.{type_suffix('float', lanes)}"
         if function not in self.helpers:
             self.helpers[function] = self._inline_text(name, lanes)
@@ -112,9 +113,10 @@ class VectorMath:
                 self.helpers.setdefault(f"exp.{type_suffix('float', lanes)}", self._inline_text("exp", lanes))
             if name in ("sin", "cos"):
                 self._define_exact(name, lanes)
-        return self._writer.assign(hint, f"call {kind} @{function}({kind} {argument})")
+        given = ", ".join(f"{kind} {a}" for a in arguments)
+        return self._writer.assign(hint, f"call {kind} @{function}({given})")
 
     def _inline_text(self, name: str, lanes: int) -> str:
         """Return the text of an inline function, the fastest for the vector unit."""
         text = TABLE_TEXTS.get((name, lanes, self._unit.bits))
-        return INLINE_TEXTS[name](lanes) if text is None else text()
+        return (INLINE_TEXTS.get(name) or DOUBLE_TEXTS[name])(lanes) if text is None else text()

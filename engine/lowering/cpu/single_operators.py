@@ -38,7 +38,9 @@ FASTER_IN_KERNELS = frozenset(
         *("bucketize", "searchsorted", "embedding_dense_backward"),
         *("linalg_vector_norm", "max", "min", "all", "mean", "cumprod", "cummax", "cummin", "isfinite", "isinf"),
         *("fmod", "fmax", "fmin", "sum", "prod", "expm1", "log1p", "elu", "digamma", "gather", "stack", "l1_loss"),
-        *("selu", "xlogy"),
+        *("selu", "xlogy", "trunc", "tan", "atan", "asin", "acos", "asinh", "acosh", "sinc", "sqrt", "log2", "log10"),
+        *("isnan", "signbit", "logical_not", "logit", "special_entr", "special_spherical_bessel_j0", "polygamma"),
+        *("heaviside", "special_xlog1py"),
         *(f"{name}{rank}d{end}" for name in NEAREST for rank in (1, 2, 3) for end in ("", "_backward")),
     )
 )
@@ -46,7 +48,9 @@ FASTER_IN_KERNELS = frozenset(
 
 FASTER_WITH_TANH = frozenset(("aten::gelu", "aten::gelu_backward"))
 """Operators of which this is true with ``approximate="tanh"`` alone."""
-FASTER_IN_FLOAT32 = frozenset(("aten::erf", "aten::silu"))
+FASTER_IN_FLOAT32 = frozenset(
+    f"aten::{name}" for name in ("erf", "erfc", "silu", "celu", "log_sigmoid_forward", "logaddexp", "logaddexp2", "pow")
+)
 """Operators of which this is true for all floats but float64."""
 
 SLOW_CALLS = frozenset(
@@ -116,7 +120,7 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
 def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
     """Return True if the kernel of a node alone is faster than ATen's operator, by its name."""
     if name in FASTER_IN_FLOAT32:
-        return all(t.dtype != torch.float64 for t in tensors_in(node.meta.get("val")))
+        return all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors_in(node.meta.get("val")))
     return name in FASTER_IN_KERNELS or (name in FASTER_WITH_TANH and node.kwargs.get("approximate") == "tanh")
 
 

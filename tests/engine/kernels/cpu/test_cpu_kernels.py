@@ -149,7 +149,7 @@ def test_elementary_functions_are_exact_to_the_last_bits(unit: VectorUnit) -> No
     special = torch.tensor([0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3e38, -3e38, 88.0, -104.0])
     spread = torch.exp(torch.randn(2000) * 20)
     x = torch.cat([special, spread, -spread, torch.randn(4000), 1 + torch.randn(500) * 1e-3, -torch.rand(500)])
-    functions = (torch.exp, torch.expm1, torch.tanh, torch.erf, torch.log, torch.log2, torch.log1p)
+    functions = (torch.exp, torch.expm1, torch.tanh, torch.erf, torch.erfc, torch.log, torch.log2, torch.log1p)
     program, found = run_on_cpu(lambda x: tuple(f(x) for f in functions), (x,), unit)
     assert not any("Sleef_" in kernel.text for kernel in program.kernels)
     for made, function in zip(found, functions, strict=True):
@@ -158,6 +158,23 @@ def test_elementary_functions_are_exact_to_the_last_bits(unit: VectorUnit) -> No
         is_usual = exact.isfinite() & eager.isfinite() & (exact.abs() > torch.finfo(torch.float32).tiny)
         torch.testing.assert_close(made[~is_usual], eager[~is_usual], rtol=0, atol=1e-37, equal_nan=True)
         torch.testing.assert_close(made[is_usual].double(), exact[is_usual], rtol=3e-7, atol=0)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_powers_are_exact_to_the_last_bit(unit: VectorUnit) -> None:
+    """A power is the rounded one of float64, and has the special values and signs of IEEE 754."""
+    torch.manual_seed(0)
+    special = [0.0, 1.0, 2.0, 3.0, 0.5, math.inf, math.nan, 1e-45, 1e38, 2.0**24 - 1, 2.0**24, 1 - 2.0**-24, 150.0]
+    numbers = torch.tensor([sign * x for x in special for sign in (1, -1)])
+    x = torch.cat([numbers.repeat_interleave(len(numbers)), torch.exp(torch.randn(4000) * 8)])
+    y = torch.cat([numbers.repeat(len(numbers)), torch.randn(4000) * 3])
+    program, (found, squares) = run_on_cpu(lambda x, y: (x**y, (x + 1) ** 1.75), (x, y), unit)
+    assert not any("Sleef_" in kernel.text or "powf" in kernel.text for kernel in program.kernels)
+    expected = (x.double() ** y.double()).float()
+    torch.testing.assert_close(found, expected, rtol=1.2e-7, atol=1e-45, equal_nan=True)
+    is_number = ~expected.isnan()
+    assert torch.equal(found.signbit()[is_number], expected.signbit()[is_number])
+    torch.testing.assert_close(squares, (x + 1) ** 1.75, rtol=2e-7, atol=1e-45, equal_nan=True)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
@@ -656,6 +673,26 @@ def test_the_kernel_of_one_operator_that_gains_runs() -> None:
     with torch.profiler.profile() as profile:
         run(a, b)
     assert "aten::add" not in {event.name for event in profile.events()}
+
+
+SLOW_IN_ATEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "trunc": lambda x: x.trunc(),
+    "erfc": lambda x: x.erfc(),
+    "pow": lambda x: x**2.3,
+    "isnan": lambda x: x.isnan(),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_IN_ATEN)
+def test_functions_that_aten_computes_slowly_run_in_kernels(name: str) -> None:
+    """A lone operator whose loop in ATen is slow runs in a kernel, with eager's values."""
+    function = SLOW_IN_ATEN[name]
+    x = torch.rand(1 << 16) * 4
+    run = engine.compile(function)
+    torch.testing.assert_close(run(x), function(x))
+    with torch.profiler.profile() as profile:
+        run(x)
+    assert {event.name for event in profile.events()}.isdisjoint((f"aten::{name}", "aten::ne"))
 
 
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
