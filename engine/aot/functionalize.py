@@ -396,7 +396,10 @@ class FunctionalInterpreter(torch.fx.Interpreter):
 def _form_of_operator(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
     """Choose the form of an operator, in C++ or Python, whose functional graph is right."""
     facts = facts_of(target)
-    if facts.name == "dropout" and 1.0 in (*args[1:2], kwargs.get("p")):  # the form in Python samples even then
+    samples_in_python = facts.name == "dropout" and 1.0 in (*args[1:2], kwargs.get("p"))
+    if samples_in_python or facts.name.startswith(
+        "multilabel_margin_loss"
+    ):  # in Python, labels after the first -1 count
         return DisablePythonDispatcher()
     # cuDNN's batch norm writes running statistics that no schema declares, and fuses with nothing.
     if facts.running_stats and any(t.device.type != "cpu" for t in tensors_in((args, kwargs))):

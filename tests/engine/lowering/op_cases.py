@@ -366,6 +366,12 @@ def small_integers(a: Any, b: Any, c: Any) -> Any:
     return a + 1, b * 2, c + b, a.max(), b.min(), a.sum(), a > 3, a.float(), -b, b.abs(), a // 7, c.prod(), b - 100
 
 
+@case(normal(6, 5), lambda: torch.tensor([[0, 2, -1, 1, 3]] * 6), dynamic=False, aten="multilabel_margin_loss_forward")
+def labels_after_the_end(x: Any, labels: Any) -> Any:
+    """Labels after the first -1 do not count."""
+    return F.multilabel_margin_loss(x * 2, labels) + 1
+
+
 @case(normal(6, 5), normal(6, 5), aten="empty_like")
 def losses(a: Any, b: Any) -> Any:
     """What people train with."""

@@ -128,3 +128,13 @@ def group_norm_and_pool(x):
 def half_precision(x):
     """Half-precision reductions accumulate wider and round once."""
     return x.sum(), x.mean(1), x.softmax(1), x.float().sum().to(x.dtype)
+
+
+def labelled(size):
+    return lambda: (torch.randn(size, 5, requires_grad=True), torch.tensor([[0, 2, -1, 1, 3]] * size))
+
+
+@program(labelled(4), labelled(6), labelled(7))
+def labels_after_the_end(x, labels):
+    """Labels after the first -1 count neither with fixed nor with symbolic sizes."""
+    return torch.nn.functional.multilabel_margin_loss(x * 2, labels)
