@@ -30,7 +30,8 @@ def print_kernel(kernel: LoopKernel | AttentionLaunch, target: str) -> Generated
     try:
         return print_llvm(loops, host_unit())
     except NotPrintable as error:
-        raise KernelBuildError(loops.name, error, loops.nodes) from error
+        nodes = tuple(node for node in loops.nodes if node in error.nodes)
+        raise KernelBuildError(loops.name, error, nodes or loops.nodes) from error
 
 
 def outline_kernel(kernel: LoopKernel | AttentionLaunch, target: str) -> GeneratedKernel:

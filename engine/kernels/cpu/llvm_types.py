@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 
 import torch
 
@@ -24,7 +25,12 @@ _SUFFIXES = {"float": "f32", "double": "f64", "half": "f16"}
 
 
 class NotPrintable(Exception):
-    """The CPU printer has no code for an op; ATen computes the kernel's results."""
+    """The CPU printer has no code for an op; ATen computes the results of its nodes."""
+
+    def __init__(self, text: str, nodes: Sequence[str] = ()) -> None:
+        self.nodes = nodes
+        """Ids of the ATen nodes of the op; empty if they are unknown."""
+        super().__init__(text)
 
 
 def value_type(dtype: torch.dtype) -> str:

@@ -74,8 +74,17 @@ class NestPrinter:
         self.outer_ops = [op for op in needed if op.name != "reduce" and not self.printer.vars_of[op.number] & inner]
 
     def source(self) -> GeneratedKernel:
-        """Print the kernel and return all data about it."""
-        self._print_parallel_loop()
+        """Print the kernel and return all data about it.
+
+        Raises:
+            NotPrintable: an op or a dtype has no code for the CPU.
+        """
+        try:
+            self._print_parallel_loop()
+        except NotPrintable as error:
+            printed = (op for op in self.live_ops if op.number in self.writer.ops)
+            error.nodes = error.nodes or [node for op in printed for node in op.node_ids]
+            raise
         if missed := [op for op in self.live_ops if op.name in WRITE_OPS and op.number not in self.printer.printed]:
             raise NotPrintable(f"{missed[0].label} is not stored")
         args = (*self.parameters.pointer_args, *self.parameters.size_args(), *self._cost_args())

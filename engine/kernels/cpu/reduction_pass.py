@@ -121,7 +121,7 @@ class ReductionPass:
             kind = wide(scalar, lanes)
             slots = [p.writer.entry(f"{p.hint(op)}.slot", f"alloca {kind}") for _ in range(copies)]
             self._slots[op.number] = slots
-            identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
+            identity = splat(scalar, identity_of(op, dtype), lanes)
             for slot in slots:
                 p.writer.line(f"store {kind} {identity}, ptr {slot}")
 
@@ -138,7 +138,7 @@ class ReductionPass:
                 operand = self.operand(op, copy, lanes) if slots is None else p.lane_name(op.args[0], copy, lanes)
                 slot = (slots or self._slots[op.number])[copy]
                 if (lanes_left := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
-                    identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
+                    identity = splat(scalar, identity_of(op, dtype), lanes)
                     operand = p.arithmetic.select("given", lanes_left, kind, lanes, operand, identity)
                 before = p.writer.assign("before", f"load {kind}, ptr {slot}")
                 after = p.arithmetic.combine(str(op.value), dtype, lanes, before, operand)
@@ -238,16 +238,17 @@ def carry_dtype(op: LoopIROp) -> torch.dtype:
     return torch.float64 if dtype == torch.float32 and op.value in ("sum", "prod") else dtype
 
 
-def identity_of(operation: str, dtype: torch.dtype) -> str:
+def identity_of(op: LoopIROp, dtype: torch.dtype) -> str:
     """Return the identity of a reduction as a literal.
 
     Raises:
         NotPrintable: the kind of reduction has no code.
     """
+    operation = op.value
     if operation in ("sum", "prod"):
         return literal(0 if operation == "sum" else 1, dtype)
     if operation not in ("max", "min"):
-        raise NotPrintable(f"a reduction by {operation} has no code for the CPU")
+        raise NotPrintable(f"a reduction by {operation} has no code for the CPU", op.node_ids)
     if dtype == torch.bool:
         return literal(operation == "min", dtype)
     if dtype.is_floating_point:

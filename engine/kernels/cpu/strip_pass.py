@@ -37,7 +37,7 @@ class StripPass(ReductionPass):
         for op in self.reductions:
             dtype = self.accumulator_dtype(op)
             scalar = value_type(dtype)
-            identity = splat(scalar, identity_of(str(op.value), dtype), lanes)
+            identity = splat(scalar, identity_of(op, dtype), lanes)
             p.values.set(op.number, Value((identity,) * p.copies, lanes, scalar))
             self._accumulators.store(op)
 

@@ -42,7 +42,7 @@ def run_on_cpu(
         try:
             return print_llvm(kernel, unit)
         except NotPrintable as error:
-            raise KernelBuildError(kernel.name, error, kernel.nodes) from error
+            raise KernelBuildError(kernel.name, error, error.nodes or kernel.nodes) from error
 
     while True:
         try:
@@ -127,6 +127,20 @@ def test_vector_units_agree(name: str, shape: tuple[int, int], unit: VectorUnit)
         expected = tuple(e if e.dtype == torch.int64 else e.float() for e in expected)
         found = tuple(found)
     assert_same(found, expected)
+
+
+def test_ops_without_code_leave_the_rest_of_their_kernel() -> None:
+    """ATen computes an operator without code for the CPU; those fused with it do not follow."""
+
+    def function(x: torch.Tensor, n: torch.Tensor) -> Any:
+        return torch.gcd(n, n + 1), n * 2, torch.polygamma(2, x) + 1, x.logcumsumexp(1), x.logsumexp(1), x.exp()
+
+    x, n = torch.rand(3, 5) + 1, torch.arange(7)
+    program, found = run_on_cpu(function, (x, n), host_unit())
+    assert_same(found, function(x, n))
+    computed = {name.rpartition(":")[2] for kernel in program.kernels for name in kernel.nodes}
+    assert not computed & {"gcd", "polygamma", "logcumsumexp"}
+    assert computed >= {"mul", "logsumexp", "exp"}
 
 
 def test_special_values() -> None:
