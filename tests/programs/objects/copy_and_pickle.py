@@ -177,3 +177,56 @@ def pickled_iterators(x):
     for i in (it, text, numbers, keys):  # a comprehension is a frame of its own before Python 3.12
         again.append(list(pickle.loads(pickle.dumps(i, 2))))  # noqa: S301 - its own
     return x, again, next(it)
+
+
+class Doubling(torch.Tensor):
+    """A tensor whose deep copy is twice itself."""
+
+    def __deepcopy__(self, memo):
+        return self.clone() * 2
+
+
+def base():
+    return (torch.arange(12.0).view(3, 4),)
+
+
+def views():
+    (whole,) = base()
+    return whole[:, ::2], whole[1:], torch.ones(3, 1).expand(3, 4)
+
+
+def with_attribute(name):
+    def make():
+        tensor = torch.ones(2)
+        if name:
+            setattr(tensor, name, [1])
+        return (tensor,)
+
+    return make
+
+
+@program(views, breaks=3)
+def deepcopy_of_views(x, y, z):
+    """A deep copy of a tensor has a copy of its whole storage, and its layout in it."""
+    return [(c, c.stride(), c.storage_offset()) for c in (copy.deepcopy(x), copy.deepcopy(y), copy.deepcopy(z))]
+
+
+@program(base, breaks=1)
+def deepcopy_of_tensors_that_share_memory(x):
+    """Their copies share memory too."""
+    whole, row = copy.deepcopy([x, x[0]])
+    whole.add_(1)
+    return whole, row
+
+
+@program(with_attribute(""), with_attribute("note"), breaks=1)
+def deepcopy_of_a_tensor_with_attributes(x):
+    """Attributes are copied; a tensor without any is copied in the graph."""
+    copied = copy.deepcopy(x)
+    return copied + 1, getattr(copied, "note", None)
+
+
+@program(lambda: (torch.ones(3).as_subclass(Doubling),), breaks=2)
+def deepcopy_of_a_tensor_subclass(x):
+    """The method of the class makes the copy."""
+    return copy.deepcopy(x), copy.deepcopy({"a": x})

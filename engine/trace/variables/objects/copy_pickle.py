@@ -8,8 +8,13 @@ import functools
 import pickle
 import types
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import torch
+
+from engine.ir.guards.python_values import DictKeysMatch
 from engine.ir.introspection.python_objects import is_heap_type
+from engine.ir.sources.attributes import AttrSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
@@ -326,6 +331,8 @@ class _DeepCopier(_Copier):
     def __init__(self, tx: Tracer) -> None:
         super().__init__(tx)
         self.memo = DeepcopyMemoVariable(self)
+        self.storages: set[int] = set()
+        """Storages of copied tensors: copies of two tensors that share one share a copy of it."""
 
     def known_copy(self, of: Variable) -> Variable | None:
         entry = self.memo.entries.get(IdKey(self.tx, of)) if self.memo.entries and of.is_mutable else None
@@ -336,9 +343,21 @@ class _DeepCopier(_Copier):
             return of
         self.tx.objects.as_identity_key(of)
         copied = _call_python_method(self.tx, of, "__deepcopy__", [self.memo])
-        if copied is None and of.fake is not None and not of.fake.requires_grad:
+        if copied is None and of.fake is not None and self._equals_clone(of):
             copied = of.call_method(self.tx, "clone", [], {})
         return copied or _copy_container(of, self) or self.rebuild(of, reduce_object(self.tx, of))
+
+    def _equals_clone(self, of: Any) -> bool:
+        """Return True if a deep copy of a tensor, with its whole storage, equals a clone."""
+        fake, storage = of.fake, of.fake.untyped_storage()
+        is_clone = of.python_type() is torch.Tensor and not fake.requires_grad and not of.attr_writes
+        is_clone = is_clone and not getattr(of.real_object, "__dict__", None) and storage._cdata not in self.storages
+        if not is_clone or storage.nbytes() != fake.nbytes or fake.stride() != torch.empty_like(fake).stride():
+            return False
+        self.storages.add(storage._cdata)
+        if of.source is not None:
+            self.tx.guard(DictKeysMatch, AttrSource(of.source, "__dict__"), (), why="attributes are copied too")
+        return True
 
 
 class DeepcopyMemoVariable(DictVariable):
