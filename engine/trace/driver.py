@@ -116,11 +116,7 @@ def _tracing_environment(tx: Tracer) -> Iterator[None]:
     """Set up torch's state for tracing, and undo what traced code switched, also on errors."""
     CLASS_ATTR_WRITES.clear()
     try:
-        with (
-            higher_recursion_limit,
-            silence_logger(FAKE_TENSOR_LOGGER),
-            tracing(TracingContext(tx.symbols.fake_mode)),
-        ):
+        with higher_recursion_limit, silence_logger(FAKE_TENSOR_LOGGER), tracing(TracingContext(tx.symbols.fake_mode)):
             yield
     finally:
         CLASS_ATTR_WRITES.clear()

@@ -37,12 +37,7 @@ from engine.trace.variables.base import Args, Kwargs, Variable, realize
 
 
 def emit_node(
-    tx: Tracer,
-    op: str,
-    target: Any,
-    args: Args,
-    kwargs: Kwargs | None = None,
-    run: Callable[..., Any] | None = None,
+    tx: Tracer, op: str, target: Any, args: Args, kwargs: Kwargs | None = None, run: Callable[..., Any] | None = None
 ) -> Variable:
     """Add a node for ``target`` and return its result as a variable.
 

@@ -1,4 +1,4 @@
-"""Sources of strides, scalars in tensors and tensors over numpy arrays."""
+"""Sources of members of tensors, scalars in tensors and tensors over numpy arrays."""
 
 from __future__ import annotations
 
@@ -6,21 +6,38 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from engine.ir.sources.base import ConstName, FunctionSource, Source
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 
 
 @dataclass(frozen=True)
-class StrideSource(Source):
-    """The stride of one dimension of a tensor, an int."""
+class TensorMemberSource(Source):
+    """An attribute of a tensor, or the result of a method; runs no override of a subclass.
+
+    ``arguments`` are those of the method ``member``; None for an attribute.
+    """
 
     base: Source
-    dimension: int
+    member: str
+    arguments: tuple[int, ...] | None
+    is_subclass: bool = False
+
+    @property
+    def expr(self) -> str:
+        return self._plain_code(self.base.expr)
+
+    def _plain_code(self, base: str) -> str:
+        return f"{base}.{self.member}" + ("" if self.arguments is None else f"({', '.join(map(str, self.arguments))})")
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{base}.stride({self.dimension})"
+        return f"{const(self.read, 'read_member')}({base})" if self.is_subclass else self._plain_code(base)
 
     def read(self, base: Any) -> Any:
-        return base.stride(self.dimension)
+        with DisableTorchFunctionSubclass():
+            value = getattr(torch.Tensor, self.member).__get__(base)
+            return value if self.arguments is None else value(*self.arguments)
 
 
 def tensor_from_array(array: Any) -> Any:
@@ -28,8 +45,6 @@ def tensor_from_array(array: Any) -> Any:
 
     Strings, objects and negative strides are not supported.
     """
-    import torch
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from engine import errors
 from engine.torch_private.symbolic_shapes import ConstraintViolationError
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
@@ -41,7 +43,7 @@ def check_marked_dims(tx: Tracer) -> None:
         if source is not None:
             with DisableTorchFunctionSubclass():
                 for dim, (low, high) in size_ranges(tx, real, source).items():
-                    check_in_range(source, real.shape[dim], low, high, dim)
+                    check_in_range(source, torch.Tensor.size(real, dim), low, high, dim)
     marked = {
         (source, dim)
         for real, source in inputs

@@ -15,9 +15,9 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.introspection.fakeable_tensors import inner_tensors
-from engine.ir.sources.attributes import AttrSource, MethodResultSource
+from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.tensors import StrideSource
+from engine.ir.sources.tensors import TensorMemberSource
 from engine.torch_private.symbolic_shapes import is_nested_int
 from engine.torch_private.sympy_functions import FloorDiv, Mod, SingletonInt
 from engine.trace.annotations import Tracer
@@ -75,6 +75,8 @@ class ShapeInputs:
     layouts: tuple[tuple[Source, SymbolicLayout], ...]
     """Each input and each of its inner tensors with its original layout."""
     scalars: tuple[_ScalarInput, ...]
+    subclasses: frozenset[Source]
+    """The inputs whose class may override how they are read."""
 
     @classmethod
     def of(cls, tx: Tracer) -> ShapeInputs:
@@ -83,7 +85,8 @@ class ShapeInputs:
             _ScalarInput(number.source, number.sym, number.symbol, number.python_type())
             for number in tx.symbols.symbolic_input_scalars
         )
-        return cls(tx.symbols.shape_env, tuple(_input_layouts(tx)), tuple(scalars))
+        subclasses = frozenset(value.source for value, _ in tx.inputs.input_tensors if value.may_have_torch_function)
+        return cls(tx.symbols.shape_env, tuple(_input_layouts(tx)), tuple(scalars), subclasses)
 
     def add_guards(self, guards: GuardSet) -> None:
         """Add guards for relations that tracing assumed, and for strides that depend on sizes."""
@@ -106,7 +109,7 @@ class _ShapeGuardBuilder:
 
     def __init__(self, inputs: ShapeInputs, guards: GuardSet) -> None:
         self._env, self._layouts, self._scalars = inputs.env, inputs.layouts, inputs.scalars
-        self._guards = guards
+        self._guards, self._subclasses = guards, inputs.subclasses
         self._sources = self._symbol_sources()
         self._locations = {
             symbol: _SymbolSource(symbol, sources[0]) for symbol, sources in self._sources.items() if sources
@@ -201,16 +204,15 @@ class _ShapeGuardBuilder:
         """Strides that depend on no size, such as those of a slice, and storage offsets."""
         for source, (sizes, strides, offset) in self._layouts:
             for dim, size in enumerate(sizes):
-                if _is_symbolic(size) or _is_ragged_symbol(size):
-                    expression = size.node.expr
-                    if expression.is_Symbol:
-                        number_sources.setdefault(expression, []).append((source, dim))
-                    elif expression.is_number:
-                        size_symbol = sympy.Symbol(f"size_{dim}", integer=True)
-                        why = "this size decided what was traced"
-                        self._add(sympy.Eq(size_symbol, expression), ((size_symbol, source, dim),), why)
-            layout = [(stride, StrideSource(source, dim)) for dim, stride in enumerate(strides)]
-            for value, value_source in [*layout, (offset, MethodResultSource(source, "storage_offset"))]:
+                expression: Any = getattr(getattr(size, "node", None), "expr", None)
+                if isinstance(expression, sympy.Symbol):  # ragged sizes too
+                    number_sources.setdefault(expression, []).append((source, dim))
+                elif _is_symbolic(size) and expression.is_number:
+                    size_symbol = sympy.Symbol(f"size_{dim}", integer=True)
+                    why = "this size decided what was traced"
+                    self._add(sympy.Eq(size_symbol, expression), ((size_symbol, source, dim),), why)
+            layout = [(stride, self._layout_source(source, "stride", (dim,))) for dim, stride in enumerate(strides)]
+            for value, value_source in [*layout, (offset, self._layout_source(source, "storage_offset", ()))]:
                 if _is_symbolic(value) and value.node.expr.is_Symbol:
                     other_sources.setdefault(value.node.expr, []).append((value_source, -1))
         for number in self._scalars:
@@ -221,14 +223,32 @@ class _ShapeGuardBuilder:
                 specialization_cause = self._env.specialization_causes.get(number.symbol)
                 cause = self._env.cause(specialization_cause or "its value decided what was traced")
                 self._guards.add(EqualsMatch(number.source, number.python_type(expression), cause=cause))
-        return {**_base_symbol_sources(self._env), **other_sources, **number_sources}
+        return {**self._base_symbol_sources(), **other_sources, **number_sources}
+
+    def _layout_source(self, of: Source, member: str, arguments: tuple[int, ...] | None) -> TensorMemberSource:
+        return TensorMemberSource(of, member, arguments, of in self._subclasses)
+
+    def _base_symbol_sources(self) -> dict[sympy.Symbol, list[DimSource]]:
+        """Return the sources of symbols that belong to the bases of input views.
+
+        torch creates symbols for the sizes and layouts of these bases too.
+        """
+        sources_by_symbol: dict[sympy.Symbol, list[DimSource]] = {}
+        for symbol, sources in self._env.var_to_sources.items():
+            for source in sources:
+                viewed = getattr(source, "base", None)
+                of = getattr(viewed, "base", None)
+                if getattr(viewed, "member", "") == "_base" and isinstance(of, Source):
+                    base = self._layout_source(of, "_base", None)
+                    sources_by_symbol.setdefault(symbol, []).append(_property_source(base, source))
+        return sources_by_symbol
 
     def _guard_strides(self) -> None:
         for source, (_, strides, _) in self._layouts:
             for dim, stride in enumerate(strides):
                 if not _is_symbolic(stride):
                     continue
-                location = (StrideSource(source, dim), -1)
+                location = (self._layout_source(source, "stride", (dim,)), -1)
                 reading = self._locations.get(stride.node.expr)
                 if reading is not None and reading.source == location:
                     continue
@@ -281,34 +301,14 @@ def _is_symbolic(size: Any) -> bool:
     return not isinstance(size, int) and not is_nested_int(size)
 
 
-def _is_ragged_symbol(size: Any) -> bool:
-    """Return True if a size is ragged and a symbol: it may differ between calls."""
-    return is_nested_int(size) and isinstance(getattr(size.node, "expr", None), sympy.Symbol)
-
-
-def _base_symbol_sources(env: RecordingShapeEnv) -> dict[sympy.Symbol, list[DimSource]]:
-    """Return the sources of symbols that belong to the bases of input views.
-
-    torch creates symbols for the sizes and layouts of these bases too.
-    """
-    sources_by_symbol: dict[sympy.Symbol, list[DimSource]] = {}
-    for symbol, sources in env.var_to_sources.items():
-        for source in sources:
-            viewed = getattr(source, "base", None)
-            of = getattr(viewed, "base", None)
-            if getattr(viewed, "member", "") == "_base" and isinstance(of, Source):
-                sources_by_symbol.setdefault(symbol, []).append(_property_source(AttrSource(of, "_base"), source))
-    return sources_by_symbol
-
-
 def _property_source(of: Source, source: Any) -> DimSource:
     """Return the source of the size, stride or storage offset that a torch source names."""
     match source.prop.name:
         case "SIZE":
             return of, source.idx
         case "STRIDE":
-            return StrideSource(of, source.idx), -1
-    return MethodResultSource(of, "storage_offset"), -1
+            return TensorMemberSource(of, "stride", (source.idx,)), -1
+    return TensorMemberSource(of, "storage_offset", ()), -1
 
 
 def _input_layouts(tx: Tracer) -> Iterator[tuple[Source, SymbolicLayout]]:

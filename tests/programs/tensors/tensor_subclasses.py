@@ -347,3 +347,65 @@ def changing(value):
 def class_attributes_that_change(x, y):
     """A method of tensors is hidden by an attribute of the class, then found again."""
     return [t.sigmoid() if callable(t.sigmoid) else t.sigmoid for t in (x, y)]
+
+
+class Extending(torch.Tensor):
+    """Calls methods of ``torch.Tensor`` by that class, and by ``super()``."""
+
+    def sin(self):
+        return torch.Tensor.sin(self) + 1
+
+    def cos(self):
+        return super().cos() + 1
+
+
+@program(lambda: (torch.zeros(2).as_subclass(Extending), torch.zeros(2).as_subclass(Plain)))
+def overrides_that_call_the_method_of_tensors(x, y):
+    """An override that calls torch's method by its class calls that method, not itself."""
+    return x.sin(), x.cos(), x.detach(), y.detach(), torch.Tensor.detach(x)
+
+
+class Logged(torch.Tensor):
+    """Logs what reaches ``__torch_function__``."""
+
+    log = None
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if cls.log is not None:
+            cls.log.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def logged(size):
+    """A view of a larger tensor: its guards also read the base, the strides and the offset."""
+
+    def make():
+        tensor = torch.ones(size + 2, 3)[1:-1].as_subclass(Logged)
+        Logged.log = []
+        return (tensor,)
+
+    return make
+
+
+@program(logged(4), logged(5), logged(6), logged(6))
+def guards_that_run_no_torch_function(x):
+    """Guards and symbolic sizes read inputs without running what their classes override."""
+    result = x + 1
+    log, Logged.log = Logged.log, None
+    return result, log
+
+
+class Sized(torch.Tensor):
+    """Notes that its shape was read."""
+
+    @property
+    def shape(self):
+        self.reads = getattr(self, "reads", 0) + 1
+        return self.size()
+
+
+@program(lambda: (torch.ones(2).as_subclass(Sized),))
+def shapes_that_are_overridden(x):
+    """Compiling a function does not read the property."""
+    return x + 1, getattr(x, "reads", 0)

@@ -48,7 +48,8 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     is_from_outside = any(
         v.real_object is not None and v.real_object.grad_fn is not None for v, _ in tx.inputs.input_tensors
     )
-    if is_from_outside and not all(map(_is_intermediate, inputs)):
+    own = (v.fake is not None and v.as_python_object() is NotImplemented and v.fake.grad_fn is not None for v in inputs)
+    if is_from_outside and not all(own):  # gradients of other tensors may flow into the outer history
         raise Unsupported(
             "autograd-grad", "torch.autograd.grad on a tensor whose autograd history began outside the function"
         )
@@ -61,11 +62,6 @@ def _realized_tensors(tx: Tracer, tensors: Variable) -> list[Variable]:
     """Realize the tensors passed to ``autograd.grad``, so that they become graph inputs."""
     tensors = realize(tx, tensors)
     return [realize(tx, v) for v in tensors.argument_items() or [tensors]]
-
-
-def _is_intermediate(value: Variable) -> bool:
-    """Return True for an intermediate tensor: its gradient never flows into the outer history."""
-    return value.fake is not None and value.as_python_object() is NotImplemented and value.fake.grad_fn is not None
 
 
 def _as_tuple(tx: Tracer, tensors: Variable) -> Variable:

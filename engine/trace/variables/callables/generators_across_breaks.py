@@ -122,13 +122,9 @@ def _rebuild_frame(tx: Tracer, real: Any, source: Source, resume_code: Any, info
 def _stack_depth(resume_code: Any) -> int:
     """Return the number of stack slots that the start of the code restores."""
     depth = 0
-    for op in decode(resume_code).ops[_index_after_resume(resume_code) :]:
+    ops = decode(resume_code).ops
+    for op in ops[[op.opname for op in ops].index("RESUME") + 1 :]:
         if op.opname == "JUMP_FORWARD":
             return depth
         depth += 1
     return depth
-
-
-def _index_after_resume(resume_code: Any) -> int:
-    """Return the index of the first instruction after the first RESUME."""
-    return next(op.index for op in decode(resume_code).ops if op.opname == "RESUME") + 1

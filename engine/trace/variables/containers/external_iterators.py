@@ -186,8 +186,7 @@ class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
 
     def next_item(self, tx: Tracer) -> Variable | None:
         raise Unsupported(
-            "outside-iterator",
-            f"next() on a {type(self.real_object).__name__} that was created outside the graph",
+            "outside-iterator", f"next() on a {type(self.real_object).__name__} that was created outside the graph"
         )
 
 

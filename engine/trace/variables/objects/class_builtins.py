@@ -57,8 +57,7 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     decider = type if decides is None else decides.owner
     if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
         raise Unsupported(
-            "metaclass",
-            f"isinstance() with the class {cls.__name__}, whose metaclass defines __instancecheck__",
+            "metaclass", f"isinstance() with the class {cls.__name__}, whose metaclass defines __instancecheck__"
         )
     return issubclass(of.python_type(), cls)
 

@@ -94,7 +94,8 @@ class RandomVariable(Variable):
         The number sampled while tracing is only an example.
         """
         tx.random_state.used_in_python = True
-        if name not in _GRAPH_INPUT_METHODS or (name == "getrandbits" and not _fits_int64(args)):
+        bits = [a.constant for a in args] if name == "getrandbits" else [0]
+        if name not in _GRAPH_INPUT_METHODS or len(bits) != 1 or type(bits[0]) is not int or bits[0] >= 63:
             raise _not_replayable(name)
         return draw_number(tx, self, name, args, kwargs, random.Random(0))  # noqa: S311 - only an example
 
@@ -136,10 +137,6 @@ class RandomVariable(Variable):
         """Emit code that sets the state of the generator at the stack top and pops it."""
         assert self.known_generator is not None
         cg.pop_into_call(random.Random.setstate, self.known_generator.getstate())
-
-
-def _fits_int64(bits: Args) -> bool:
-    return len(bits) == 1 and type(bits[0].constant) is int and bits[0].constant < 63
 
 
 def _not_replayable(name: str) -> Unsupported:

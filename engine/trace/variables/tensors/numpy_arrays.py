@@ -573,8 +573,7 @@ class ConstantArrayStorageVariable(Variable):
         arrays = list(self.views)
         if any(s < 0 or s % a.array.itemsize for a in arrays for s in a.array.strides):
             raise Unsupported(
-                "numpy-array",
-                "an array with strides that no tensor can have shares memory with one passed to torch",
+                "numpy-array", "an array with strides that no tensor can have shares memory with one passed to torch"
             )
         with _in_outermost_graph(tx):
             flat = constant_tensor(tx, self.base_array.flatten(order="K"))

@@ -16,10 +16,10 @@ from engine.ir.introspection.python_operators import Operator
 from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.ir.sources.tensors import TensorMemberSource
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.tensors import NestedTensor, TensorBase
-from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.computed_conditions import fold_condition, fold_number
 from engine.trace.emit_node import build_node_result, dispatch_torch_function, emit_node
@@ -297,10 +297,20 @@ class TensorVariable(TensorOperators):
         """Guard ``is_leaf`` of an input that requires gradients: its metadata does not include it."""
         if self.real_object is None or self.source is None:
             return
-        with DisableTorchFunctionSubclass():
-            needs_guard, is_leaf = self.real_object.requires_grad, self.real_object.is_leaf
-        if needs_guard:
-            tx.guard(EqualsMatch, AttrSource(self.source, "is_leaf"), is_leaf, why="is_leaf decided what was traced")
+        if self.member_source("requires_grad").read(self.real_object):
+            self.guard_member(tx, "is_leaf", why="is_leaf decided what was traced")
+
+    def member_source(self, name: str, arguments: tuple[int, ...] | None = None) -> TensorMemberSource:
+        """Return the source of an attribute of an input, or of the result of a method."""
+        assert self.source is not None
+        return TensorMemberSource(self.source, name, arguments, self.may_have_torch_function)
+
+    def guard_member(self, tx: Tracer, name: str, arguments: tuple[int, ...] | None = None, *, why: str) -> Any:
+        """Guard and return an attribute of an input, or the result of a method."""
+        source = self.member_source(name, arguments)
+        value = source.read(self.real_object)
+        tx.guard(EqualsMatch, source, value, why=why)
+        return value
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in self.attr_writes or name in getattr(self.real_object, "__dict__", ()):

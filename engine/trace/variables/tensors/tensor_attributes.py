@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
+from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.register_once import register_each
-from engine.ir.sources.attributes import AttrSource, MethodResultSource
+from engine.ir.sources.attributes import AttrSource
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -114,9 +114,7 @@ def _metadata_attribute(name: str, tx: Tracer, of: TensorVariable) -> Variable |
     """Return the attribute; None if the fake tensor has the right value."""
     if of.real_object is None or of.source is None:
         return None
-    attribute = getattr(of.real_object, name)
-    tx.guard(EqualsMatch, AttrSource(of.source, name), attribute, why=_WHY)
-    return ConstantVariable(attribute)
+    return ConstantVariable(of.guard_member(tx, name, why=_WHY))
 
 
 @register_tensor_attribute("_version")
@@ -127,8 +125,7 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
         if value.source is None or value.real_object is None or value.fake.is_inference():
             continue
         if value is of or of.fake._base is value.fake:
-            version = value.real_object._version
-            tx.guard(EqualsMatch, AttrSource(value.source, "_version"), version, why=_WHY)
+            version = value.guard_member(tx, "_version", why=_WHY)
             return ConstantVariable(version + of.fake._version - version_before)
         if value.fake.untyped_storage()._cdata == memory:
             raise of.unsupported_attribute("reading", "_version")
@@ -157,20 +154,15 @@ def _metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | No
         raise of.unsupported_method(name)
     inputs = [of] if of.real_object is not None and not is_moved else [v for v, _ in tx.inputs.input_tensors]
     for value in inputs:
-        if value.source is None or value.real_object is None or value.fake.layout != value.real_object.layout:
+        real = value.real_object
+        if value.source is None or real is None or value.fake.layout != value.member_source("layout").read(real):
             raise of.unsupported_method(name)
-        tx.guard(EqualsMatch, MethodResultSource(value.source, name), getattr(value.real_object, name)(), why=_WHY)
+    results = [value.guard_member(tx, name, (), why=_WHY) for value in inputs]
     if of.real_object is not None and not is_moved:
-        return ConstantVariable(
-            getattr(of.real_object, name)() if name != "storage_offset" else _storage_offset(tx, of, of.real_object)
-        )
+        if name == "storage_offset" and (entry_layout := tx.inputs.input_layouts.get(id(of.fake))) is not None:
+            results[0] += int(of.fake.storage_offset() - entry_layout[2])  # changed in place since
+        return ConstantVariable(results[0])
     return ConstantVariable(int(of.fake.storage_offset())) if name == "storage_offset" else None
-
-
-def _storage_offset(tx: Tracer, of: TensorVariable, real: torch.Tensor) -> int:
-    """Return an input's storage offset now: its initial offset plus in-place layout changes."""
-    entry_layout = tx.inputs.input_layouts.get(id(of.fake))
-    return int(real.storage_offset()) + (0 if entry_layout is None else int(of.fake.storage_offset() - entry_layout[2]))
 
 
 def has_mark(tx: Tracer, of: TensorVariable, name: str) -> bool:

@@ -9,7 +9,6 @@ import torch
 
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.register_once import register_each
-from engine.ir.sources.attributes import AttrSource
 from engine.options import config
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
@@ -98,7 +97,7 @@ def _item(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Var
 def _detach_in_place(tx: Tracer, tensor: Any, args: Args, kwargs: Kwargs) -> None:
     """Guard that an input is no view: eager cannot detach views in place."""
     if getattr(tensor, "fake", None) is not None and tensor.source is not None and not tensor.fake._is_view():
-        tx.guard(EqualsMatch, AttrSource(tensor.source, "_base"), None, why="views cannot be detached in place")
+        tx.guard(EqualsMatch, tensor.member_source("_base"), None, why="views cannot be detached in place")
 
 
 @register_rule(torch.detach_)

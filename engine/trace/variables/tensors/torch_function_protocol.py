@@ -10,7 +10,7 @@ import contextlib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -71,7 +71,7 @@ from engine.trace.variables.objects.class_lookup import (
 )
 from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
-from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor import TensorMethodVariable, TensorVariable
 from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
 from engine.trace.variables.torch_api.context_managers import ContextVariable
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
@@ -121,6 +121,9 @@ class TensorWithTFOverrideVariable(TensorVariable):
         if name in self.attr_writes or (entry is not None and not entry.owner.__module__.startswith("torch.")):
             return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         self._guard_from_torch(tx, name)
+        return self.call_c_method(tx, torch.Tensor, name, args, kwargs)
+
+    def call_c_method(self, tx: Tracer, owner: type, name: str, args: Args, kwargs: Kwargs) -> Variable:
         by_protocol = dispatch_torch_function(tx, "call_method", name, [self, *args], kwargs)
         return super().call_method(tx, name, args, kwargs) if by_protocol is None else by_protocol
 
@@ -149,18 +152,11 @@ class TensorWithTFOverrideVariable(TensorVariable):
             cg.defer_fill(self)
 
 
-class _BaseTensorMethodVariable(Variable):
+class _BaseTensorMethodVariable(TensorMethodVariable):
     """``super().name`` of a tensor: a method of ``torch.Tensor`` that its class overrides."""
 
-    tensor: TensorWithTFOverrideVariable
-    name: str
-    cls = types.MethodType
-
-    child_fields = ("tensor",)
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        result = dispatch_torch_function(tx, "call_method", self.name, [self.tensor, *args], kwargs)
-        return TensorVariable.call_method(self.tensor, tx, self.name, args, kwargs) if result is None else result
+        return cast(Variable, self.obj.call_c_method(tx, torch.Tensor, self.name, args, kwargs))
 
 
 def _is_subclass_tensor(value: Variable) -> bool:

@@ -61,11 +61,7 @@ class ScriptFunctionVariable(BuiltinVariable):
 register_builder(torch.jit.ScriptFunction)(guarded_builder(ScriptFunctionVariable, "the script function was called"))
 
 
-def _is_compiled_module(real: Any) -> bool:
-    return type(real).__name__ == "OptimizedModule" and unwrap_torch_compile(real) is not None
-
-
-@register_builder_if(0, _is_compiled_module)
+@register_builder_if(0, lambda x: type(x).__name__ == "OptimizedModule" and unwrap_torch_compile(x) is not None)
 def _compiled_module(tx: Tracer, real: Any, source: Source) -> Variable:
     """Unwrap a module under ``torch.compile``."""
     tx.guard_type(real, source, "the module inside it was used")

@@ -125,7 +125,8 @@ class TritonKernelLaunchVariable(Variable):
         holds_tuples = any(v.pytree_parts(tx) is not None for v in named.values())
         names = frozenset(named)
         if not holds_tuples:
-            names = mutated_arguments(self.kernel.real_object, {k: _compile_argument(v) for k, v in named.items()})
+            arguments = {k: v.graph_value if v.is_graph_value else v.as_python_object() for k, v in named.items()}
+            names = mutated_arguments(self.kernel.real_object, arguments)
         if not callable(grid) and not holds_tuples:
             operator = self._operator(tx, named, grid, names, launch)
             if operator is not None:
@@ -196,11 +197,6 @@ def _launch_argument(tx: Tracer, value: Variable) -> TreeSpec:
             raise Unsupported("triton-kernel", f"{value.describe()} as an argument of a Triton kernel")
         tx.guard_identity(real, value.source, "it was passed to a Triton kernel")
     return TreeSpec(constant=real)
-
-
-def _compile_argument(value: Variable) -> Any:
-    """Return an argument in the form that the kernel's compiler needs."""
-    return value.graph_value if value.is_graph_value else value.as_python_object()
 
 
 def _parameter_types(value: Any, is_written: bool) -> tuple[str, str] | None:
