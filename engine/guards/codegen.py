@@ -65,11 +65,11 @@ def compile_check(
         check, text, _ = _compile_body(one_by_one_body(in_order, CheckNames(parameters)))
         return CompiledCheck(check, text, in_order)
     names = CheckNames(parameters)
-    admission = SlowPath(
+    slow_path = SlowPath(
         in_order, parameters, lambda: _compile_body(one_by_one_body(in_order, CheckNames(parameters)))[0]
     )
-    check, text, space = _compile_body(_fast_path_body(in_order, tensors, names, admission, prefetched))
-    admission.install_helpers(space)
+    check, text, space = _compile_body(_fast_path_body(in_order, tensors, names, slow_path, prefetched))
+    slow_path.install_helpers(space)
     return CompiledCheck(check, text, in_order)
 
 
@@ -172,7 +172,7 @@ def _fast_path_body(
     in_order: Sequence[Guard],
     tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]],
     names: CheckNames,
-    admission: SlowPath,
+    slow_path: SlowPath,
     prefetched: PrefetchedParams | None,
 ) -> CheckBody:
     """Return the fast check body, which checks the guards of ``tensors`` in one call.
@@ -204,9 +204,9 @@ def _fast_path_body(
     lines: list[str] = []
     if dispatch_keys_show_modes(tensors):
         early = [g for g in early if g.global_state is None or g.global_state not in STATES_IMPLIED_BY_DISPATCH_KEYS]
-    early = _global_state_line(early, writer, admission, lines)
+    early = _global_state_line(early, writer, slow_path, lines)
     if None in structured:
-        lines.append(_subtree_line(None, structured[None], writer, admission, lines))
+        lines.append(_subtree_line(None, structured[None], writer, slow_path, lines))
     below_modules: list[str] = []
     for level in (0, 1, 2, 3):  # relations last
         for guard in early:
@@ -214,11 +214,11 @@ def _fast_path_body(
                 writer.write(guard, lines)
                 if guard.is_type_test and guard.source in structured:
                     guards_here = structured[guard.source]
-                    below_modules.append(_subtree_line(guard, guards_here, writer, admission, lines, prefetched))
-        here = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
-        if here:
-            _tensor_lines(here, dtensors, writer, admission, lines)
-    _layout_line(layouts, tensors, writer, admission, lines)
+                    below_modules.append(_subtree_line(guard, guards_here, writer, slow_path, lines, prefetched))
+        at_level = {o: guards_here for o, guards_here in tensors.items() if o.tier == level}
+        if at_level:
+            _tensor_lines(at_level, dtensors, writer, slow_path, lines)
+    _layout_line(layouts, tensors, writer, slow_path, lines)
     for guard in late:
         writer.write(guard, lines)
     lines += below_modules
@@ -274,7 +274,7 @@ def _subtree_line(
     root: Guard | None,
     guards: Sequence[Guard],
     writer: CheckWriter,
-    admission: SlowPath,
+    slow_path: SlowPath,
     lines: list[str],
     prefetched: PrefetchedParams | None = None,
 ) -> str:
@@ -285,13 +285,13 @@ def _subtree_line(
     structure = SubtreeVersionGuard(
         root.source if root else None, guards, lambda rest: _compile_subtree_check(root, rest), prefetched
     )
-    admission.add_subtree(structure)
+    slow_path.add_subtree(structure)
     if root is None:
         same = writer.names.const(structure, "same_surroundings")
-        return f"if not {same}(): return {_slow_path_call(writer.names, admission)}"
+        return f"if not {same}(): return {_slow_path_call(writer.names, slow_path)}"
     text = writer.reads.text(root.source, lines)
     same = writer.names.const(structure, f"same_below_{text.strip('_')}" if text.isidentifier() else "same_below")
-    return f"if not {same}({text}): return {_slow_path_call(writer.names, admission)}"
+    return f"if not {same}({text}): return {_slow_path_call(writer.names, slow_path)}"
 
 
 def _compile_subtree_check(root: Guard | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:
@@ -308,14 +308,14 @@ def _compile_subtree_check(root: Guard | None, guards: Sequence[Guard]) -> Calla
     return lambda module: check((), module)
 
 
-def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> list[Guard]:
+def _global_state_line(early: list[Guard], writer: CheckWriter, slow_path: SlowPath, lines: list[str]) -> list[Guard]:
     """Replace guards on plain global state by one C helper call; return the remaining guards."""
     states = {g.global_state[0] for g in early if g.global_state is not None}
     if not states >= MIN_HELPER_STATES:
         return early
     name = writer.names.fresh("same_global_state")
-    admission.add_global_state(name)
-    lines.append(f"if not {name}(): return {_slow_path_call(writer.names, admission)}")
+    slow_path.add_global_state(name)
+    lines.append(f"if not {name}(): return {_slow_path_call(writer.names, slow_path)}")
     return [g for g in early if g.global_state is None or g.global_state[0] not in HELPER_STATES]
 
 
@@ -327,7 +327,7 @@ def _tensor_lines(
     members: Mapping[Source, tuple[TensorPropertyGuard, ...]],
     dtensors: Collection[Source],
     writer: CheckWriter,
-    admission: SlowPath,
+    slow_path: SlowPath,
     lines: list[str],
 ) -> None:
     """Append the statements that check tensors.
@@ -337,7 +337,7 @@ def _tensor_lines(
     plain = [o for o in members if o not in dtensors]
     for sources in ([o for o in members if o in dtensors], plain):
         make = partial(make_tensor_check, facets=[members[o] for o in sources])
-        _batch_line("tensors_match", sources, make, writer, admission, lines)
+        _batch_line("tensors_match", sources, make, writer, slow_path, lines)
     for origin in plain:
         writer.assume_type(origin, PLAIN_TENSOR_TYPES[0])
 
@@ -346,7 +346,7 @@ def _layout_line(
     layouts: Sequence[Guard],
     tensors: Collection[Source],
     writer: CheckWriter,
-    admission: SlowPath,
+    slow_path: SlowPath,
     lines: list[str],
 ) -> None:
     """Append the statement that checks the layouts of DTensors, if there are any."""
@@ -354,7 +354,7 @@ def _layout_line(
         return
     guards = [g for g in layouts if g.source in tensors]
     make = partial(make_layout_check, guards=guards)
-    _batch_line("same_layouts", [g.source for g in guards], make, writer, admission, lines)
+    _batch_line("same_layouts", [g.source for g in guards], make, writer, slow_path, lines)
 
 
 def _batch_line(
@@ -362,20 +362,20 @@ def _batch_line(
     sources: Sequence[Source],
     make: MakeHelper,
     writer: CheckWriter,
-    admission: SlowPath,
+    slow_path: SlowPath,
     lines: list[str],
 ) -> None:
     """Append the statement that checks the values of these sources in one call."""
     if not sources:
         return
     name = writer.names.fresh(name)
-    admission.add_batch(name, sources, make)
+    slow_path.add_batch(name, sources, make)
     values = ", ".join(writer.reads.text(o, lines) for o in sources)
-    lines.append(f"if not {name}({values}): return {_slow_path_call(writer.names, admission)}")
+    lines.append(f"if not {name}({values}): return {_slow_path_call(writer.names, slow_path)}")
 
 
-def _slow_path_call(names: CheckNames, admission: SlowPath) -> str:
-    return f"{names.const(admission, 'one_by_one')}({', '.join((CELLS_PARAM, *names.parameters.values()))})"
+def _slow_path_call(names: CheckNames, slow_path: SlowPath) -> str:
+    return f"{names.const(slow_path, 'one_by_one')}({', '.join((CELLS_PARAM, *names.parameters.values()))})"
 
 
 def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:

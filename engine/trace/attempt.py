@@ -97,8 +97,8 @@ class TraceAttempt:
         self.restart = restart
         self.tx = Tracer(request, options)
         modes = torch_function_modes()
-        is_asked = not is_torch_function_all_disabled()
-        self.function_modes = modes if is_asked and are_traced_modes(modes) else ()
+        are_modes_called = not is_torch_function_all_disabled()
+        self.function_modes = modes if are_modes_called and are_traced_modes(modes) else ()
         self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
         self.tx.random_state.mode = "" if restart is None else restart.rng_mode
         self.tx.state_of(SharedInputs).is_disabled = IDENTITY_READ in map(

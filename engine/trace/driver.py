@@ -47,20 +47,20 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
         return _make_skipped_frame(request, options, graph_break, ())
     restart: RestartTracing | None = None
     restarts = 0
-    given_up: list[DiscardedAttempt] = []
+    discarded: list[DiscardedAttempt] = []
     while restarts < _MAX_RESTARTS:
-        attempt = TraceAttempt(request, options, restart, steps, tuple(given_up))
+        attempt = TraceAttempt(request, options, restart, steps, tuple(discarded))
         try:
             with without_torch_function_modes(), without_functorch_transforms(), _tracing_environment(attempt.tx):
-                return _run_attempt(attempt, given_up)
+                return _run_attempt(attempt, discarded)
         except TracingFinished as finished:
             return finished.traced
-        except RestartTracing as again:
-            _clear_tracebacks(again, again.reason)
-            again.hide_compiler = again.hide_compiler or not attempt.tx.torch_state.is_compiling
-            again.rng_mode = again.rng_mode or attempt.tx.random_state.mode
-            restart = again
-            restarts += again.break_before > 0
+        except RestartTracing as restart_request:
+            _clear_tracebacks(restart_request, restart_request.reason)
+            restart_request.hide_compiler = restart_request.hide_compiler or not attempt.tx.torch_state.is_compiling
+            restart_request.rng_mode = restart_request.rng_mode or attempt.tx.random_state.mode
+            restart = restart_request
+            restarts += restart_request.break_before > 0
         except SkipFrame as skip:
             _clear_tracebacks(skip)
             guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state", "fake-tensor") else ()
@@ -91,15 +91,15 @@ def _clear_tracebacks(*errors: TracerException) -> None:
             error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
-def _run_attempt(attempt: TraceAttempt, given_up: list[DiscardedAttempt]) -> TracedFrame:
+def _run_attempt(attempt: TraceAttempt, discarded: list[DiscardedAttempt]) -> TracedFrame:
     """Run an attempt; on a restart, record what is discarded.
 
     This comes before torch's state is restored.
     """
     try:
         return attempt.run()
-    except RestartTracing as again:
-        given_up.append(attempt.attempt_record(again))
+    except RestartTracing as restart_request:
+        discarded.append(attempt.attempt_record(restart_request))
         raise
 
 

@@ -77,15 +77,15 @@ def _emit(tx: Tracer, operation: Operation) -> Variable:
         raise
     repair_versions(operation, arguments, state, result)
     keep = has_effect(operation, state, result)
-    same = find_returned_argument(tx, operation, arguments, result)
-    if same is None:
-        same = wrap_result(tx, node, result, keep=keep)
+    value = find_returned_argument(tx, operation, arguments, result)
+    if value is None:
+        value = wrap_result(tx, node, result, keep=keep)
     else:
         node.meta["example_value"] = result
         if not keep:
             tx.graph.erase_last_node(node)
     emit_runtime_asserts(tx)
-    return same
+    return value
 
 
 def create_node(tx: Tracer, operation: Operation, arguments: OperationArguments) -> torch.fx.Node:

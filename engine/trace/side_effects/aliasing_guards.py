@@ -68,8 +68,8 @@ def _read_tensors(tx: Tracer) -> list[Variable]:
 
 def _tensors_with_set_attributes(tx: Tracer) -> list[Variable]:
     mutated = {*map(id, (*tx.side_effects.mutated_variables.values(), *tx.inputs.data_assigned_inputs))}
-    flagged = requires_grad_inputs(tx)
-    return [v for v in _read_tensors(tx) if tx.inputs.graph_sets_data or id(v) in mutated or v.source in flagged]
+    grad_sources = requires_grad_inputs(tx)
+    return [v for v in _read_tensors(tx) if tx.inputs.graph_sets_data or id(v) in mutated or v.source in grad_sources]
 
 
 def _is_kwargs_dict(tx: Tracer, value: Variable) -> bool:
@@ -89,38 +89,38 @@ def _guard_no_overlap(tx: Tracer, written: list[TensorVariable]) -> None:
     inputs = [(v, s) for v, s in tx.inputs.input_tensors if not is_traceable_wrapper_subclass(v.fake)]
     used: list[TensorVariable] = [v for v, _ in inputs if v.node_or_none is not None]
     why = "it is mutated; a tensor that shares its memory would change with it"
-    homes = {id(v): storage_id(v.real_object) for v, _ in inputs}
-    flagged = {*requires_grad_inputs(tx)}  # a view of such a tensor requires grad from then on
-    alone: list[TensorVariable] = []
+    storages = {id(v): storage_id(v.real_object) for v, _ in inputs}
+    grad_sources = {*requires_grad_inputs(tx)}  # a view of such a tensor requires grad from then on
+    unaliased: list[TensorVariable] = []
     changed = {*map(id, written)}
     for value, _ in inputs:
         if value.fake.is_inference() or value.source is None:
             continue
-        if id(value) not in changed and value.source not in flagged:
+        if id(value) not in changed and value.source not in grad_sources:
             continue
         others = [v for v in used if v is not value and v.source is not None]
-        home = homes[id(value)]
-        disjoint = [o for o in others if not may_share_storage(home, homes[id(o)])]
+        own_storage = storages[id(value)]
+        disjoint = [o for o in others if not may_share_storage(own_storage, storages[id(o)])]
         if len(disjoint) == len(others) and value in used:
-            alone.append(value)
+            unaliased.append(value)
         elif disjoint:
             _check_one_storage_per_memory(value, disjoint)
             origins = tuple(o.source for o in disjoint if o.source is not None)
             tx.guard(DisjointStorage, value.source, origins, why=why)
-    _guard_unaliased_writes(tx, alone, [v for v in used if v.source is not None], why)
+    _guard_unaliased_writes(tx, unaliased, [v for v in used if v.source is not None], why)
 
 
-def _guard_unaliased_writes(tx: Tracer, alone: list[TensorVariable], used: list[TensorVariable], why: str) -> None:
+def _guard_unaliased_writes(tx: Tracer, unaliased: list[TensorVariable], used: list[TensorVariable], why: str) -> None:
     """Add one guard for all mutated tensors that share storage with no other tensor.
 
     One guard per pair would be thousands for an optimizer step.
     """
     others = {id(v): v for v in used if v.real_object is not None}
-    written = [v.real_object for v in alone if others.pop(id(v), None) is not None]
+    written = [v.real_object for v in unaliased if others.pop(id(v), None) is not None]
     if written and not mutated_storages_are_disjoint(len(written), *written, *(v.real_object for v in others.values())):
-        for value in alone:
+        for value in unaliased:
             _check_one_storage_per_memory(value, [v for v in used if v is not value])
-    written_sources = [v.source for v in alone if v.source is not None]
+    written_sources = [v.source for v in unaliased if v.source is not None]
     origins = list(dict.fromkeys((*written_sources, *(v.source for v in used if v.source is not None))))
     if written_sources and len(origins) > 1:
         count = len(dict.fromkeys(written_sources))

@@ -29,9 +29,9 @@ def storage_id(tensor: torch.Tensor | None) -> int | None:
         return _UNKNOWN_STORAGE
 
 
-def may_share_storage(home: int | None, other: int | None) -> bool:
+def may_share_storage(storage: int | None, other: int | None) -> bool:
     """Return True if two storage ids are of one storage, or may be."""
-    return home is not None and other is not None and (home == other or _UNKNOWN_STORAGE in (home, other))
+    return storage is not None and other is not None and (storage == other or _UNKNOWN_STORAGE in (storage, other))
 
 
 def depends_on_aliasing(tx: Tracer) -> bool:

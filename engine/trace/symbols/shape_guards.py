@@ -26,11 +26,9 @@ from engine.trace.state import GuardSet
 from engine.trace.variables.tensors.tensor_inputs import symbolic_layout
 
 DimSource = tuple[Source, int]
-
-
+"""Source of a tensor with a dimension, or of a number with -1."""
 SymbolicLayout = tuple[Sequence[Any], Sequence[Any], Any]
-
-
+"""Sizes, strides and storage offset of a tensor."""
 _Symbols = tuple[tuple[sympy.Symbol, Source, int], ...]
 
 
