@@ -43,6 +43,7 @@ class AotFallback(FallbackKind):
     WRITE_AFTER_NO_GRAD_VIEW = "write-after-no-grad-view"
     BOOL_ALIAS_WRITE = "bool-alias-write"
     OUT_RESIZED = "out-resized"
+    OUT_OF_OTHER_DTYPE = "out-of-other-dtype"
     VERSION_BUMP_NEEDS_GRAD = "version-bump-needs-grad"
     VERSION_BUMP_OF_SAVED_INPUT = "version-bump-of-saved-input"
 

@@ -259,7 +259,10 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         self._keeps_composites = not creates_graph_of_gradients(graph)  # their backwards have no backward
         self._autocasts: list[Any] = []
         self._as_strided_storages: set[int] = {
-            storage_id(fake) for n in graph.graph.nodes if is_as_strided(n) and (fake := example_tensor(n)) is not None
+            storage_id(part)
+            for n in graph.graph.nodes
+            if is_as_strided(n) and (fake := example_tensor(n)) is not None
+            for part in innermost_tensors(fake)
         }
         """Storages of traced fake values on which ``as_strided`` is called."""
 
@@ -569,10 +572,14 @@ class FunctionalTracer:
 
 
 def _traced_and_functional(values: Mapping[torch.fx.Node, Any]) -> Iterator[tuple[torch.Tensor, FunctionalTensor]]:
-    """Yield the traced tensor and the functional tensor of nodes that have both."""
+    """Yield the traced tensor and the functional tensor of nodes that have both.
+
+    A tensor subclass yields one pair for each of its parts.
+    """
     for node, value in values.items():
         if (traced := example_tensor(node)) is not None:
-            yield from ((traced, functional) for functional in functional_tensors((value,)))
+            pairs = zip(innermost_tensors(traced), innermost_tensors(value), strict=True)
+            yield from ((part, functional) for part, functional in pairs if functional_tensors((functional,)))
 
 
 def _name_after_operators(module: torch.fx.GraphModule) -> None:

@@ -34,13 +34,15 @@ def is_pure_node(node: torch.fx.Node) -> bool:
 def counts_writes(user: torch.fx.Node) -> bool:
     """Return True if the operation counts all its writes in tensor versions.
 
-    torch operations do, except those that update running statistics or check gradients for infinities.
+    torch operations do, except those that update running statistics or check gradients for infinities, and some
+    composites that write to ``out=``.
     """
     if user.op == "call_method" or graph_callable_of(user).counts_writes:
         return True
     home = str(getattr(user.target, "__module__", None)).partition(".")[0]
     facts = facts_of_node(user)
-    return home in _PURE_OP_MODULES and not (facts.running_stats or facts.has_uncounted_writes)
+    is_counted = not (facts.running_stats or facts.has_uncounted_writes or "out" in user.kwargs)
+    return is_counted and home in _PURE_OP_MODULES
 
 
 _PURE_OP_MODULES = frozenset(("torch", "None", "_operator", "builtins", "math"))

@@ -15,6 +15,7 @@ from engine.aot.checks.inference_tensor_views import check_inference_tensor_view
 from engine.aot.checks.inter_output_grads import check_inter_output_grads
 from engine.aot.checks.missing_kernels import check_missing_kernels
 from engine.aot.checks.no_grad_views import check_no_grad_views
+from engine.aot.checks.out_dtypes import check_out_dtypes
 from engine.aot.checks.overlapping_writes import check_overlapping_writes
 from engine.aot.checks.python_callables import check_python_callables
 from engine.aot.checks.unsafe_views import check_unsafe_views
@@ -30,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     check_unsupported_ops,
     check_overlapping_writes,
     check_dtype_errors,
+    check_out_dtypes,
     check_untracked_writes,
     check_no_grad_views,
     check_as_strided_bounds,
@@ -49,6 +51,7 @@ _PRECONDITIONS: Mapping[Check, Callable[[CheckedCall], Any]] = {
     check_anomaly_mode: attrgetter("trains"),
     check_inter_output_grads: attrgetter("autograd_use"),
     check_overlapping_writes: attrgetter("writes"),
+    check_out_dtypes: attrgetter("writes"),
     check_untracked_writes: attrgetter("tracks_gradients"),
     check_no_grad_views: attrgetter("writes"),
     check_as_strided_bounds: attrgetter("addresses_storage"),

@@ -80,6 +80,28 @@ def written_to_out(x, out):
     return mine
 
 
+@program(
+    lambda: (torch.tensor([1.5, 0.6, 1.7, 0.9]), torch.zeros(4, dtype=torch.int64)),
+    lambda: (torch.tensor([1.5, 0.6, 1.7, 0.9]), torch.zeros(4, dtype=torch.float64)),
+    steady=False,
+)
+def out_argument_of_other_dtype(x, out):
+    """Sums and products are computed in the dtype of out=: fractions are lost first."""
+    total = torch.zeros((), dtype=out.dtype)
+    torch.sum(x, 0, out=total)
+    torch.cumsum(x, 0, out=out)
+    return total, out * 2, torch.cumprod(x, 0, out=torch.zeros_like(out))
+
+
+@program(lambda: (torch.arange(1.0, 5.0), torch.zeros(2, 16)))
+def out_argument_written_through_hidden_view(x, out):
+    """A Kronecker product counts no write to its out= argument."""
+    inner = torch.zeros(16)
+    torch.kron(x, x, out=inner)
+    torch.kron(x, x + 1, out=out[0])
+    return inner * 2, inner._version, out._version
+
+
 @program(lambda: (torch.randn(3, 2), torch.empty(0)))
 def out_resized(x, out):
     """out= of another size: the argument itself changes its size."""

@@ -409,3 +409,16 @@ class Sized(torch.Tensor):
 def shapes_that_are_overridden(x):
     """Compiling a function does not read the property."""
     return x + 1, getattr(x, "reads", 0)
+
+
+def _channels_last_pair():
+    x = torch.arange(24.0).reshape(2, 3, 2, 2).to(memory_format=torch.channels_last)
+    return TwoTensor(x, x.clone())
+
+
+@program(lambda: (_channels_last_pair(),), lambda: (_channels_last_pair(),))
+def random_numbers_in_memory_order_of_parts(x):
+    """The parts of a subclass stay channels last, and random numbers fill them in that order."""
+    x.cumsum_(0)
+    x.normal_()
+    return x.a, x.b

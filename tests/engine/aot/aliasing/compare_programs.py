@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import engine
+from engine.aot.saved_tensors import CAN_UNPACK_SINGLE
 from engine.torch_private import pytree
 from tests.engine.aot.aliasing.generate_programs import Case
 from tests.engine.aot.aliasing.program_features import STRIDED_TANGENTS, go_backward, go_further
@@ -52,13 +53,13 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
         if apart:
             args = kept = tuple(_own(a) for a in args)
         leaves = _leaves((*args, *kept))
-    sizes = {name: t.untyped_storage().nbytes() for name, t in (*_named("input", args), *_named("kept", kept))}
+    sizes = {name: _storage_bytes(t) for name, t in (*_named("input", args), *_named("kept", kept))}
     result = _phase(seen, "call", run, args)
     named = [*_named("input", args), *_named("kept", kept), *_named("output", pytree.tree_leaves(result))]
     seen.facts["result"] = str(pytree.tree_map(lambda v: "tensor" if isinstance(v, torch.Tensor) else v, result))
     seen.facts["grad mode"] = torch.is_grad_enabled()
     if "call" in seen.errors:
-        seen.unfilled = {name for name, t in named if t.untyped_storage().nbytes() > sizes[name]}
+        seen.unfilled = {name for name, t in named if _storage_bytes(t) > sizes[name]}
     _observe_tensors(seen, "after the call", named)
     outputs = [v for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor)]
     _phase(
@@ -79,6 +80,12 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
         ):  # it may lie in the tangent, which compiled code lays out in its own memory
             seen.facts.pop(f"size of the storage of gradient of leaf {n}", None)
     return seen
+
+
+def _storage_bytes(t: torch.Tensor) -> int:
+    """Return the size of a tensor's memory; a wrapper's parts have memories of their own."""
+    parts = (t.a, t.b) if isinstance(t, TwoTensor) else (t,)
+    return sum(part.untyped_storage().nbytes() for part in parts)
 
 
 def _version_changed(seen: Observation, name: str) -> bool:
@@ -228,7 +235,9 @@ def differences(eager: Observation, ours: Observation) -> Iterator[str]:
             continue  # told as a fact
         if (is_overwritten and "gradient of" in key) or key.partition(" after")[0] in eager.unfilled:
             continue
-        if not torch.allclose(found, value, rtol=1e-5, atol=1e-6, equal_nan=True):
+        # A gradient rounds as its largest summands do: second derivatives of norms cancel most of them.
+        largest = float(value.abs().nan_to_num(posinf=0).max()) if "gradient of" in key and value.numel() else 0.0
+        if not torch.allclose(found, value, rtol=1e-5, atol=max(1e-6, 1e-5 * largest), equal_nan=True):
             yield f"values of {key}: {value.tolist()}, compiled {found.tolist()}"
 
 
@@ -275,7 +284,9 @@ def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]
             whole["program"].__globals__["cached_call"] = _kept
             seen = observe(case, whole, whole["program"], apart=apart, larger=larger)
             told = list(differences(seen, ours))
-        if told and _reads_what_was_overwritten(case, told):
+        if told and not CAN_UNPACK_SINGLE and _complains_of_overwritten_values(told):
+            told = []  # before torch 2.13 a backward unpacks all saved tensors, also those that it does not need
+        if told and case.backward == "hooked" and _complains_of_overwritten_values(told):
             every = observe(replace(case, backward="once"), plain, plain["program"], apart=apart, larger=larger)
             told = [] if _OVERWRITTEN in every.errors.get("backward", "") else told
         found += [f"call {number}{' apart' if apart else ''}: {d}" for d in told]
@@ -295,14 +306,14 @@ def _breaks_checkpoint(case: Case, told: Sequence[str]) -> bool:
     return "cached_call(" in case.text and is_hidden and all("values of gradient of" in d for d in told)
 
 
-def _reads_what_was_overwritten(case: Case, told: Sequence[str]) -> bool:
+def _complains_of_overwritten_values(told: Sequence[str]) -> bool:
     """Return whether only compiled code complains of a value overwritten before.
 
-    The backward starts from one result. A compiled call is one autograd node: it recomputes the values of one result
-    from inputs that eager saves for another one. Eager must complain where the backward starts from all results.
+    A compiled call is one autograd node: where the backward starts from one result, it recomputes the values of that
+    result from inputs that eager saves for another one. Eager must complain where the backward starts from all results.
     """
     is_complaint = any(d.startswith("backward: raises ''") and _OVERWRITTEN in d for d in told)
-    return case.backward == "hooked" and is_complaint and all("backward" in d or "gradient of" in d for d in told)
+    return is_complaint and all("backward" in d or "gradient of" in d for d in told)
 
 
 def _kept(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

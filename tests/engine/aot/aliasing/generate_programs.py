@@ -118,12 +118,14 @@ def _namespace() -> dict[str, Any]:
 def _grows(line: str, values: dict[str, Any]) -> bool:
     """Return whether a resize gives a tensor more elements than its storage holds.
 
-    The contents of the extra elements are undefined.
+    The contents of the extra elements are undefined. The parts of a subclass have storages of their own.
     """
-    name, resizes, rest = line.partition(".resize_(2)")
+    name, resizes, _ = line.partition(".resize_(2)")
     held = values.get(name)
-    return (
-        bool(resizes) and isinstance(held, torch.Tensor) and held.untyped_storage().nbytes() < 2 * held.element_size()
+    parts = (held.a, held.b) if isinstance(held, TwoTensor) else (held,)
+    return bool(resizes) and any(
+        isinstance(t, torch.Tensor) and t.untyped_storage().nbytes() < (t.storage_offset() + 2) * t.element_size()
+        for t in parts
     )
 
 
