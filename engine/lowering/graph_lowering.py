@@ -52,6 +52,7 @@ from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
 from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.ops import find_complex_lowering, find_lowering
+from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.result_strides import (
     REAL_DTYPES,
     as_real_meta,
@@ -261,6 +262,8 @@ class GraphLowering:
         try:
             self._check_devices(node)
             _check_not_empty(node)
+            if not is_complex and not _is_view(node.target):
+                check_supported_dtype(*(n.meta.get("val") for n in (*node.all_input_nodes, node)))
             result = _with_eager_sizes(node, lowering(self.context, *args, **kwargs))
             for new_def in self.context.defs[mark:]:
                 if new_def.is_computed:

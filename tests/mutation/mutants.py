@@ -12,11 +12,19 @@ from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).parents[2]
 VALUES_TEST = "tests/engine/lowering/test_values_match_eager.py"
+CPU_VALUES_TEST = "tests/engine/kernels/cpu/test_cpu_kernels.py"
+"""Tests of the same cases: in Triton's interpreter, and in kernels for a CPU."""
 TESTS = {
     "engine/guards": ("tests/engine/guards",),
     "engine/ir/guards": ("tests/engine/guards",),
     "engine/aot/checks": ("tests/engine/aot/checks",),
-    "engine/lowering/ops": (VALUES_TEST,),
+    "engine/lowering/ops": (
+        VALUES_TEST,
+        "tests/engine/lowering/test_fallback_catalog.py",
+        "tests/engine/lowering/test_index_bounds_checks.py",
+        "tests/engine/lowering/test_op_decisions.py",
+        "tests/engine/lowering/test_scheduler.py",
+    ),
 }
 """Folders whose files are mutated, with the tests that must notice."""
 

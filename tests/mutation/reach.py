@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutation.mutants import ROOT, TESTS, VALUES_TEST
+from tests.mutation.mutants import CPU_VALUES_TEST, ROOT, TESTS, VALUES_TEST
 
 reached: set[tuple[str, int]] = set()
 """Statements that ran since the set was emptied: file and line."""
@@ -100,8 +100,9 @@ def _reach_of_cases(plugin: ReachPlugin) -> None:
             start = time.perf_counter()
             graph = trace(case.function, case.args(), is_dynamic=kind == "dynamic")
             driver.lower(graph, "cuda:90", printer.print_triton)
-            identifier = f"{VALUES_TEST}::test_equals_eager[{name}:{kind}]"
-            plugin.found[identifier] = time.perf_counter() - start, sorted(reached)
+            seconds, places = time.perf_counter() - start, sorted(reached)
+            plugin.found[f"{VALUES_TEST}::test_equals_eager[{name}:{kind}]"] = seconds, places
+            plugin.found[f"{CPU_VALUES_TEST}::test_cases_agree_with_eager[{name}-{kind}]"] = seconds, places
 
 
 def main(arguments: Sequence[str]) -> int:

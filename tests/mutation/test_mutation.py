@@ -41,7 +41,7 @@ def test_the_tests_of_a_mutant_are_those_that_reach_it() -> None:
     }
     reach |= {f"{VALUES_TEST}::{n}": (0.1, [place]) for n in range(9)}
     chosen = runner.tests_for(mutant, reach)
-    assert chosen[-2:] == ["fast", "slow"]
+    assert chosen[:2] == ["fast", "slow"]
     assert len(chosen) == 2 + runner.MAX_CASES
     assert runner.run_mutant(mutant, [], pathlib.Path(), 1.0) == "not reached"
 

@@ -14,14 +14,13 @@ from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
-from engine.lowering.promotion import check_supported_dtype, is_float_expr, number_type, stored_loader
+from engine.lowering.promotion import is_float_expr, number_type, stored_loader
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 
 def _full(low: LoweringContext, fill: Any) -> LoweredTensor:
     value = fake_result(low)
-    check_supported_dtype(value)
     if lowered_tensors(fill):
         raise NotLowered(LoweringFallback.MIXED_DTYPES, "a fill value that is a tensor has no lowering")
     shape = symbolic_shape(value)
@@ -40,7 +39,6 @@ register_lowering(aten.full.default, aten.full_like.default, aten.new_full.defau
 
 def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     value = fake_result(low)
-    check_supported_dtype(value)
     dtype = value.dtype
     if is_float_expr(start) or is_float_expr(step):
         raise NotLowered(

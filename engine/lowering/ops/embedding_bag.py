@@ -16,7 +16,6 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.ops.searchsorted import binary_search
-from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -105,7 +104,6 @@ def embedding_bag(
 
     Atomic adds sum the rows of each bag.
     """
-    check_supported_dtype(weight)
     if mode == MAX:
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "embedding_bag with mode 'max' has no lowering")
     fake_bags, bag_of_each, size_of_each, largest = fake_result(low)
@@ -150,7 +148,6 @@ def embedding_bag_dense_backward(
     padding: int = -1,
 ) -> LoweredTensor:
     """Add each bag's gradient to its looked-up rows, divided by the bag size for a mean."""
-    check_supported_dtype(grad)
     if mode == MAX or scale_by_frequency:
         raise NotLowered(
             LoweringFallback.EMBEDDING_OPTION, "the gradient for mode 'max' or scale_grad_by_freq=True has no lowering"
@@ -185,7 +182,6 @@ def embedding_bag_per_sample_weights_backward(
     padding: int = -1,
 ) -> LoweredTensor:
     """Return the dot product of each looked-up row and its bag's gradient."""
-    check_supported_dtype(grad, weight)
     _check_nonempty(indices, grad)
     positions = bag_of_each
     if 0 in bag_of_each.shape:

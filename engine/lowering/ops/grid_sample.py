@@ -19,7 +19,6 @@ from engine.lowering.decompositions.interpolation import CUBIC_COEFFICIENT
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.scatter import scatter_into
-from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -192,11 +191,8 @@ def _cubic_outer(x: LoopIROp) -> tuple[LoopIROp, LoopIROp]:
 
 
 def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int, align: bool) -> GridSampler:
-    check_supported_dtype(a, grid)
-    if not a.dtype.is_floating_point or any(n == 0 for n in a.shape):
-        raise NotLowered(
-            LoweringFallback.EMPTY_INPUT, "grid_sample has a lowering only for nonempty floating-point tensors"
-        )
+    if any(n == 0 for n in a.shape):
+        raise NotLowered(LoweringFallback.EMPTY_INPUT, "grid_sample has a lowering only for nonempty tensors")
     math_dtype = compute_dtype(a.dtype)
     return GridSampler(a.shape[2:], grid, mode, padding, align, math_dtype)
 

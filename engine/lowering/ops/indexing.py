@@ -14,7 +14,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.views import at_least_1d, broadcast_to
-from engine.lowering.promotion import broadcast_shape, canonical_dim, check_supported_dtype
+from engine.lowering.promotion import broadcast_shape, canonical_dim
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -26,7 +26,6 @@ prims = torch.ops.prims
 
 @register_lowering(aten.embedding.default)
 def embedding(low: LoweringContext, weight: LoweredTensor, indices: LoweredTensor, *_: Any) -> LoweredTensor:
-    check_supported_dtype(weight)
     rows = weight.shape[0]
     shape = symbolic_shape(fake_result(low))
     return low.pointwise(
@@ -38,7 +37,6 @@ def embedding(low: LoweringContext, weight: LoweredTensor, indices: LoweredTenso
 
 @register_lowering(aten.index_select.default)
 def index_select(low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor) -> LoweredTensor:
-    check_supported_dtype(a)
     row, positions, dim = at_least_1d(a), at_least_1d(indices), canonical_dim(dim, len(a.shape))
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -50,7 +48,6 @@ def index_select(low: LoweringContext, a: LoweredTensor, dim: int, indices: Lowe
 
 @register_lowering(aten.gather.default)
 def gather(low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTensor, **_: Any) -> LoweredTensor:
-    check_supported_dtype(a)
     row, dim = at_least_1d(a), canonical_dim(dim, len(a.shape))
     return low.pointwise(
         indices.shape,
@@ -63,7 +60,6 @@ def gather(low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTen
 
 @register_lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(low: LoweringContext, a: LoweredTensor, indices: Sequence[LoweredTensor | None]) -> LoweredTensor:
-    check_supported_dtype(a)
     index_tensors = [t for t in indices if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for t in index_tensors):
         raise NotLowered(

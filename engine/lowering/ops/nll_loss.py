@@ -12,7 +12,6 @@ from engine.lowering.context import LoweredTensor, LoweringContext
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten
 from engine.lowering.ops.reductions import reduce
-from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.registry import register_lowering
 
 
@@ -26,7 +25,6 @@ def nll_loss_forward(
     ignore_index: int,
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Compute the negative log-likelihood of class indices; return it and the total weight."""
-    check_supported_dtype(a)
     math_dtype = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     classes = a.shape[-1]
     is_single = len(a.shape) == 1
@@ -86,7 +84,6 @@ def nll_loss_backward(
     total_weight: LoweredTensor,
 ) -> LoweredTensor:
     """Set minus the loss's gradient at each sample's class, 0 elsewhere, without a scatter."""
-    check_supported_dtype(a)
     if len(a.shape) == 1:
         raise NotLowered(LoweringFallback.ZERO_DIM, "the loss of a single sample has no lowering")
     math_dtype = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype

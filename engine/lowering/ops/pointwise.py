@@ -47,10 +47,7 @@ def elementwise(
 
     ``dtypes`` overrides (compute dtype, result dtype).
     """
-    check_supported_dtype(*args)
     math_dtype, result = dtypes or promote_dtypes(args, kind)
-    for dtype in (math_dtype, result):
-        check_supported_dtype(torch.empty(0, dtype=dtype, device="meta"))
     shape = broadcast_shape(args)
     operands = [broadcast_loader(a, math_dtype, shape) for a in args]
     return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
@@ -63,10 +60,8 @@ def _elementwise_on_stored(
 
     Eager computes so where an error of the operand makes a large error of the result.
     """
-    check_supported_dtype(*args)
     dtype, shape = promote_dtypes(args, NO_OPMATH)[0], broadcast_shape(args)
     result = result or dtype
-    check_supported_dtype(torch.empty(0, dtype=result, device="meta"))
     operands = [stored_loader(a, dtype, shape) for a in args]
     return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
 
@@ -329,7 +324,6 @@ def isinf(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 @register_lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) -> LoweredTensor:
     result = fake_result(low).dtype
-    check_supported_dtype(condition, a, other)
     shape = broadcast_shape((condition, a, other))
     test = broadcast_loader(condition, torch.bool, shape)
     then, otherwise = (stored_loader(v, result, shape) for v in (a, other))
@@ -378,12 +372,10 @@ def to_copy(low: LoweringContext, a: Any, dtype: torch.dtype | None = None, **ot
     check_strided(other.get("layout"))
     if not lowered_tensors(a):  # vmap converts numbers.
         result = fake_result(low)
-        check_supported_dtype(result)
         if number_type(a) is float and not result.dtype.is_floating_point:
             raise NotLowered(LoweringFallback.MIXED_DTYPES, "a float operand of an integer operator has no lowering")
         return low.pointwise((), result.dtype, broadcast_loader(a, result.dtype, ()))
     dtype = dtype or a.dtype
-    check_supported_dtype(a, fake_result(low))
     if dtype == torch.bool:
         return low.pointwise(a.shape, dtype, lambda b, index: _as_bool(b, a.load(b, index)))
     return low.pointwise(
@@ -395,7 +387,6 @@ def to_copy(low: LoweringContext, a: Any, dtype: torch.dtype | None = None, **ot
 
 @register_lowering(aten.copy.default)
 def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_blocking: bool = False) -> LoweredTensor:
-    check_supported_dtype(a, source)
     value = broadcast_loader(source, a.dtype, a.shape)
     return low.pointwise(a.shape, a.dtype, value)
 

@@ -21,7 +21,6 @@ from engine.ir.static_sizes import are_positive_sizes, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.scatter import scatter_into
-from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -81,7 +80,6 @@ def _expand_to_rank(values: Any, count: int) -> list[int]:
 def _pool_windows(
     a: LoweredTensor, windows: Sequence[Size], kernel: Any, stride: Any, padding: Any, rank: int, gaps: Any = (1,)
 ) -> list[PoolWindow]:
-    check_supported_dtype(a)
     widths = _expand_to_rank(kernel, rank)
     steps, pads = _expand_to_rank(stride or widths, rank), _expand_to_rank(padding, rank)
     _check_window_length(widths)
@@ -227,7 +225,6 @@ def max_pool_backward(low: LoweringContext, grad: LoweredTensor, a: LoweredTenso
 
     The last of the options are the flat indices of the maxima in each plane, the dimensions that are pooled.
     """
-    check_supported_dtype(grad, a)
     rank, indices = pool_rank(low), options[-1]
     sizes = a.shape[-rank:]
     math_dtype = compute_dtype(grad.dtype)
@@ -340,7 +337,6 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
     Raises:
         NotLowered: sizes are symbolic, or windows are too large.
     """
-    check_supported_dtype(a)
     sizes = a.shape[-len(counts) :]
     if not are_positive_sizes((*sizes, *counts)):
         raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "pooling with windows of symbolic size has no lowering")

@@ -31,7 +31,7 @@ from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, strided_view_of
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import fusible_sources, is_negligible_size
-from engine.lowering.promotion import canonical_dim, check_supported_dtype
+from engine.lowering.promotion import canonical_dim
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -339,12 +339,11 @@ def _reduce_in_two_steps(
 
 
 def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
-    """Raise if a reduction over these dimensions has no elements, or the dtype no kernels.
+    """Raise if a reduction over these dimensions has no elements.
 
     Raises:
-        NotLowered: a dimension has size 0, or kernels do not support the dtype.
+        NotLowered: a dimension has size 0.
     """
-    check_supported_dtype(a)
     if any(a.shape[d] == 0 for d in dims):
         raise NotLowered(LoweringFallback.EMPTY_INPUT, "a reduction over no elements has no lowering")
 
@@ -354,7 +353,6 @@ def _sum_or_prod(
 ) -> LoweredTensor:
     result = fake_result(low).dtype
     dims = _canonical_dims(a, dim)
-    check_supported_dtype(a, fake_result(low))
     if any(a.shape[d] == 0 for d in dims):
         return low.full(symbolic_shape(fake_result(low)), result, 1 if kind == "prod" else 0)
     return reduce(low, kind, a, dims, keepdim, result, a.loader(result))
@@ -372,7 +370,6 @@ def mean(
 ) -> LoweredTensor:
     dims = _canonical_dims(a, dim)
     result = fake_result(low).dtype
-    check_supported_dtype(a, fake_result(low))
     if any(a.shape[d] == 0 for d in dims):
         return low.full(symbolic_shape(fake_result(low)), result, math.nan)
     return _mean(low, a, dims, keepdim, result)
@@ -515,7 +512,6 @@ def var_mean(
     low: LoweringContext, a: LoweredTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[LoweredTensor, LoweredTensor]:
     dims = _canonical_dims(a, dim)
-    check_supported_dtype(a)
     return _variance(low, a, dims, keepdim, 1.0 if correction is None else float(correction), a.dtype, low.node_name)
 
 
@@ -524,7 +520,6 @@ def std(
     low: LoweringContext, a: LoweredTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> LoweredTensor:
     dims = _canonical_dims(a, dim)
-    check_supported_dtype(a)
     spread = _variance(
         low, a, dims, keepdim, 1.0 if correction is None else float(correction), compute_dtype(a.dtype), low.node_name
     )[0]
@@ -638,7 +633,6 @@ def _any_or_all(
     low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False, *, kind: str
 ) -> LoweredTensor:
     dims = _canonical_dims(a, dim)
-    check_supported_dtype(a)
     result = fake_result(low).dtype
     if any(a.shape[d] == 0 for d in dims):
         return low.full(symbolic_shape(fake_result(low)), result, kind == "min")

@@ -13,7 +13,7 @@ from engine.ir.static_sizes import static_size
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import aten
-from engine.lowering.promotion import canonical_dim, check_supported_dtype
+from engine.lowering.promotion import canonical_dim
 from engine.lowering.registry import register_lowering
 
 MAX_SCAN_ELEMENTS = 1 << 17
@@ -27,7 +27,6 @@ def _cumulative_extreme(
 
     The index is the cumulative maximum of all positions that hold the extreme so far.
     """
-    check_supported_dtype(a)
     if a.dtype == torch.bool:  # bool has no smallest and largest number, which a scan needs.
         numbers = low.pointwise(a.shape, torch.int32, a.loader(torch.int32))
         running, positions = _cumulative_extreme(low, numbers, dim, kind=kind)
@@ -68,7 +67,6 @@ def _cumulative(
     low: LoweringContext, a: LoweredTensor, dim: int, *, kind: str, dtype: torch.dtype | None = None
 ) -> LoweredTensor:
     result = fake_result(low).dtype
-    check_supported_dtype(a, fake_result(low))
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] in (0, 1):
         return low.pointwise(a.shape, result, a.loader(result))

@@ -20,7 +20,7 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.ops.indexing import indexed_elements
 from engine.lowering.ops.views import as_strided_index_map, at_least_1d, reshape
-from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
+from engine.lowering.promotion import broadcast_loader, canonical_dim
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import is_non_overlapping
 
@@ -40,7 +40,6 @@ def scatter_into(
     Raises:
         NotLowered: the dtype has no atomic add, or deterministic algorithms are enabled.
     """
-    check_supported_dtype(a)
     if torch.are_deterministic_algorithms_enabled():
         raise NotLowered(
             LoweringFallback.DETERMINISTIC, "deterministic algorithms are required, and atomic adds run in any order"
@@ -170,7 +169,6 @@ def index_put(
     accumulate: bool = False,
     *_: Any,
 ) -> LoweredTensor:
-    check_supported_dtype(a, values)
     index_tensors = [t for t in indices if t is not None]
     if any(t.dtype in (torch.bool, torch.uint8) for t in index_tensors):
         return _masked_put(low, a, indices, values, accumulate)
@@ -221,7 +219,6 @@ def as_strided_scatter(
     offset: Any = None,
 ) -> LoweredTensor:
     """Write to the elements of a strided view of a tensor's memory."""
-    check_supported_dtype(a, source)
     mapping = as_strided_index_map(a, size, stride, offset)
     if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
         raise NotLowered(
@@ -237,7 +234,6 @@ def embedding_dense_backward(
     low: LoweringContext, grad: LoweredTensor, indices: LoweredTensor, rows: Any, padding: int, scale_by_frequency: bool
 ) -> LoweredTensor:
     """Add the gradient of each looked-up row to its row of the table."""
-    check_supported_dtype(grad)
     if scale_by_frequency:
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "the gradient for scale_grad_by_freq=True has no lowering")
     math_dtype = compute_dtype(grad.dtype)

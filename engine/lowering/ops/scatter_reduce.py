@@ -30,7 +30,7 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import check_reducible, min_or_max, reduce, reduction_identity_value
 from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, scatter_along_dim, scatter_rows
 from engine.lowering.ops.views import at_least_1d, broadcast_to, reshape
-from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
+from engine.lowering.promotion import broadcast_loader, canonical_dim
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -70,7 +70,6 @@ def _gather_reduce(
     if total > MAX_COMPARISONS:
         text = f"a scatter reduction with more than {MAX_COMPARISONS:,} comparisons has no lowering"
         raise NotLowered(LoweringFallback.TOO_LARGE, text)
-    check_supported_dtype(a)
     if a.dtype is torch.bool:
         raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a scatter reduction of bool has no lowering")
     kind, math_dtype = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
@@ -255,7 +254,6 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     The running count of the mask is the index into the source.
     """
     shape = symbolic_shape(fake_result(low))
-    check_supported_dtype(a, source)
     count = static_product(shape)
     if count is None or count > MAX_MASK_ELEMENTS:
         raise NotLowered(LoweringFallback.LONG_SEQUENCE, "a long mask, or one of symbolic size, has no lowering")
@@ -284,7 +282,6 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
 def diagonal_scatter(
     low: LoweringContext, a: LoweredTensor, source: LoweredTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> LoweredTensor:
-    check_supported_dtype(a, source)
     first, second = dim1 % len(a.shape), dim2 % len(a.shape)
     value = broadcast_loader(source, a.dtype, source.shape)
 
@@ -299,7 +296,6 @@ def diagonal_scatter(
 
 @register_lowering(aten.take.default)
 def take(low: LoweringContext, a: LoweredTensor, index: LoweredTensor) -> LoweredTensor:
-    check_supported_dtype(a)
     count = product(a.shape)
     return low.pointwise(
         index.shape, a.dtype, lambda b, i: a.load(b, unflatten(b.indirect_index(index.load(b, i), count), a.shape))
@@ -319,7 +315,6 @@ def trilinear(
     unroll_dim: int = 1,
 ) -> LoweredTensor:
     """Sum the product of three tensors over some dimensions."""
-    check_supported_dtype(first, second, third)
     if not first.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "a trilinear product of integers has no lowering")
     rank = len(first.shape) + len(expand1)

@@ -14,7 +14,7 @@ from engine.lowering.context import LoweredTensor, LoweringContext, fake_result,
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import min_or_max
 from engine.lowering.ops.scatter import scatter_into
-from engine.lowering.promotion import broadcast_shape, check_supported_dtype, promote_dtypes
+from engine.lowering.promotion import broadcast_shape, promote_dtypes
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -41,7 +41,6 @@ def binary_search(
     Raises:
         NotLowered: rows are too long, or their length is unknown.
     """
-    check_supported_dtype(rows, values)
     count = static_size(rows.shape[-1])
     if count is None or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered(
@@ -127,7 +126,6 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
 
     If both are 0, the bounds are the data's minimum and maximum. Equal bounds are widened by 1 on each side.
     """
-    check_supported_dtype(a)
     if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
         raise NotLowered(
             LoweringFallback.SYMBOLIC_NUMBER, "histc with symbolic bounds or without elements has no lowering"

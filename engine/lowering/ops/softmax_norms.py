@@ -16,7 +16,7 @@ from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import _variance, aten, reduce
 from engine.lowering.ops.views import at_least_1d, reshape
-from engine.lowering.promotion import canonical_dim, check_supported_dtype
+from engine.lowering.promotion import canonical_dim
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import dense_stride
 
@@ -43,7 +43,6 @@ def _over_rows(low: LoweringContext, a: LoweredTensor, dim: int, define: Callabl
     if not a.shape:
         return reshape(_over_rows(low, at_least_1d(a), 0, define), ())
     dim = canonical_dim(dim, len(a.shape))
-    check_supported_dtype(a, fake_result(low))
     math_dtype = compute_dtype(fake_result(low).dtype)
     top = reduce(low, "max", a, (dim,), True, math_dtype, a.loader(math_dtype), name=f"{low.node_name}_max")
     return define(low, a, dim, top, lambda i: (*i[:dim], ZERO, *i[dim + 1 :]))
@@ -98,7 +97,6 @@ def native_layer_norm(
     bias: LoweredTensor | None,
     eps: float,
 ) -> tuple[LoweredTensor, ...]:
-    check_supported_dtype(a)
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
     first = dims[0] if dims else len(a.shape)
     moments = _variance(low, a, dims, True, 0.0, compute_dtype(a.dtype), low.node_name)
@@ -160,7 +158,6 @@ def native_group_norm(
     eps: float,
 ) -> tuple[LoweredTensor, ...]:
     """Normalize each of ``groups`` groups of channels of each sample."""
-    check_supported_dtype(a)
     channels = exact_quotient(as_size(c), groups)
     if channels is None or 0 in a.shape:
         raise NotLowered(
@@ -178,7 +175,6 @@ def rms_norm(
     low: LoweringContext, a: LoweredTensor, normalized: Sequence[Any], weight: LoweredTensor | None, eps: float | None
 ) -> tuple[LoweredTensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    check_supported_dtype(a)
     math_dtype = compute_dtype(a.dtype)
     small = torch.finfo(a.dtype).eps if eps is None else eps
 

@@ -25,7 +25,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype, promote_dtypes
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 from engine.torch_private.symbolic_shapes import statically_known_true
@@ -193,7 +193,6 @@ def unbind(low: LoweringContext, a: LoweredTensor, dim: int = 0) -> tuple[Lowere
 @register_lowering(aten.flip.default)
 def flip(low: LoweringContext, a: LoweredTensor, dims: Sequence[int]) -> LoweredTensor:
     chosen = {d % max(len(a.shape), 1) for d in dims}
-    check_supported_dtype(a)
 
     def mapping(index: Coordinates) -> Coordinates:
         return tuple(i * -1 + as_size(a.shape[d] - 1) if d in chosen else i for d, i in enumerate(index))
@@ -229,7 +228,6 @@ def unfold(low: LoweringContext, a: LoweredTensor, dimension: int, size: int, st
 
 @register_lowering(aten.roll.default)
 def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> LoweredTensor:
-    check_supported_dtype(a)
     if not a.shape or static_sizes(shifts) is None:
         raise NotLowered(
             LoweringFallback.SYMBOLIC_SHIFT, "roll of a 0-dim tensor or by a symbolic shift has no lowering"
@@ -252,7 +250,6 @@ def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Se
 def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) -> LoweredTensor:
     shape = symbolic_shape(fake_result(low))
     parts = [t for t in tensors if not (len(t.shape) == 1 and t.shape[0] == 0 and len(shape) != 1)]
-    check_supported_dtype(*parts)
     dim = canonical_dim(dim, len(shape))
     parts = [t for t in parts if t.shape[dim] != 0]
     if len(parts) > 16:
@@ -294,7 +291,6 @@ def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) 
 
 @register_lowering(aten.constant_pad_nd.default)
 def constant_pad_nd(low: LoweringContext, a: LoweredTensor, pad: Sequence[Any], value: Any = 0) -> LoweredTensor:
-    check_supported_dtype(a)
     shape = symbolic_shape(fake_result(low))
     before: list[Size] = [0] * len(shape)
     after: list[Size] = [0] * len(shape)
@@ -350,7 +346,6 @@ def _from_front(low: LoweringContext, argument: int, index: Any, size: Size, dim
 
 @register_lowering(aten.repeat.default)
 def repeat(low: LoweringContext, a: LoweredTensor, repeats: Sequence[Any]) -> LoweredTensor:
-    check_supported_dtype(a)
     shape = symbolic_shape(fake_result(low))
     lead = len(shape) - len(a.shape)
     if 0 in a.shape:
@@ -376,7 +371,6 @@ def slice_scatter(
     begin, stride = _from_front(low, 3, start, a.shape[dim], dim), static_size(as_size(step))
     if stride is None:
         raise NotLowered(LoweringFallback.SYMBOLIC_SHIFT, "a write to a slice with a symbolic step has no lowering")
-    check_supported_dtype(a, source)
     count = source.shape[dim]
     if begin == 0 and stride == 1 and sizes_equal(count, a.shape[dim]):
         return low.pointwise(a.shape, a.dtype, source.loader(a.dtype))
@@ -400,7 +394,6 @@ def slice_scatter(
 def select_scatter(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, dim: int, at: Any) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
     position = _from_front(low, 3, at, a.shape[dim], dim)
-    check_supported_dtype(a, source)
     value = broadcast_loader(source, a.dtype, source.shape)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
@@ -421,9 +414,6 @@ def triu(low: LoweringContext, a: LoweredTensor, diagonal: int = 0) -> LoweredTe
 
 
 def _triangle(low: LoweringContext, a: LoweredTensor, diagonal: int, *, is_lower: bool) -> LoweredTensor:
-    check_supported_dtype(a)
-    promote_dtypes((a,))
-
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         row, column = b.index_value(index[-2] + diagonal), b.index_value(index[-1])
         keep = b.call("le" if is_lower else "ge", column, row, dtype=torch.bool)

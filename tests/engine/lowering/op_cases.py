@@ -1489,3 +1489,78 @@ def updates_that_depend_on_each_other(a: Any, b: Any, c: Any, d: Any) -> Any:
     second = [torch.sin(b @ first[1]) * 2, torch.sin(first[2].flip(0)) * 2, torch.sin(first[3].cumsum(0)) * 2]
     third = [torch.sin(second[0].flip(0)) * 2, torch.sin(second[1].flip(0)) * 2]
     return [*first, *second, *third]
+
+
+@case(
+    lambda: torch.tensor([-7.5, 7.5, -2.5, 1e9]),
+    lambda: torch.tensor([2.0, -2.0, 2.0, 3.0]),
+    lambda: torch.tensor([-7, 7, (1 << 60) + 1, -1]),
+    lambda: torch.tensor([2, -2, 3, -3]),
+)
+def quotients_sums_and_powers(x: Any, y: Any, n: Any, m: Any) -> Any:
+    """Rounding towards zero, multiples of an operand, powers of 1 and -1, and exact ends."""
+    truncated = torch.div(x, y, rounding_mode="trunc"), torch.div(n, m, rounding_mode="trunc")
+    bases = torch.stack([n.clamp(-1, 1), n.sign().abs(), n % 3 - 1])
+    ends = [torch.lerp(x, y, w) for w in (0.0, 0.25, 0.5, 1.0)]
+    return (
+        *truncated,
+        torch.add(x, y, alpha=3),
+        torch.sub(n, m, alpha=-2),
+        torch.pow(bases.to(torch.int8), m.to(torch.int8)),
+        *ends,
+    )
+
+
+@case(normal(5, 4, dtype=F64), integers(5, below=4), normal(5, 4, dtype=F16), dynamic=False)
+def losses_in_other_dtypes(x: Any, target: Any, narrow: Any) -> Any:
+    """Losses keep the precision of doubles, and add up halves in 32 bits."""
+    nll, rows = torch.ops.aten.nll_loss_backward, torch.log_softmax(narrow, 1)
+    total = torch.ones((), dtype=F64) * 5
+    return (
+        (F.nll_loss(x, target), F.nll_loss(rows, target, reduction="sum"), F.nll_loss(x[0], target[0])),
+        nll(total / 3, x, target, None, 1, -100, total),
+    )
+
+
+@case(normal(6, 4, 5), normal(3, 4, 5), normal(4, 4))
+def windows_and_slices(x: Any, y: Any, square: Any) -> Any:
+    """Windows of outer dimensions, writes to every second row, rolls, pads of one side."""
+    windows = x.unfold(0, 2, 1), x.unfold(1, 3, 1), torch.slice_scatter(x, y, 0, 0, 6, 2)
+    return *windows, torch.roll(square, 5), F.pad(square, (0, 2)), F.pad(square, (1, -1)), torch.tril(square, -1)
+
+
+@case(normal(4, 3), integers(6, below=4), lambda: torch.tensor([0, 1, 4]), dynamic=False)
+def embedding_bags_with_padding(table: Any, tokens: Any, starts: Any) -> Any:
+    """Bags without the row that pads, of which one has a single row."""
+    bag = torch.ops.aten._embedding_bag
+    grads = torch.ops.aten._embedding_bag_dense_backward
+    results = []
+    for padding in (-1, 0, 2):
+        rows, owners, counts, largest = bag(table, tokens, starts, False, 1, False, None, False, padding)
+        grad = grads(rows, tokens, owners, counts, largest, 4, False, 1, None, padding)
+        results += [rows, grad]
+    return results
+
+
+@case(lambda: torch.full((1, 1, 6, 6), -math.inf), normal(1, 2, 4, 4), lambda: torch.rand(1, 3, 3, 2) * 2 - 1)
+def windows_without_numbers(x: Any, image: Any, grid: Any) -> Any:
+    """The index of a maximum in windows of nothing but -inf; gradients of an image alone."""
+    pooled = F.max_pool2d(x, 3, 1, 1, 2, return_indices=True)
+    grad = torch.ops.aten.grid_sampler_2d_backward(torch.ones(1, 2, 3, 3), image, grid, 0, 0, False, [True, False])
+    return pooled, grad[0]
+
+
+@case(
+    normal(4, dtype=torch.complex128), normal(4, dtype=torch.complex64), normal(5), integers(5, below=5), dynamic=False
+)
+def writes_and_complex_comparisons(wide: Any, c: Any, x: Any, n: Any) -> Any:
+    """Comparisons of doubles, real parts, additions to values that begin with a constant."""
+    start, narrow = (2.0 - x).sin(), x.to(F16)
+    added = start.scatter_add(0, n, x), (2 - x).index_add(0, n, x), narrow.index_add(0, n, narrow, alpha=2)
+    return wide == wide * (1 + 1e-12), c.real.clone(), c.to(torch.float32), *added
+
+
+@case(lambda: torch.tensor([1.0, 2.0, 3.0, 5.0, 9.0], dtype=F64), lambda: -torch.linspace(8.5, 30, 9))
+def series_far_out(x: Any, y: Any) -> Any:
+    """Series are as exact as their dtypes where their last terms count."""
+    return torch.polygamma(1, x), torch.special.airy_ai(y), torch.special.spherical_bessel_j0(x / 20)

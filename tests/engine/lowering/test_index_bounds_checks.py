@@ -55,6 +55,20 @@ def test_places_that_are_known_need_no_check() -> None:
     assert not any(CHECK in k.text for k in program.kernels)
 
 
+@pytest.mark.parametrize("name", ["_unsafe_index", "_unsafe_index_put"])
+def test_places_that_a_decomposition_computed_need_no_check(name: str) -> None:
+    """The unsafe forms of look-ups and writes take only places in bounds."""
+    operator = getattr(torch.ops.aten, name)
+
+    def call(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = operator(table, [at], *([table[:2]] if name == "_unsafe_index_put" else []))
+        return result
+
+    program = lower(trace_to_aten(call, (TABLE, GOOD)), "cuda:90", print_triton)
+    assert not program.record.externs
+    assert not any(CHECK in k.text for k in program.kernels)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("at", "fails"), [(GOOD, False), (BAD, True), (torch.tensor([0, -6]), True)])
 def test_a_kernel_stops(at: torch.Tensor, fails: bool) -> None:
