@@ -1564,3 +1564,9 @@ def writes_and_complex_comparisons(wide: Any, c: Any, x: Any, n: Any) -> Any:
 def series_far_out(x: Any, y: Any) -> Any:
     """Series are as exact as their dtypes where their last terms count."""
     return torch.polygamma(1, x), torch.special.airy_ai(y), torch.special.spherical_bessel_j0(x / 20)
+
+
+@case(normal(1031, 1033), dynamic=False)
+def sums_of_unequal_parts(x: Any) -> Any:
+    """The last part of a long reduction over two dimensions is shorter."""
+    return x.sum(), x.amax()

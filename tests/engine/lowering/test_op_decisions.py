@@ -195,6 +195,12 @@ SPLITS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
         "sum_1_parts: 512 <- 1536, sum_1: 1 <- 512",
         "",
     ),
+    "a count with odd divisors alone": (
+        torch.sum,
+        (empty(511 * 2053),),
+        "sum_1_parts: 511 <- 2053, sum_1: 1 <- 511",
+        "",
+    ),
     "maximum": (
         lambda x: x.amax(),
         (empty(1 << 20),),
