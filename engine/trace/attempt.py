@@ -42,7 +42,7 @@ from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.graph_breaks.inlined_breakpoints import holds_tensor, reaches_suspended_generator
 from engine.trace.graph_breaks.nested_breaks import NestedBreakCodegen
 from engine.trace.graph_breaks.reasons import make_break_record
-from engine.trace.graph_breaks.varying_values import BROKEN_RESULT, VARYING_RESULTS
+from engine.trace.graph_breaks.varying_values import BROKEN_RESULT, varying_dims_of_result
 from engine.trace.interpreter_loop import run_instruction
 from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
 from engine.trace.side_effects.codegen import emit_side_effects, side_effect_variables
@@ -408,8 +408,7 @@ class TraceAttempt:
         cg.continues_after = True
         try:
             self._check_unsupported_mutations()
-            result_varies = reason.kind in VARYING_RESULTS
-            resumption = NestedBreakCodegen(cg, tx.call_stack.frames, result_varies=result_varies)
+            resumption = NestedBreakCodegen(cg, tx.call_stack.frames, varying_dims_of_result(reason))
             effects = _emit_break(self.tx, cg, resumption)
             record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
             traced = self._make_traced_frame(root, cg, effects, (record,), tuple(resumption.resume_slots))
@@ -439,10 +438,9 @@ class TraceAttempt:
             raise self._make_skip(reason, spans, "before any tensor operation")
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         cg.continues_after = True
-        result_varies = reason.kind in VARYING_RESULTS
-        if is_recorded:
-            result_varies = BROKEN_RESULT in self.tx.request.dynamic_dims
-        resumption = BreakCodegen(cg, frame, op, stack, result_varies=result_varies)
+        recorded_dims = self.tx.request.dynamic_dims.get(BROKEN_RESULT, frozenset())
+        result_dims = recorded_dims if is_recorded else varying_dims_of_result(reason)
+        resumption = BreakCodegen(cg, frame, op, stack, result_dims=result_dims)
         try:
             effects = _emit_break(self.tx, cg, resumption)
         except Unsupported as error:

@@ -52,6 +52,8 @@ class Unsupported(BreakReason):
 
         Python can run that instruction instead.
         """
+        self.result_dims: frozenset[int] = frozenset()
+        """Dimensions of that instruction's result, a tensor, that depend on values."""
         self.created_inside: InlinedBreakpoint | None = None
         """The point inside calls that created it, if the graph can end there."""
         self.inlined_breakpoint: InlinedBreakpoint | None = None

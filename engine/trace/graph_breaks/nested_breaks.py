@@ -26,10 +26,10 @@ class NestedBreakCodegen:
     ``frames`` are the root frame and the inlined frames, outermost first.
     """
 
-    def __init__(self, cg: PyCodegen, frames: list[Frame], *, result_varies: bool) -> None:
+    def __init__(self, cg: PyCodegen, frames: list[Frame], result_dims: frozenset[int]) -> None:
         self.cg = cg
         self.frame_codegens = [ResumeCodegen(cg, f, f.op, list(f.stack), is_root=n == 0) for n, f in enumerate(frames)]
-        self.frame_codegens[-1].result_varies = result_varies
+        self.frame_codegens[-1].result_dims = result_dims
         self.result = cg.new_temp("t")
 
     def variables_to_load(self) -> list[Variable]:

@@ -69,12 +69,12 @@ class ResumeCodegen:
         stack: list[Variable],
         *,
         is_root: bool = True,
-        result_varies: bool = False,
+        result_dims: frozenset[int] = frozenset(),
     ) -> None:
         self.cg = cg
         self.frame = frame
         self.is_root = is_root
-        self.result_varies = result_varies
+        self.result_dims = result_dims
         self.op = op
         self.stack = stack
         self.code: CodeType = frame.code
@@ -222,7 +222,7 @@ class ResumeCodegen:
             *((name, self.frame.locals[name]) for name in point.locals),
         ]
         loop_names = assigned_in_loop(self.decoded, outcome.index)
-        varying = varying_dims(self.cg.tx, arguments, loop_names, result_varies=self.result_varies)
+        varying = varying_dims(self.cg.tx, arguments, loop_names, self.result_dims)
         namespace = cast("dict[str, Any]", self.frame.globals.values)
         has_cells = bool(shared_cell_names(self.code))
         span = span_of(self.code, self.op.offset)

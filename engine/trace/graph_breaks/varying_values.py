@@ -11,12 +11,11 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import LocalSource
 from engine.ir.traced_frame import ALL_NUMBERS
 from engine.trace.annotations import Tracer
+from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import varies
 
-VARYING_RESULTS = frozenset(
-    ("clock", "data-dependent", "random-generator", "random-value", "size-branch", "tensor-jump")
-)
+_VARYING_RESULTS = frozenset("clock data-dependent random-generator random-value size-branch tensor-jump".split())
 """Kinds of breaks at an instruction whose result depends on data, chance or time."""
 BROKEN_RESULT = ""
 """Key of the result of the instruction at which a resume function starts."""
@@ -25,12 +24,16 @@ _MAX_ITEMS = 16
 """Maximum number of items of a list or tuple that are looked at."""
 
 
+def varying_dims_of_result(reason: Unsupported) -> frozenset[int]:
+    """Return the dimensions in which the result of a broken instruction varies."""
+    return reason.result_dims | {ALL_NUMBERS} if reason.kind in _VARYING_RESULTS else frozenset()
+
+
 def varying_dims(
     tx: Tracer,
     arguments: Iterable[tuple[str, Variable | str]],
     assigned_in_loop: frozenset[str],
-    *,
-    result_varies: bool,
+    result_dims: frozenset[int],
 ) -> Mapping[str, frozenset[int]]:
     """Return the dimensions of a resume function's arguments that vary, by source expression.
 
@@ -38,14 +41,14 @@ def varying_dims(
     iterator. The first compilation of the resume function makes symbols of them: otherwise it would specialize,
     and the next call would compile again. A name as value stands for a result of the broken instruction.
     """
-    dims_by_name = {BROKEN_RESULT: frozenset((ALL_NUMBERS,))} if result_varies else {}
+    dims_by_name = {BROKEN_RESULT: result_dims} if result_dims else {}
     for name, value in arguments:
         if not isinstance(value, str):
             _collect(tx, LocalSource(name), value, dims_by_name, _MAX_DEPTH)
             if name in assigned_in_loop and value.resolved.is_constant and value.python_type() in (int, float):
                 dims_by_name[LocalSource(name).expr] = frozenset((-1,))
-        elif result_varies:
-            dims_by_name[LocalSource(name).expr] = frozenset((ALL_NUMBERS,))
+        elif result_dims:
+            dims_by_name[LocalSource(name).expr] = result_dims
     return dims_by_name
 
 

@@ -100,16 +100,16 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
         graph_break = Unsupported("random-value", f"the result of {' and '.join(sorted(set(drawn)))}() is needed")
     created_at = tx.state_of(_RuntimeAsserts).created_at
     points = [created_at[s] for s in symbols if s in created_at]
-    graph_break.created_at, inside = max(points, key=_order_of_creation, default=(0, None))
+    graph_break.created_at, inside = max(
+        points, key=lambda p: (p[0], p[1] is not None and p[1].instruction_number), default=(0, None)
+    )
+    tensors = tensors_in([node.meta.get("example_value") for node in tx.graph.graph.nodes])
+    dims = (next((d for d in (_dim_of(t, s) for t in tensors) if d is not None), None) for s in symbols)
+    graph_break.result_dims = frozenset(d for d in dims if d is not None)
     frames = tx.call_stack.frames
     if inside is not None and (inside.depth >= len(frames) or frames[inside.depth].code is not inside.code):
         graph_break.created_inside = inside  # that call is over: all of its callers use the number
     return graph_break
-
-
-def _order_of_creation(point: tuple[int, InlinedBreakpoint | None]) -> tuple[int, int]:
-    number, inside = point
-    return number, 0 if inside is None else inside.instruction_number
 
 
 def branch_break(tx: Tracer, number: Any) -> Unsupported:

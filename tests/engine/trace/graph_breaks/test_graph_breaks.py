@@ -426,7 +426,7 @@ def test_values_that_vary_at_a_break_are_symbols_after_it() -> None:
 
 
 def test_numbers_that_depend_on_data_or_chance_are_symbols_after_a_break() -> None:
-    """A number that Python computes at the break is expected to differ in the next call."""
+    """A number or size that Python computes at the break may differ in the next call."""
     generator = random.Random(0)
 
     def branch(x: Any) -> Any:
@@ -443,6 +443,11 @@ def test_numbers_that_depend_on_data_or_chance_are_symbols_after_a_break() -> No
     def rows(x: Any, at: Any) -> Any:
         return x[at.tolist()] * 2
 
+    def selected(x: Any, scores: Any) -> Any:
+        chosen = x[scores > 0]
+        return chosen.exp() * 2 if len(chosen) > 1 else chosen
+
+    assert compile_count(selected, [(torch.rand(8, 3), torch.arange(8) - n) for n in (3, 2, 1)]) == 2
     assert compile_count(branch, [(X + n,) for n in (1, 2, 3)]) == 2
     for program, count in ((drawn, 2), (lambda x: callee(x + 1) * 2, 4)):
         compiled = engine.compile(program, backend="eager")
