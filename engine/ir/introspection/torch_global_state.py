@@ -182,13 +182,24 @@ def error_on_graph_break() -> bool:
     return False
 
 
-def _warnings_raise() -> bool:
+_BUILTIN_WARNINGS = (Warning, *(c for c in Warning.__subclasses__() if c.__module__ == "builtins"))
+
+
+def _builtin_warnings_raise() -> bool:
+    """Return True if a warning of one of Python's own classes would be raised as an error.
+
+    A filter for a class of a library matches none of them: each Jupyter kernel has one, for a warning of IPython's.
+    """
+    return _warnings_raise(is_builtin=True)
+
+
+def _warnings_raise(*, is_builtin: bool = False) -> bool:
     """Return True if some warning would be raised as an error.
 
     This is the case if an "error" filter precedes a filter for all warnings.
     """
     for action, message, category, module, line in warnings.filters:
-        if action == "error":
+        if action == "error" and (not is_builtin or category in _BUILTIN_WARNINGS):
             return True
         if message is None and module is None and not line and category is Warning:
             return False
@@ -231,6 +242,7 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
             "deterministic_warn_only", "deterministic, warn only", torch.is_deterministic_algorithms_warn_only_enabled
         ),
         GlobalStateItem("warnings_raise", "warnings as errors", _warnings_raise),
+        GlobalStateItem("builtin_warnings_raise", "Python's warnings as errors", _builtin_warnings_raise),
         GlobalStateItem("digits", "digit limit for int to str", sys.get_int_max_str_digits),
         GlobalStateItem("handling", "exception being handled", _is_handling_exception),
     )

@@ -43,7 +43,7 @@ def _warn(
     elif not message.is_constant:
         raise Unsupported("warning", f"warnings.warn({message.describe()}) is called")
     level = 1 if stacklevel is None else int(stacklevel.as_python_constant(tx))
-    _guard_warnings_do_not_raise(tx)
+    _guard_warnings_do_not_raise(tx, cls)
     description = f"a {cls.__name__} is issued: {message.describe()}"
     arguments = [message, tx.wrap_static(cls)]
     if level > len(tx.call_stack.frames):
@@ -54,14 +54,15 @@ def _warn(
     return record_call(tx, description, warn_at_line, [*arguments, *location])
 
 
-def _guard_warnings_do_not_raise(tx: Tracer) -> None:
-    """Guard that warnings do not raise: they occur after the traced exception handlers."""
+def _guard_warnings_do_not_raise(tx: Tracer, cls: type) -> None:
+    """Guard that warnings of a class do not raise: they occur after the traced handlers."""
     if tx.state_of(_WarningFilters).silenced[-1]:
         return
-    if GLOBAL_STATES["warnings_raise"].read():
+    name = "builtin_warnings_raise" if cls.__module__ == "builtins" else "warnings_raise"
+    if GLOBAL_STATES[name].read():
         raise Unsupported("warning", "warnings.warn is called where warnings are errors")
     why = "the warning is issued after the graph, where it must not raise"
-    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), "warnings_raise", False, why=why)
+    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), name, False, why=why)
 
 
 @register_each(register_rule, warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)

@@ -44,3 +44,34 @@ def test_a_warning_that_is_an_error_leaves_the_frame_to_python() -> None:
 
 def _break_kinds(session: Session) -> list[str]:
     return [found.kind for c in session.compilations if c.trace is not None for found in c.trace.breaks]
+
+
+class LibraryWarning(UserWarning):
+    """A warning of a library, which has a filter of its own, as IPython has in each kernel."""
+
+
+@pytest.mark.parametrize(
+    ("filtered", "issued", "count"),
+    [(LibraryWarning, UserWarning, 0), (UserWarning, UserWarning, 1), (LibraryWarning, LibraryWarning, 1)],
+)
+def test_only_a_filter_that_matches_a_warning_breaks_the_graph(
+    filtered: type[Warning], issued: type[Warning], count: int
+) -> None:
+    """An error filter for a library's class is ignored; one that matches raises, as in eager."""
+
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        warnings.warn("few points", issued, stacklevel=1)
+        return x + 1
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("error", category=filtered)
+        with engine.record() as session:
+            raised = ""
+            try:
+                engine.compile(warns)(torch.ones(2))
+            except issued as error:
+                raised = str(error)
+    assert raised == ("few points" if count else "")
+    assert [str(w.message) for w in seen] == ([] if count else ["few points"])
+    assert sum(len(c.trace.breaks) for c in session.compilations if c.trace) == count
