@@ -135,11 +135,11 @@ class _Stream:
     """Collectives that this rank ran in one group, with their count and the latest ones."""
 
     def __init__(self, name: str) -> None:
-        ranks: list[int] = torch.distributed.get_process_group_ranks(lazily_loaded.c10d._resolve_process_group(name))
-        own = torch.distributed.get_rank()
-        self.next_rank = ranks[(ranks.index(own) + 1) % len(ranks)]
+        group = lazily_loaded.c10d._resolve_process_group(name)
+        self.ranks: list[int] = torch.distributed.get_process_group_ranks(group)
+        self.next_rank = self.ranks[(self.ranks.index(torch.distributed.get_rank()) + 1) % len(self.ranks)]
         self.waiting_seconds = min(WAITING_SECONDS, _time_limit(name) / 2)
-        self.key = f"engine_collectives/{name}/{'-'.join(map(str, ranks))}"
+        self.key = f"engine_collectives/{name}/{'-'.join(map(str, self.ranks))}"
         self.count = self.posted = 0
         self.latest: deque[Collective] = deque(maxlen=WINDOW)
         self.ahead_since: tuple[int, float] | None = None
@@ -187,19 +187,39 @@ class CollectiveWatcher:
                 self._wake.set()
 
     def explain_failure(self, by_group: Mapping[str, list[Collective]]) -> None:
-        """Name the rank that differs or is behind after collectives failed. Waits for no rank."""
+        """Name the rank that differs, or those that are furthest behind, after collectives failed.
+
+        It waits once, so that ranks which are only late can post what they ran.
+        """
         if self._process != os.getpid():
             return
         with contextlib.suppress(RuntimeError):
             for stream in [s for name, s in self._streams.items() if name in by_group]:
                 self._publish(stream)
                 self._compare_with_next_rank(stream)
-                if stream.first_ahead and not stream.is_reported:
-                    text, line = stream.first_ahead
+                if stream.is_reported or self._furthest_behind(stream)[0] >= stream.count:
+                    continue
+                time.sleep(1.5 * INTERVAL_SECONDS)
+                count, ranks = self._furthest_behind(stream)
+                missing = _by_number(stream.count, stream.latest).get(count)
+                if missing is not None:
+                    who = f"rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks))}"
+                    have, be = ("have", "are") if len(ranks) > 1 else ("has", "is")
                     self._print_warning(
-                        f"{text} at {line} failed on rank {self._rank}, and rank {stream.next_rank} has not posted it."
-                        f" Rank {stream.next_rank} has ended, is late, or runs other code."
+                        f"{missing[0]} at {missing[1]} failed on rank {self._rank}, and {who} {have} not posted it."
+                        f" {who.capitalize()} {have} ended, {be} late, or {'run' if len(ranks) > 1 else 'runs'} other code."
                     )
+
+    def _furthest_behind(self, stream: _Stream) -> tuple[int, list[int]]:
+        """Return the least number of collectives that a rank posted, and these ranks."""
+        counts = {rank: self._posted_by(stream, rank)[0] for rank in stream.ranks}
+        least = min(counts.values())
+        return least, [rank for rank, count in counts.items() if count == least]
+
+    def _posted_by(self, stream: _Stream, rank: int) -> tuple[int, Sequence[Sequence[str]]]:
+        key = f"{stream.key}/{rank}"
+        count, latest = json.loads(self._store.get(key)) if self._store.check([key]) else (0, [])
+        return count, latest
 
     def stop(self) -> None:
         """End the thread, in the process that started it."""
@@ -232,8 +252,7 @@ class CollectiveWatcher:
     def _compare_with_next_rank(self, stream: _Stream) -> None:
         if stream.is_reported:
             return
-        key = f"{stream.key}/{stream.next_rank}"
-        count, latest = json.loads(self._store.get(key)) if self._store.check([key]) else (0, [])
+        count, latest = self._posted_by(stream, stream.next_rank)
         theirs = _by_number(count, latest)
         with self._lock:
             ours = _by_number(stream.count, stream.latest)

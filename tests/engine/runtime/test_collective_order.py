@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import pathlib
 import sys
+import threading
 import time
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -119,3 +123,27 @@ def test_collectives_of_a_backward_are_noted(monkeypatch: pytest.MonkeyPatch) ->
     assert [text.partition("(")[0] for text in texts[0]] == ["all_gather_into_tensor"]
     assert [text.partition("(")[0] for text in texts[1]] == ["all_gather_into_tensor", "reduce_scatter_tensor"]
     assert next(iter(noted[0].values()))[0][1] == f"test_collective_order.py:{product.__code__.co_firstlineno + 1}"
+
+
+def test_a_failure_names_the_rank_that_ended_not_one_that_is_late(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next rank posts what it ran a moment later; the one that ended never does."""
+    ran = [("all_reduce(float32[4], sum)", f"train.py:{line}") for line in range(5)]
+    store = dist.HashStore()
+    for rank, count in ((1, 2), (2, 3)):
+        store.set(f"group/{rank}", json.dumps([count, ran[:count]]))
+    stream = object.__new__(collective_order._Stream)
+    stream.ranks, stream.next_rank, stream.key, stream.waiting_seconds = [0, 1, 2], 1, "group", 60.0
+    stream.count, stream.posted, stream.latest = 5, 0, deque(ran)
+    stream.ahead_since, stream.first_ahead, stream.is_reported = None, None, False
+    watcher = object.__new__(collective_order.CollectiveWatcher)
+    watcher._store, watcher._rank, watcher._process = store, 0, os.getpid()
+    watcher._streams, watcher._lock = {"group": stream}, threading.Lock()
+
+    def posts_while_others_wait(seconds: float) -> None:
+        store.set("group/1", json.dumps([5, ran]))
+
+    monkeypatch.setattr(collective_order.time, "sleep", posts_while_others_wait)
+    watcher.explain_failure({"group": ran})
+    assert "train.py:3 failed on rank 0, and rank 2 has not posted it. Rank 2 has ended," in capsys.readouterr().err
