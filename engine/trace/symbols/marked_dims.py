@@ -8,7 +8,7 @@ from engine import errors
 from engine.torch_private.symbolic_shapes import ConstraintViolationError
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import Tracer
-from engine.trace.symbols.symbol_records import location_of
+from engine.trace.symbols.symbol_locations import location_of
 from engine.trace.variables.tensors.automatic_dynamic import (
     SPECIALIZATIONS_ATTR,
     check_in_range,

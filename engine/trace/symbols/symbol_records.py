@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
-from engine.ir.guards.base import NO_CAUSE, STACK_VALUE_TEXT, user_expr
+from engine.ir.guards.base import NO_CAUSE
 from engine.ir.guards.sympy_printer import relation_display
-from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location, symbol_expr
 from engine.ir.sources.base import Source
-from engine.records.guards import name_accessors
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from engine.trace.annotations import Tracer
 from engine.trace.symbols.shape_guards import symbol_bounds
+from engine.trace.symbols.symbol_locations import location_of, location_text
 
 
 def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
@@ -30,11 +29,10 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         specialization = None
         if specialized is not None:
             specialization = SymbolAssumption(f"{symbol.name} == {became}", specialized.reason, specialized.span)
-        names = (name_accessors(symbol_expr(user_expr(of), at), STACK_VALUE_TEXT) for of, at in origins)
         records.append(
             TracedSymbolRecord(
                 symbol.name,
-                tuple(dict.fromkeys(names)),
+                tuple(dict.fromkeys(location_text(*origin) for origin in origins)),
                 str(env.backed_var_to_val.get(symbol, "")),
                 _symbol_reason(tx, symbol, origins),
                 low,
@@ -57,19 +55,3 @@ def _symbol_reason(tx: Tracer, symbol: Any, locations: list[tuple[Source, int]])
     return tx.symbols.symbol_reasons.get(symbol) or next(
         (f for f in reasons if f), "it equals another size that is a symbol"
     )
-
-
-def location_of(source: Any) -> tuple[Source, int] | None:
-    """Return the source from which a symbol is read; None for a symbol that no input holds.
-
-    The number is its location, as in ``symbol_locations``.
-    """
-    if isinstance(source, Source):
-        return source, NUMBER
-    of = getattr(source, "base", None)
-    if not isinstance(of, Source):
-        return None
-    method = source.prop.method_name()
-    if method == "stride":
-        return of, stride_location(source.idx)
-    return of, OFFSET if method == "storage_offset" else source.idx

@@ -115,23 +115,19 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
 def branch_break(tx: Tracer, number: Any) -> Unsupported:
     """Return a graph break for a condition on a number that is known only at run time."""
     kind = "size-branch" if _is_about_sizes(tx, number.node.expr) else "tensor-jump"
-    return data_dependent_break(tx, number, Unsupported(kind, f"bool() of {describe_number(tx, number)}"))
+    return data_dependent_break(tx, number, Unsupported(kind, f"bool() of {describe_number(tx, number.node.expr)}"))
 
 
 def operator_break(tx: Tracer, name: str, condition: sympy.Basic | None) -> Unsupported:
     """Return a graph break for an operator that needs a data-dependent value or size."""
     reason = Unsupported("data-dependent", f"{name} needs the value of a tensor")
     if condition is not None and condition.free_symbols and _is_about_sizes(tx, condition):
-        reason = Unsupported("size-branch", f"{name} needs to know if {_describe(tx, condition)}")
+        reason = Unsupported("size-branch", f"{name} needs to know if {describe_number(tx, condition)}")
     return data_dependent_break(tx, condition, reason)
 
 
-def describe_number(tx: Tracer, number: Any) -> str:
+def describe_number(tx: Tracer, expression: Any) -> str:
     """Return an expression with the calls that compute its symbols: ``sum_1.item() < 3``."""
-    return _describe(tx, number.node.expr)
-
-
-def _describe(tx: Tracer, expression: Any) -> str:
     return relation_display(expression, {s: _computed_by(tx, s)[1] for s in expression.free_symbols})
 
 
@@ -144,22 +140,23 @@ def _computed_by(tx: Tracer, symbol: sympy.Symbol) -> tuple[bool, str]:
     for node in tx.graph.graph.nodes:
         value = node.meta.get("example_value")
         if _is_symbol(value, symbol):
-            return False, _call_text(node)
+            return False, call_text(node)
         dims = [_dim_of(tensor, symbol) for tensor in tensors_in([value])]
         if (dim := next((d for d in dims if d is not None), None)) is not None:
-            return True, f"{_call_text(node)}.size({dim})"
+            return True, f"{call_text(node)}.size({dim})"
     return False, symbol.name
 
 
-def _call_text(node: torch.fx.Node, depth: int = 3) -> str:
+def call_text(node: torch.fx.Node, depth: int = 3) -> str:
+    """Return the call that a node makes, with those of its first inputs: ``sum_1.item()``."""
     first = next(iter(node.all_input_nodes), None)
     if first is None or not depth:
         return node.name
     if node.target is operator.getitem:
-        return f"{_call_text(first, depth - 1)}[{node.args[1]}]"
+        return f"{call_text(first, depth - 1)}[{node.args[1]}]"
     if node.op == "call_method":
-        return f"{_call_text(first, depth - 1)}.{node.target}()"
-    return f"{getattr(node.target, '__name__', node.name)}({_call_text(first, depth - 1)})"
+        return f"{call_text(first, depth - 1)}.{node.target}()"
+    return f"{getattr(node.target, '__name__', node.name)}({call_text(first, depth - 1)})"
 
 
 def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:

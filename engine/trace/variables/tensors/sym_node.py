@@ -22,6 +22,7 @@ from engine.trace.computed_conditions import fold_condition, fold_zero
 from engine.trace.emit_node import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
+from engine.trace.symbols.symbol_locations import describe_symbolic
 from engine.trace.symbols.unbacked_symints import branch_break, data_dependent_break, describe_number, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.slotted_type import state
@@ -57,7 +58,7 @@ class SymNodeVariable(Variable):
         return PYTHON_TYPES.get(of, of)
 
     def describe(self) -> str:
-        return f"symbol {self.sym}"
+        return describe_symbolic(self.sym, self.node)
 
     def as_python_constant(self, tx: Tracer) -> Any:
         return self._specialize(tx, self.python_type())
@@ -84,7 +85,9 @@ class SymNodeVariable(Variable):
                 return fold_zero(tx, self.node) if kind is float and value == 0 else value
         except GuardOnDataDependentSymNode:
             pass
-        graph_break = Unsupported("data-dependent", f"Python needs the value of {describe_number(tx, self.sym)}")
+        graph_break = Unsupported(
+            "data-dependent", f"Python needs the value of {describe_number(tx, self.sym.node.expr)}"
+        )
         raise data_dependent_break(tx, self.sym, graph_break)
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
@@ -162,7 +165,7 @@ def _check_no_float_canceled(tx: Tracer, node: torch.fx.Node, result: Any) -> No
     for operand in node.all_input_nodes:
         sym: Any = operand.meta.get("example_value")
         if is_unbacked_float(sym) and not sym.node.expr.free_symbols <= result.node.expr.free_symbols:
-            what = f"algebra cancels {describe_number(tx, sym)}, which may be NaN or infinite"
+            what = f"algebra cancels {describe_number(tx, sym.node.expr)}, which may be NaN or infinite"
             raise data_dependent_break(tx, sym, Unsupported("data-dependent", what))
 
 
