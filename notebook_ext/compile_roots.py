@@ -25,6 +25,7 @@ from notebook_ext.call_recorder import CallRecorder
 from notebook_ext.compilers import DYNAMO_CALLABLE_ATTR, CellCompiler, Undo, is_torch_compiled_by_cell
 from notebook_ext.training_drivers import (
     TrainingCalls,
+    builds_module,
     driver_reason,
     has_intercepted_calls,
     is_comprehension,
@@ -98,7 +99,7 @@ class Roots:
         It is compiled from the start, so that its name always refers to one object.
         """
         is_chosen = isinstance(function, FunctionType) and not self._names and not self._is_driver(function)
-        return self._function(function) if is_chosen else function
+        return self._function(function) if is_chosen and not builds_module(function) else function
 
     def _replacement_for(self, called: Any) -> Any:
         if self._names and not self._is_named(called):
@@ -211,6 +212,8 @@ class Roots:
             )
         if reason := driver_reason(inner, self._is_notebook, owner):
             return self._make_driver(inner, reason)
+        if not self._names and builds_module(inner):
+            return function
         compiled = compile_root(self._subject, inner)
         self.compiled.append(name)
         return compiled

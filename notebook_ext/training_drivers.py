@@ -1,12 +1,14 @@
-"""Detects functions that drive training; they run as Python.
+"""Detects functions that run as Python: they drive training or build modules.
 
 A function drives training if it calls ``backward()`` or ``step()`` of an optimizer.
 """
 
 from __future__ import annotations
 
+import ast
 import dis
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -110,6 +112,40 @@ def _find_driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: 
             if reason:
                 return f"it calls {name}, and {reason.replace('it calls', 'that calls', 1)}"
     return ""
+
+
+def builds_module(function: FunctionType) -> bool:
+    """Return True if a function returns a new module, as in ``return nn.Sequential(...)``.
+
+    Compiled, it would run as traced and recompile for each width. Each of its returns must be such a module.
+    """
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return False
+    assigned = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    results = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    return bool(results) and all(_creates_module(r, assigned, function.__globals__) for r in results)
+
+
+def _creates_module(value: ast.expr | None, assigned: Mapping[str, ast.expr], namespace: Mapping[str, Any]) -> bool:
+    if isinstance(value, ast.Name):
+        value = assigned.get(value.id)
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute) and value.func.attr in ("eval", "train", "to"):  # return the module
+        return _creates_module(value.func.value, assigned, namespace)
+    head, *attributes = ast.unparse(value.func).split(".")
+    called = namespace.get(head)
+    for name in attributes:
+        called = getattr(called, name, None)
+    return isinstance(called, type) and issubclass(called, torch.nn.Module)
 
 
 def _named_functions(function: FunctionType, owner: Any) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from notebook_ext.training_drivers import TrainingCalls, driver_reason, with_intercepted_calls
+from notebook_ext.training_drivers import TrainingCalls, builds_module, driver_reason, with_intercepted_calls
 
 
 def reason(source: str, **names: Any) -> str:
@@ -55,6 +55,44 @@ def test_drivers_are_recognized(source: str, why: str) -> None:
 def test_computations_are_not_drivers(source: str) -> None:
     """A step of something that is no optimizer, recursion, and a mere name do not count."""
     assert reason(source) == ""
+
+
+def block(width: int) -> torch.nn.Module:
+    """Return a new module."""
+    return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU())
+
+
+def ready(width: int) -> torch.nn.Module:
+    """Return a new module that was named and put into eval mode."""
+    model = torch.nn.Linear(width, width)
+    return model.eval() if width else torch.nn.Identity()
+
+
+def both(width: int) -> torch.nn.Module:
+    """Return a new module in eval mode, named before."""
+    model = torch.nn.Linear(width, width)
+    model.weight.data.zero_()
+    return model.eval()
+
+
+def applied(x: torch.Tensor) -> torch.Tensor:
+    """Return what a new module computes."""
+    return torch.nn.Linear(2, 2).forward(x)
+
+
+def called(x: torch.Tensor, flag: bool) -> object:
+    """Return a new module or what one computes."""
+    return torch.nn.Identity() if flag else torch.nn.ReLU()(x)
+
+
+def test_a_function_that_only_builds_a_module_is_no_root() -> None:
+    """A function whose results are all new modules is none; one that applies a module is."""
+    assert builds_module(block)
+    assert builds_module(both)
+    assert not builds_module(ready)  # A conditional expression is not followed.
+    assert not builds_module(applied)
+    assert not builds_module(called)
+    assert not builds_module(reason)
 
 
 def test_a_method_that_calls_a_driving_method_is_a_driver() -> None:

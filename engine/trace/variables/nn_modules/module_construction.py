@@ -218,7 +218,7 @@ class NewParameterVariable(TensorVariable):
         return torch.nn.Parameter
 
 
-_NEW_PARAMETER = GraphCallable("parameter", torch.nn.Parameter, changes_state=True)
+_NEW_PARAMETER = GraphCallable("parameter", torch.nn.Parameter, changes_state=True, effect="creates a parameter")
 
 
 @register_bound_rule(torch.nn.Parameter)
