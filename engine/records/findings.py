@@ -186,8 +186,12 @@ def _internal_errors(session: Session) -> Iterator[Finding]:
 
 def _graphs_run_as_traced(session: Session) -> Iterator[Finding]:
     names = {f.id: f.name for f in session.frames}
+    seen = set()
     for compilation in session.compilations:
         if compilation.aot is not None and (fallback := compilation.aot.fallback) is not None:
+            if (compilation.frame, fallback.reason) in seen:
+                continue
+            seen.add((compilation.frame, fallback.reason))
             span = next((n.span for g in compilation.graphs for n in g.nodes if n.name == fallback.node), None)
             yield Finding(
                 "runs-as-traced", "warning", f"The graph of {names[compilation.frame]} runs as traced, without kernels",
@@ -298,8 +302,11 @@ def joint_fixes(session: Session, failure: GuardFailure, compilations: Iterable[
         return _conversions(session, failure, compilations)
     own = set(_changed_values(failure))
     every = [s for c in compilations for s in (c.trace.symbols if c.trace else ())]
+    # A resume function has locals that are no inputs of the call.
+    inputs = next((c.inputs for c in session.compilations if c.id == failure.entry and c.inputs), None)
     changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in own)
-    others = list(dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
+    sizes = dict.fromkeys(match for p in changed if (match := _SIZE_OF_LOCAL.fullmatch(p)) is not None)
+    others = [match for match in sizes if inputs is None or match[1] in inputs]
     is_symbol = any(own.intersection(s.sources) for s in every)
     return tuple(_with_marks(f, others) for f in failure.fixes) if is_symbol and others else failure.fixes
 

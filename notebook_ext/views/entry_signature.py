@@ -67,7 +67,10 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     """
     inputs = input_texts(session, compilation)
     traced = list(_iterate_symbols(compilation))
-    symbols = sorted((s for s in traced if not _is_contiguous_stride(s, traced, inputs)), key=lambda s: s.is_stride)
+    kernels = (*compilation.kernels, *compilation.cpu_kernels)
+    in_kernels = {word for k in kernels for text in (k.grid, k.bytes_expression) for word in _WORD.findall(text)}
+    implied = {s.name for s in traced if s.name not in in_kernels and _is_contiguous_stride(s, traced, inputs)}
+    symbols = sorted((s for s in traced if s.name not in implied), key=lambda s: s.is_stride)
     by_place = {source: s for s in symbols for source in s.places}
     parts = [f"{sanitize(name)} {_symbolize_input(name, sanitize(text), by_place)}" for name, text in inputs.items()]
     shown = {s.name for source, s in by_place.items() if _is_shown(source, inputs)}

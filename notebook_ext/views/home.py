@@ -296,11 +296,14 @@ def _exception_findings(session: Session) -> Iterator[Finding]:
 
 
 def _break_findings(session: Session) -> Iterator[Finding]:
-    # A function that is called by Python and inlined, too, breaks two graphs at one place.
+    # A function that is called by Python and inlined, too, breaks two graphs at one place; a `with` statement breaks its line's
+    # graph twice.
     places: dict[Any, list[tuple[RootGroup, CompilationRecord, BreakRecord]]] = {}
     for group in groups(session):
         for compilation, record in breaks_of(group.compilations):
-            key = (record.kind, record.skips_frame, record.span) if record.span else id(record)
+            edit = _break_edit(session, record)
+            line = record.span and (record.span.file, record.span.line)
+            key = (record.kind, record.skips_frame, line, edit and edit[0]) if line else id(record)
             places.setdefault(key, []).append((group, compilation, record))
     for same_breaks in places.values():
         group, compilation, record = same_breaks[0]

@@ -118,7 +118,7 @@ class IdMatch(Guard):
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expected is None or value is None:
-            return (Fix(f"Always or never pass {self.user_expr}: None and a value need separate cache entries."),)
+            return (Fix(f"{NO_FIX}: calls with and without {self.user_expr} need one cache entry each."),)
         if type(self.expected) is types.FunctionType:
             return (
                 Fix(f"Define {self.user_expr} once, outside the loop: each definition creates a new function object."),

@@ -458,6 +458,38 @@ def test_what_no_fix_can_save_is_not_promised(shell: Shell) -> None:
     ]
 
 
+def test_one_line_that_breaks_several_times_is_one_finding(shell: Shell) -> None:
+    """Opening a file and entering its block both break a line's graph; one fix counts both."""
+    cell = "def f(x):\n    with open('/dev/null') as file:\n        y = x + 1\n    return y * 2\n\nf(torch.ones(2))\n"
+    found = home(run(shell, cell))["findings"]
+    assert [(f["title"], f["saves"].partition(",")[0]) for f in found] == [
+        ("f breaks the graph: a file or the file system is used", "2 graph breaks")
+    ]
+    assert found[0]["fixes"][0]["text"].startswith("Read files before the compiled function")
+
+
+def test_an_argument_that_is_left_out_needs_no_fix(shell: Shell) -> None:
+    """Calls with and without a mask need an entry each, so no change is advised."""
+    cell = "def f(x, mask=None):\n    return x if mask is None else x * mask\n\nf(torch.ones(2))\nf(torch.ones(2), torch.ones(2))\n"
+    (found,) = home(run(shell, cell))["findings"]
+    assert (found["sign"], found["saves"]) == ("i", "")
+    assert found["fixes"][0]["text"] == "No fix needed: calls with and without mask need one cache entry each."
+
+
+def test_only_inputs_of_the_call_are_marked(shell: Shell) -> None:
+    """A local of a function in which the graph breaks has no name at the call."""
+    cell = "def inner(rows):\n    doubled = rows * 2\n    print('in')\n    return doubled + rows\n\ndef f(x):\n    return inner(x) + 1\n\nfor n in (3, 4):\n    f(torch.ones(n))\n"
+    (found,) = [f for f in home(run(shell, cell))["findings"] if "x.size(0) 3 -> 4" in f["title"]]
+    assert "Mark dimension 0 of x as dynamic" in str(found["fixes"])
+    assert "mark_dynamic(rows" not in str(found)
+
+
+def test_a_function_that_builds_a_module_is_not_compiled(shell: Shell) -> None:
+    """Only the module that it builds is compiled."""
+    cell = "def build(n):\n    return nn.Sequential(nn.Linear(2, n), nn.ReLU())\n\nmodel = build(3)\nmodel(torch.ones(1, 2))\n"
+    assert [row["name"] for row in home(run(shell, cell))["compiled"]] == ["Sequential.forward"]
+
+
 def test_the_counts_are_those_of_the_summary(shell: Shell) -> None:
     """Summary and home never disagree."""
     session = run(shell, BREAKING)

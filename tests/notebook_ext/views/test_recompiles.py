@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 import engine
@@ -242,3 +244,19 @@ def test_numbers_of_a_graph_have_plain_types() -> None:
         "bool",
         "f32",
     ]
+
+
+def test_a_signature_defines_each_symbol_that_a_grid_names() -> None:
+    """A stride follows from the size, but a grid that names its symbol needs its definition."""
+
+    def embeds(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(ids, table).sin()
+
+    with engine.record() as session:
+        compiled = engine.compile(embeds)
+        for length in (12, 13):
+            compiled(torch.zeros(2, length, dtype=torch.int64), torch.ones(4, 32))
+    last = session.compilations[-1]
+    grids = " ".join(kernel.grid for kernel in last.kernels)
+    signature = entry_signature(session, last)
+    assert set(re.findall(r"\bs\d+", grids)) <= set(re.findall(r"\bs\d+", signature)), (grids, signature)
