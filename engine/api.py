@@ -35,7 +35,7 @@ from engine.ir.current_session import current_session, set_current_session
 from engine.ir.introspection.transformed_functions import applied_function
 from engine.ir.unwrap_compiled import unwrap_torch_disable
 from engine.kernels.gpu_targets import default_target, parse_target
-from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
+from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_by_entry
 from engine.options import MODES, OPTION_NAMES, TEMPLATE_CHOICES, Options
 from engine.pipeline import Pipeline
 from engine.pipeline_cache import forget_pipelines, pipeline_for
@@ -442,9 +442,12 @@ def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
 
     Functions that stock ``torch.compile`` compiled are supported too.
     """
-    if _is_compiled_by_torch(f):
-        return torch_guards_of(f)
-    return inspect_cache.guards_of(f)
+    return tuple(guards_by_entry(f).values())
+
+
+def guards_by_entry(f: Any) -> dict[str, GuardsRecord]:
+    """Return ``guards_of`` by the id of the entry, as ``explain_call`` names it."""
+    return torch_guards_by_entry(f) if _is_compiled_by_torch(f) else inspect_cache.guards_by_entry(f)
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:

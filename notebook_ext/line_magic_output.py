@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from engine import api, errors
-from engine.records.guards import CallExplanation, Fix, GuardsRecord
+from engine.records.guards import CallExplanation, Fix, GuardsRecord, entry_name
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views.format_text import one_line, pluralize, sanitize
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import recompiles
+from notebook_ext.views.source_lines import full_name
 
 
 def frame_name_of(value: Any) -> str:
@@ -45,17 +46,19 @@ def guards_text(value: Any, session: Session | None) -> str:
     If ``value`` is not compiled any more, these are the entries of the last cell's session.
     """
     try:
-        entries = api.guards_of(value)
+        entries = [(entry_name(id), record) for id, record in api.guards_by_entry(value).items()]
     except errors.BadArgument:
-        ids = {f.id for f in related_frames(session, value)} if session else set()
-        entries = tuple(c.guards for c in session.compilations if c.frame in ids and c.guards) if session else ()
+        entries = []
+        if session is not None:
+            ids = {f.id for f in related_frames(session, value)}
+            entries = [(full_name(session, c), c.guards) for c in session.compilations if c.frame in ids and c.guards]
     if not entries:
         return f"{frame_name_of(value)} has no cache entries: it was not compiled in the last %%compile cell."
-    return "\n".join(line for i, entry in enumerate(entries) for line in _entry_lines(i, entry))
+    return "\n".join(line for name, entry in entries for line in _entry_lines(name, entry))
 
 
-def _entry_lines(index: int, entry: GuardsRecord) -> Iterator[str]:
-    yield f"entry {index}: {pluralize(len(entry.guards), 'guard')}"
+def _entry_lines(name: str, entry: GuardsRecord) -> Iterator[str]:
+    yield f"{name}: {pluralize(len(entry.guards), 'guard')}"
     for guard in entry.guards:
         line_text = f"   line {guard.span.line}" if guard.span else ""
         yield f"  {guard.source}  {guard.kind}: {one_line(guard.expected, 80)}{line_text}"
@@ -76,13 +79,13 @@ def explanation_text(explanation: CallExplanation) -> str:
 
 def _call_lines(explanation: CallExplanation) -> Iterator[str]:
     if explanation.hit is not None:
-        yield f"This call would use entry {explanation.hit}."
+        yield f"This call would use {entry_name(explanation.hit)}."
     elif not explanation.entries:
         yield "This call would be compiled: the function has no cache entry."
     else:
         yield f"This call would recompile: guards of {pluralize(len(explanation.entries), 'entry')} fail."
     for rejection in explanation.guard_failures:
-        yield f"  entry {rejection.entry}: {sanitize(rejection.sentence) or f'{rejection.source} {rejection.kind}: expected {rejection.expected}, found {rejection.actual}'}"
+        yield f"  {entry_name(rejection.entry)}: {sanitize(rejection.sentence) or f'{rejection.source} {rejection.kind}: expected {rejection.expected}, found {rejection.actual}'}"
         yield from (f"    {_fix_text(fix)}" for fix in rejection.fixes)
         if rejection.hint:
             yield f"    {rejection.hint}"
@@ -117,12 +120,15 @@ def kernels_text(session: Session, value: Any) -> str:
     if not mine:
         return f"{frame_name_of(value)} was not compiled in the last recorded cell."
     rows = {(r["compilation"], r["kernel"]): r for r in kernels(session)["rows"]}
-    return "\n".join(line for c in mine for line in _kernel_lines(c, rows)) or f"{frame_name_of(value)} has no kernels."
+    return (
+        "\n".join(line for c in mine for line in _kernel_lines(full_name(session, c), c, rows))
+        or f"{frame_name_of(value)} has no kernels."
+    )
 
 
-def _kernel_lines(compilation: CompilationRecord, rows: dict[tuple[str, str], Any]) -> Iterator[str]:
+def _kernel_lines(name: str, compilation: CompilationRecord, rows: dict[tuple[str, str], Any]) -> Iterator[str]:
     for kernel in {k.id: k for k in (*compilation.cpu_kernels, *compilation.kernels)}.values():
         row = rows.get((compilation.id, kernel.id), {})
         where = ", ran on this CPU" if kernel.language == "llvm" else ""
-        yield f"entry {compilation.id} {kernel.id} {kernel.name}{where}: {', '.join(row.get('nodes', ()))}"
+        yield f"{name} {kernel.id} {kernel.name}{where}: {', '.join(row.get('nodes', ()))}"
         yield from (f"    {line}" for line in sanitize(kernel.text).splitlines())

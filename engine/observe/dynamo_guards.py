@@ -43,16 +43,16 @@ def is_torch_compiled(value: Any) -> bool:
     return _python_function(_original_callable(value)) is not None
 
 
-def torch_guards_of(value: Any) -> tuple[GuardsRecord, ...]:
-    """Return the guards of each cache entry of a torch-compiled function, in lookup order.
+def torch_guards_by_entry(value: Any) -> dict[str, GuardsRecord]:
+    """Return the guards of a torch-compiled function by id of cache entry, in lookup order.
 
     Raises:
         BadArgument: it was not passed to ``torch.compile``.
     """
     function, _ = _function_and_self(value)
-    return tuple(
-        _printed_guards(e, _path_resolver(function.__code__.co_filename)) for e in _cache_entries(function.__code__)
-    )
+    resolve = _path_resolver(function.__code__.co_filename)
+    entries = enumerate(_cache_entries(function.__code__))
+    return {_compile_id(e).replace("?", f"?/{n}"): _printed_guards(e, resolve) for n, e in entries}
 
 
 def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExplanation:

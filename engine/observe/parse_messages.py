@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.observe.break_words import in_our_words
 from engine.observe.json_values import as_list, as_number
 from engine.observe.parse_graph import SHORT_DTYPES
 from engine.records.bytecode import Span
@@ -102,7 +103,7 @@ def parse_break(text: str) -> BreakRecord:
     sections = _sections(report)
     stack = tuple(Span(m["file"], int(m["line"])) for m in _FRAME.finditer(user))
     what = sections.get("Developer debug context", [""])[0]
-    return BreakRecord(
+    graph_break = BreakRecord(
         kind="-".join(re.findall("[a-z0-9]+", title.lower()))[:60] or "graph-break",
         title=title,
         context=what or context,
@@ -111,6 +112,7 @@ def parse_break(text: str) -> BreakRecord:
         span=stack[-1] if stack else None,
         stack=stack,
     )
+    return in_our_words(graph_break)
 
 
 UNSUPPORTED_ERROR = "torch._dynamo.exc.Unsupported: "

@@ -52,6 +52,11 @@ def name_iterator_reads(text: str) -> str:
     return text
 
 
+def entry_name(id: str) -> str:
+    """Return the name of a cache entry beside its function's: "entry 0" for the id ``1/0``."""
+    return f"entry {id.rpartition('/')[2]}"
+
+
 @dataclass(frozen=True, slots=True)
 class GuardRecord(Record):
     """One guard.

@@ -11,6 +11,7 @@ from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
 from engine.records.format_amounts import format_seconds
 from engine.records.graph import GraphRecord
+from engine.records.guards import entry_name
 from engine.records.kernels import KernelResources, LaunchGroup
 from engine.records.runtime import call_numbers
 from engine.records.trace import InlinedCall
@@ -86,7 +87,7 @@ def _format_span(session: Session, span: Span | None) -> str:
 
 def _compilation_title(session: Session, compilation: CompilationRecord) -> str:
     frame = next((f for f in session.frames if f.id == compilation.frame), None)
-    return f"{frame.name if frame else compilation.frame}, entry {compilation.id}"
+    return f"{frame.name if frame else compilation.frame}, {entry_name(compilation.id)}"
 
 
 def _per_compilation(one: Callable[[Session, CompilationRecord], Lines]) -> Callable[[Session], Lines]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.group_pairs import group_pairs
+from engine.records.guards import entry_name
 from engine.records.runtime import Timing
 from engine.replace_file import replace_file
 
@@ -55,7 +56,7 @@ def speedscope_profile(session: Session) -> dict[str, Any]:
     for compilation in session.compilations:
         events = list(_edges(stage_spans(compilation.timings), numbers))
         if events:
-            name = f"{_frame_name(session, compilation.frame)} entry {compilation.id}"
+            name = f"{_frame_name(session, compilation.frame)} {entry_name(compilation.id)}"
             ends = {"startValue": events[0]["at"], "endValue": events[-1]["at"]}
             profiles.append({"type": "evented", "name": name, "unit": "seconds", **ends, "events": events})
     return {

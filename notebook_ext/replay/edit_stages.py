@@ -21,7 +21,7 @@ from notebook_ext.views.comparison.session_comparison import STAGE_TITLES, sessi
 from notebook_ext.views.entry_signature import input_texts
 from notebook_ext.views.format_text import one_line
 from notebook_ext.views.linked.row_links import CPU
-from notebook_ext.views.source_lines import frame_name
+from notebook_ext.views.source_lines import frame_name, full_name
 
 CELL = "cell"
 """Entry and stage of the cell's own text."""
@@ -102,7 +102,7 @@ class StageEditor:
     def _choices(self) -> list[dict[str, str]]:
         choices = [{"entry": CELL, "stage": CELL, "title": "The cell"}] if self._cell is not None else []
         for c in self._session.compilations:
-            name = f"{frame_name(self._session, c.frame)} entry {c.id.rpartition('/')[2]}"
+            name = full_name(self._session, c)
             choices += [{"entry": c.id, "stage": s, "title": f"{name}: {_title(s)}"} for s in self._graphs(c)]
         return choices
 

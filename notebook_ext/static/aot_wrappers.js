@@ -149,7 +149,7 @@ class AotWrappersView {
     if (i === part.rings.length) {
       return h("section", { class: className + " core", "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
         h("p", {}, h("b", {}, "Functional graph "), muted(`${part.graph.text}${part.graph.stage ? ", no mutation" : ""}`)),
-        h("div", { class: "middle" }, h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Inputs of the graph" }, this.#few(part.inputs, chip)),
+        h("div", { class: "middle" }, h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Inputs of the graph" }, part.inputs.length > MAX_CHIPS ? muted(`the same ${part.inputs.length} inputs`) : part.inputs.map(chip)),
           h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${plural(part.graph.ordinals.length - 12, "more line")}` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
           h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Outputs of the graph" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
     }
@@ -239,7 +239,7 @@ class AotWrappersView {
   #facts() {
     const { inputs, outputs } = this.part, all = [...inputs, ...outputs], rows = all.length > MAX_CHIPS ? all.filter((v) => v.facts.length || v.role === "output") : all;
     const plain = all.length - rows.length;
-    return [h("h4", {}, "Inputs and outputs, as analyzed"), plain ? mutedLine(`${plural(plain, "more value")}: plain inputs, only read.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "Properties"].map((t) => h("th", {}, t)))),
+    return [h("h4", {}, "Inputs and outputs, as analyzed"), plain ? mutedLine(`${plural(plain, "plain input")}, only read.`) : null, !rows.length ? null : h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Role", "Type", "Properties"].map((t) => h("th", {}, t)))),
       h("tbody", {}, rows.map((v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", {}, v.role), h("td", {}, h("code", {}, v.type)), h("td", { class: v.facts.length ? "" : "mut" }, v.facts.join(", ") || "plain")))))];
   }
 

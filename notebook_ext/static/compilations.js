@@ -78,7 +78,7 @@ class CompilationsView {
     const cut = rows.length - some.length;
     put(
       this.table,
-      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Break at", part.has_restarts ? "Restarts" : "", part.kernel_title + (part.rows.some((/** @type {any} */ r) => r.externs) ? " + ATen" : ""), "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Compile id", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Break at", part.has_restarts ? "Restarts" : "", part.kernel_title + (part.rows.some((/** @type {any} */ r) => r.externs) ? " + ATen" : ""), "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
       cut ? h("p", { class: "mut blk" }, `${plural(cut, "more compilation")}: move the selection, or search.`) : null,
       rows.length ? null : h("p", { class: "blk" }, this.find ? "No match." : "Nothing was compiled."),
     );
@@ -109,7 +109,7 @@ class CompilationsView {
     const list = (/** @type {string} */ title, /** @type {any[]} */ items, /** @type {(item: any) => any} */ draw) => (items && items.length ? [h("h4", {}, title), items.map(draw)] : null);
     put(
       this.side,
-      row ? h("p", {}, h("b", {}, `${row.name} `), h("code", {}, id), " ", button("Linked view", "Enter", () => this.link())) : h("p", {}, h("b", {}, "Whole session")),
+      row ? h("p", {}, h("b", {}, `${row.name} entry ${id.split("/").pop()} `), button("Linked view", "Enter", () => this.link())) : h("p", {}, h("b", {}, "Whole session")),
       facts.cause ? h("p", {}, "Compiled because: " + sentence(facts.cause)) : null,
       list("Tracing restarts", facts.restarts, (r) => h("p", {}, sentence(r))),
       list("Disk caches", facts.caches, (c) => h("p", {}, `${c.cache}: `, h("b", {}, c.outcome), c.note ? ": " + c.note : "", c.key ? muted("  " + c.key) : null)),

@@ -265,7 +265,7 @@ class KernelsView {
     return h(
       "tr",
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
-      h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? muted(` ×${r.launches}`) : null),
+      h("td", { title: `${r.name} of ${r.frame} entry ${r.compilation.split("/").pop()}` }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? muted(` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null, made.configuration ? h("div", { class: "mut" }, made.configuration) : null),
       this.isCpu ? this.#cpuCells(r, made) : this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
         h("td", { class: "num", title: made.limit ? `limited by ${made.limit} per multiprocessor` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.records.bytecode import Span
 from engine.records.findings import useful_fixes
-from engine.records.guards import CallExplanation, Fix, GuardFailure, GuardRecord
+from engine.records.guards import CallExplanation, Fix, GuardFailure, GuardRecord, entry_name
 from engine.records.runtime import CallRecord, call_numbers
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
@@ -130,14 +130,13 @@ def what_if(session: Session, explanation: CallExplanation, compilation: str) ->
     """
     record = session.compilation(compilation)
     guard_records = record.guards.guards if record.guards else ()
-    name = explanation.hit.rpartition("/")[2] if explanation.hit else ""
     rejection = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
     case = None
     if rejection is not None:
         case = _case_row(session, _hypothetical_call(record), rejection, guard_records) | {"title": "what if"}
     return {
         "hit": explanation.hit or "",
-        "text": f"This call would use entry {name}."
+        "text": f"This call would use {entry_name(explanation.hit)}."
         if explanation.hit
         else "No entry's guards pass: this call would recompile.",
         "rejections": [

@@ -13,7 +13,7 @@ from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import display_name, is_installed_file
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
-from engine.records.guards import GuardFailure
+from engine.records.guards import GuardFailure, entry_name
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views.format_text import one_line, pluralize
 
@@ -148,14 +148,14 @@ def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
     """Return the numbers of the source lines that one compilation uses.
 
     All compilations are numbered in their order, so that a number means one line in the whole session. A record
-    that was replaced is numbered again.
+    that was replaced is numbered again if its graphs are others; while kernels compile, most are not.
     """
     cached = _ordinals_cache.setdefault(session, _SessionOrdinals())
     files = {f.id for f in session.files}
     new = () if compilation.id in cached.made else session.compilations
     for record in (*(c for c in new if c.id not in cached.made), compilation):
         entry = cached.made.get(record.id)
-        if entry is None or entry[0] is not record or entry[1] != len(files):
+        if entry is None or entry[0].graphs is not record.graphs or entry[1] != len(files):
             cached.made[record.id] = (record, len(files), _make_ordinals(session, record, files, cached.lines))
     return cached.made[compilation.id][2]
 
@@ -235,6 +235,11 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     rest = f" after line {after.line}" if after is not None and not names_line else ""
     rest += _break_text(session, record)
     return one_line(record.name, limit - len(rest)) + rest
+
+
+def full_name(session: Session, compilation: CompilationRecord) -> str:
+    """Return the display name of a cache entry: its function's, and its number ("f entry 0")."""
+    return f"{frame_name(session, compilation.frame)} {entry_name(compilation.id)}"
 
 
 def _break_text(session: Session, record: FrameRecord) -> str:

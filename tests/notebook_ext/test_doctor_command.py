@@ -54,7 +54,7 @@ def test_findings_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], p
     (tmp_path / "trace.log").write_text(broken_log(process))
     assert main(["doctor", str(tmp_path / "trace.log")]) == 1
     text = capsys.readouterr().out
-    assert "Graph break in forward: Data-dependent branching (model.py:31)" in text
+    assert "Graph break in forward: A branch depends on a tensor's value (model.py:31)" in text
     assert "fix: Use torch.where" in text
     assert "mutated inputs" in text
 

@@ -457,8 +457,11 @@ def test_guards_recompiles_and_kernels_answer_in_text(shell: Shell) -> None:
     %guards with a call explains the call and runs nothing.
     """
     shell.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4)); f(torch.ones(3, 4));")
-    assert "L['x']" in shell.run("%guards f").text
-    assert "entry" in shell.run("%guards f(torch.ones(2, 4))").text
+    named = {line.partition(":")[0] for line in shell.run("%guards f").text.splitlines() if not line.startswith(" ")}
+    assert named == {"entry 0", "entry 1"}
+    assert "would use entry 1." in shell.run("%guards f(torch.ones(2, 4))").text
+    assert "  entry 1: " in shell.run("%guards f(torch.ones(2, 4).double())").text
+    assert "f entry 1 k0 " in shell.run("%kernels f").text
     assert "f: 2 entries" in shell.run("%recompiles f").text
     assert "triton" in shell.run("%kernels f").text
 

@@ -14,7 +14,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "opening-race": "compiled  time: as measured",
         "race": "compiled  time: as measured",
         "code-11": "1 recompile (line 2: scores.size(0) 64 -> 32)",
-        "code-13": "This call would use entry 1/1.",
+        "code-13": "This call would use entry 1.",
         "code-17": "GPT.forward: 1 graph, no breaks, 2 recompiles",
         "code-21": ["ptx", "sass"],
         "code-23": "loss_of: 2 graphs, 1 break (line 3: print",

@@ -14,7 +14,7 @@ from engine.runtime.dispatch.compiled_modules import compiled_forward
 from engine.runtime.dispatch.dispatcher import DispatcherState, dispatcher_state_of, reset
 from engine.runtime.dispatch.what_if import explain_entries
 
-__all__ = ["explain_call", "guards_of", "is_compiled", "reset"]
+__all__ = ["explain_call", "guards_by_entry", "is_compiled", "reset"]
 
 
 def _resolve_dispatcher(f: Any) -> tuple[DispatcherState, tuple[Any, ...], dict[str, Any]]:
@@ -51,14 +51,14 @@ def is_compiled(f: Any) -> bool:
     return True
 
 
-def guards_of(f: Any) -> tuple[GuardsRecord, ...]:
-    """Return the guards of each cache entry, in lookup order.
+def guards_by_entry(f: Any) -> dict[str, GuardsRecord]:
+    """Return the guards of each cache entry by its id, in lookup order.
 
     Raises:
         BadArgument: ``f`` is not compiled.
     """
     state, _, _ = _resolve_dispatcher(f)
-    return tuple(state.compiler.guard_queries.record(entry) for entry in state.entries)
+    return {entry.id: state.compiler.guard_queries.record(entry) for entry in state.entries}
 
 
 def explain_call(f: Any, *args: Any, **kwargs: Any) -> CallExplanation:

@@ -259,7 +259,7 @@ def session_differences(before: Session, after: Session) -> list[dict[str, Any]]
     differences = []
     for old, new in itertools.zip_longest(before.compilations, after.compilations):
         session, one = (after, new) if new is not None else (before, old)
-        name = f"{source_lines.frame_name(session, one.frame)} entry {one.id.rpartition('/')[2]}"
+        name = source_lines.full_name(session, one)
         differences += [row | {"title": f"{name}: {row['title']}"} for row in stage_differences(old, new)]
     return differences
 

@@ -308,10 +308,11 @@ def _stage_sections(tables: Iterable[Table]) -> Iterator[SnapshotSection]:
 def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
     for record in compilation.graphs[:1]:
         if record.nodes:
+            name = source_lines.full_name(session, compilation)
             picture = base64.b64encode(graph_svg(session, compilation, record, MAX_NODES).encode()).decode()
-            alt = f"{one_line(record.title, 40)} of entry {compilation.id}: {pluralize(len(record.nodes), 'node')}"
+            alt = f"{one_line(record.title, 40)} of {name}: {pluralize(len(record.nodes), 'node')}"
             body = f'<img alt="{_escape_line(alt)}" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">'
-            yield SnapshotSection(f"Graph of entry {compilation.id} ({pluralize(len(record.nodes), 'node')})", body)
+            yield SnapshotSection(f"Graph of {name} ({pluralize(len(record.nodes), 'node')})", body)
 
 
 def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
@@ -322,7 +323,7 @@ def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterato
             for i, g in enumerate(guard_records, 1)
         ]
         yield SnapshotSection(
-            f"Guards of entry {compilation.id} ({len(guard_records)})",
+            f"Guards of {source_lines.full_name(session, compilation)} ({len(guard_records)})",
             _table_html(["#", "Value", "Guard", "Expected", "Because of"], rows),
         )
 
@@ -353,7 +354,7 @@ def _triton_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
                 body = (_code_html if is_llvm else _highlight_html)("\n".join(lines[:MAX_LINES]))
                 body += _omitted_rows_html(len(lines), "line", MAX_LINES)
                 yield SnapshotSection(
-                    f"{'LLVM IR' if is_llvm else 'Triton'} of {one_line(kernel.name, 60)} (entry {compilation.id})",
+                    f"{'LLVM IR' if is_llvm else 'Triton'} of {one_line(kernel.name, 60)} ({source_lines.full_name(session, compilation)})",
                     body,
                 )
 

@@ -23,7 +23,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 def line_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
     """Return the first tables of a compilation: its source lines and its AOT wrappers."""
-    return _with_entry(compilation, [_line_table(session, compilation), _wrapper_table(session, compilation)])
+    return _with_entry(session, compilation, [_line_table(session, compilation), _wrapper_table(session, compilation)])
 
 
 def detail_tables(session: Session, compilation: CompilationRecord) -> list[Table]:
@@ -37,11 +37,12 @@ def detail_tables(session: Session, compilation: CompilationRecord) -> list[Tabl
         _choice_table(compilation),
         _step_table(compilation),
     ]
-    return _with_entry(compilation, tables)
+    return _with_entry(session, compilation, tables)
 
 
-def _with_entry(compilation: CompilationRecord, tables: list[Table]) -> list[Table]:
-    return [(f"{title}, entry {compilation.id}", heads, rows) for title, heads, rows in tables]
+def _with_entry(session: Session, compilation: CompilationRecord, tables: list[Table]) -> list[Table]:
+    name = source_lines.full_name(session, compilation)
+    return [(f"{title}, {name}", heads, rows) for title, heads, rows in tables]
 
 
 def backward_table(session: Session) -> Table:

@@ -104,14 +104,14 @@ def counted_breaks(session: Session) -> int:
 
     Torch leaves out data-dependent jumps and frames that it skips.
     """
-    return sum(b.count for b in breaks(session) if b.title != "Data-dependent branching" and not b.skips_frame)
+    return sum(b.count for b in breaks(session) if b.kind != "data-dependent-branching" and not b.skips_frame)
 
 
 @pytest.mark.thorough
 def test_breaks_have_reason_and_line() -> None:
     """Each break tells its reason, and the line of the user's that caused it."""
     session = observed(breaks_twice, (torch.ones(3), 2))
-    branch = next(b for b in breaks(session) if b.title == "Data-dependent branching")
+    branch = next(b for b in breaks(session) if b.kind == "data-dependent-branching")
     assert branch.span is not None
     assert (branch.span.file, branch.span.line) == (str(HERE), line_of("# the branch"))
     assert any("torch.where" in hint or "torch.cond" in hint for hint in branch.hints)

@@ -377,8 +377,36 @@ def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
         "  Hint: Use `torch.cond`.\n"
     )
     found = parse_break(report)
-    assert found.explanation == "Detected data-dependent branching. Dynamo does not trace it."
+    assert found.title == "A branch depends on a tensor's value"
+    assert found.explanation == (
+        'Detected data-dependent branching. Dynamo does not trace it. Dynamo calls it "Data-dependent branching".'
+    )
     assert found.hints == ("Use `torch.cond`.",)
+
+
+@pytest.mark.parametrize(
+    ("title", "context", "expected"),
+    [
+        ("Failed to trace builtin operator", "builtin print [<class 'C'>] False", "Output is printed"),
+        ("Failed to trace builtin operator", "builtin sum [<class 'C'>] False", "Failed to trace builtin operator"),
+        (
+            "Attempted to call function marked as skipped",
+            "module: time, qualname: perf_counter, skip reason: <missing reason>",
+            "The time is read",
+        ),
+        (
+            "Unsupported Tensor.item() call with capture_scalar_outputs=False",
+            "call_method TensorVariable() item () {}",
+            "A tensor's value is needed in Python",
+        ),
+    ],
+)
+def test_a_break_of_dynamo_is_named_as_ours(title: str, context: str, expected: str) -> None:
+    """The title is our catalog's where it means the same; Dynamo's follows the explanation."""
+    report = f"Graph Break Reason: {title}\n  Explanation: It says why.\n\n  Developer debug context: {context}\n"
+    found = parse_break(report)
+    assert (found.title, found.context) == (expected, context)
+    assert (f'Dynamo calls it "{title}".' in found.explanation) == (expected != title)
 
 
 def test_nodes_by_source_are_the_first_nodes_of_their_lines() -> None:

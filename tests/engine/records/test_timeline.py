@@ -104,7 +104,7 @@ def test_speedscope_events_open_and_close_in_order(tmp_path: pathlib.Path) -> No
     saved = read(recorded().save_timeline(tmp_path / "run.speedscope.json"))
     names = [f["name"] for f in saved["shared"]["frames"]]
     (profile,) = saved["profiles"]
-    assert profile["name"] == "model entry 7/0"
+    assert profile["name"] == "model entry 0"
     assert [(e["type"], names[e["frame"]]) for e in profile["events"]] == [
         ("O", "compile"),
         ("O", "trace"),

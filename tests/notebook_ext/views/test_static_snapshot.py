@@ -136,15 +136,16 @@ def test_every_view_has_its_twin() -> None:
         "Source lines with their nodes and kernels",
         "AOT runtime wrappers",
         "Saved for backward",
-        "Graphs, entry",
+        "Graphs, ",
         "Fusion decisions",
         "Tracer steps",
         "Kernels",
-        "Guards of entry",
+        "Guards of ",
         "Compile times",
         "Triton of",
     ):
         assert f'<summary style="cursor:pointer">{title}' in text, title
+    assert re.search(r">Guards of [^<]+ entry 0 \(\d+\)<", text)  # the names of the explorer
 
 
 def test_captured_backwards_stand_in_the_twin() -> None:

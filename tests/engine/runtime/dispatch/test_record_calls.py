@@ -19,7 +19,7 @@ from engine.ir.user_code_files import cell_names, display_name
 from engine.records.session import Session
 from engine.runtime.dispatch.compiled_modules import attach, compiled_module
 from engine.runtime.dispatch.dispatcher import make_dispatcher
-from engine.runtime.dispatch.inspect_cache import explain_call, guards_of
+from engine.runtime.dispatch.inspect_cache import explain_call, guards_by_entry
 from tests.engine.runtime.fake_compiler import FakeCompiler, InterceptingCompiler
 
 
@@ -145,7 +145,7 @@ def test_explain_call_takes_what_engine_compile_gives() -> None:
     for module in (twin, attached):
         module(1)
         assert explain_call(module, 1).hit is not None
-        assert guards_of(module)
+        assert tuple(guards_by_entry(module).values())
     with pytest.raises(BadArgument, match="add is not compiled"):
         explain_call(add, 1)
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
@@ -157,7 +157,7 @@ def test_guards_of_each_entry() -> None:
     compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
     compiled(1)
     compiled(1, 2.5)
-    told = guards_of(compiled)
+    told = tuple(guards_by_entry(compiled).values())
     assert [[g.expected for g in t.guards if g.source == "L['y']"] for t in told] == [["2.5"], ["1"]]
 
 
