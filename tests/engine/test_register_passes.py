@@ -138,7 +138,13 @@ def never_ends(module: torch.fx.GraphModule) -> None:
                 module.graph.call_function(aten.relu.default, (node,))
 
 
+def takes_the_module_for_its_graph(module: Any) -> None:
+    for node in module.nodes:  # it is a module, whose graph has the nodes
+        print(node)
+
+
 BAD = {
+    takes_the_module_for_its_graph: ("has no attribute 'nodes'", "for node in module.nodes"),
     changes_the_result: ("result 0 has shape (), and had (4, 8) before", "aten.sum.default"),
     returns_a_view: ("result 0 has the memory of input 0, and had its own memory before", "aten.view.default"),
     writes_in_place: ("the graph is not functional", "aten.add_.Tensor"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import sys
 import traceback
 from types import FrameType
@@ -12,7 +14,7 @@ import torch.fx
 from engine.ir.user_code_files import is_library_file
 from engine.records.bytecode import Span
 
-_OWN_FOLDER = __file__.rpartition("graph")[0]
+_OWN_FOLDER = str(pathlib.Path(__file__).parents[2]) + os.sep
 
 
 MAX_CREATED_NODES = 100_000
