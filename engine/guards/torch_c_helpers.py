@@ -172,7 +172,7 @@ def make_tensor_check(
     return _make_duplicate_safe_check(values, facets)
 
 
-_dtensor_layout = attrgetter("_spec.placements", "_spec.shard_order", "_spec.tensor_meta.dtype")
+_dtensor_layout = attrgetter("_spec.placements", "_spec.shard_order", "_spec.tensor_meta.dtype", "_spec.mesh")
 
 
 def make_layout_check(values: Sequence[Any], guards: Sequence[Guard]) -> Callable[..., bool]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
 from engine.guards.dict_versions.collect import ObservedWrites, SubtreeDependencies, collect_dependencies
-from engine.guards.torch_c_helpers import always_false, make_tensor_check
+from engine.guards.torch_c_helpers import always_false, make_layout_check, make_tensor_check
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import tensor_properties
 from engine.ir.introspection import python_objects
@@ -114,12 +114,25 @@ class SubtreeVersionGuard:
             helper = make_tensor_check(values, [tuple(self._facets[o]) for o in plan.tensors])
         if helper is None:
             return None
-        chosen = frozenset(other_guards)
+        layouts = [g for g in other_guards if g.is_dtensor_layout and g.source in plan.tensors]
+        others = [g for g in other_guards if g not in layouts]
+        chosen = frozenset(others)
         if chosen and (self._rest is None or self._rest[0] != chosen):
-            self._rest = (chosen, self._compile_rest(other_guards))
+            self._rest = (chosen, self._compile_rest(others))
         owner = _no_module if root is None else weakref.ref(root)
         give = None if self._prefetched is None else self._prefetched.writer(tuple(plan.tensors))
-        return _VersionCheck(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give, gone)
+        rest = self._rest[1] if chosen and self._rest else None
+        return _VersionCheck(plan, (helper, _layout_check(plan, layouts)), rest, owner, give, gone)
+
+
+def _layout_check(plan: SubtreeDependencies, guards: Sequence[Guard]) -> Callable[[Sequence[Any]], bool] | None:
+    """Return a check that DTensors among all tensors are laid out as now; None without any."""
+    if not guards:
+        return None
+    position = {source: n for n, source in enumerate(plan.tensors)}
+    positions = [position[g.source] for g in guards]
+    check = make_layout_check([plan.tensors[g.source] for g in guards], guards)
+    return lambda tensors: check(*map(tensors.__getitem__, positions))
 
 
 def _no_module() -> None:
@@ -138,6 +151,7 @@ class _VersionCheck:
         "_helper",
         "_hooks",
         "_items",
+        "_layouts",
         "_lengths",
         "_prefetch",
         "_rest",
@@ -152,7 +166,7 @@ class _VersionCheck:
     def __init__(
         self,
         plan: SubtreeDependencies,
-        helper: Callable[..., bool],
+        helpers: tuple[Callable[..., bool], Callable[[Sequence[Any]], bool] | None],
         rest: Callable[[Any], bool] | None,
         root: Callable[[], Any],
         give: Callable[[Sequence[Any]], None] | None,
@@ -174,7 +188,7 @@ class _VersionCheck:
         self._classes = list(map(type, plan.weak_objects.values()))
         # Hold tensors weakly: a replaced parameter must be freed.
         self._tensors = [_tensor_reader(plan, o, t) for o, t in plan.tensors.items()]
-        self._helper = helper
+        self._helper, self._layouts = helpers
         self._rest = rest
         self._root = root
         self._prefetch = give
@@ -200,6 +214,8 @@ class _VersionCheck:
             return False
         tensors = tuple(map(call, self._tensors))
         if tensors and not self._helper(*tensors):
+            return False
+        if self._layouts is not None and not self._layouts(tensors):
             return False
         if self._rest is not None and not self._rest(self._root()):
             return False

@@ -260,6 +260,25 @@ def _steps(rank: int, folder: str) -> None:
                 assert not compilation.aot.note, compilation.aot.note
 
 
+def _relaid(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        module, x = _tensor_parallel(), torch.arange(8.0).reshape(2, 4)
+        compiled = engine.compile(module, backend="aot_eager")
+        whole = torch.arange(32.0).reshape(8, 4)
+        for n in (0, 0, 0, 0, 0, 1, 0, 1):
+            placement = (Replicate(), Partial())[n]
+            module.up.weight = nn.Parameter(DTensor.from_local(whole, _MESHES[0], [placement], run_check=False))
+            with torch.no_grad():
+                _same(compiled(x), module(x))
+
+
+@pytest.mark.thorough
+def test_a_new_parameter_with_another_placement_recompiles(tmp_path: pathlib.Path) -> None:
+    """A parameter set anew at each call is compared with the placements of the compiled code."""
+    in_two_processes(_relaid, tmp_path)
+
+
 @pytest.mark.thorough
 def test_optimizers_step_in_one_graph(tmp_path: pathlib.Path) -> None:
     """Clipping and an optimizer's step are one graph over local tensors, and equal eager's."""
