@@ -101,9 +101,7 @@ class TraceAttempt:
         self.function_modes = modes if are_modes_called and are_traced_modes(modes) else ()
         self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
         self.tx.random_state.mode = "" if restart is None else restart.rng_mode
-        self.tx.state_of(SharedInputs).is_disabled = IDENTITY_READ in map(
-            operator.attrgetter("kind"), previous_attempts
-        )
+        self.tx.state_of(SharedInputs).is_disabled = any(a.kind == IDENTITY_READ for a in previous_attempts)
         self.step_recorder = StepRecorder(self.tx) if steps else None
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint

@@ -181,7 +181,7 @@ class GuardSet:
     """Guards in the order in which they were added, without duplicates."""
 
     def __init__(self, guards: tuple[Guard, ...] = ()) -> None:
-        self._guards: dict[Any, Guard] = dict(zip(map(_guard_key, guards), guards, strict=True))
+        self._guards: dict[Any, Guard] = {_guard_key(g): g for g in guards}
         self._library_functions: dict[tuple[Any, str], LibraryFunction] = {}
         """Functions and classes of builtins and trusted modules that the user's own frames read."""
         self._library_cause: Cause | None = None

@@ -180,7 +180,7 @@ class DispatcherState:
         with _order_lock:
             self._version = self.cache.version
             entries = self.cache.entries
-            current_ids = set(map(id, (*entries, self.cache.python_entry)))
+            current_ids = {id(e) for e in (*entries, self.cache.python_entry)}
             self._bound_entries = {key: bound for key, bound in self._bound_entries.items() if key in current_ids}
             alive = set(map(id, entries))
             known_ids = set(map(id, self._lookup_order))
