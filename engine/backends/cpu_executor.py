@@ -26,7 +26,7 @@ from engine.lowering.cpu.single_operators import estimate_kernel_gain, nodes_as_
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
 from engine.lowering.missing_kernels import nodes_without_kernel
 from engine.lowering.passes.decompose import KnownDecompositions
-from engine.options import Options, config, user_cache_dir
+from engine.options import config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.cpu_launcher import cpu_launcher
 from engine.runtime.program_executor import program_executor
@@ -38,7 +38,7 @@ _log = logging.getLogger("engine")
 NO_GAIN = "No operator of the graph is faster in a kernel: none is fused with another, and ATen moves the same bytes."
 
 
-def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
+def cpu_executor(graph: AotGraph, work: Compilation) -> Run:
     """Return the executor of a graph on the CPU; ATen runs it if no kernel can be built.
 
     The record says why.
@@ -47,19 +47,18 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
         _log_once(missing)
     reason = missing or _why_no_kernels(graph)
     try:
-        run = None if reason else _kernels(graph, options, work)
+        run = None if reason else _kernels(graph, work)
     except Exception as error:
         run, reason = None, work.record_failure("CPU kernels", error, "ATen runs the graph").sentence
     if run is not None:
         return run
     record_no_cpu_program(reason or NO_GAIN, graph, work)
-    return aten_executor(graph) if reason else _mark_kernel_gain(aten_executor(graph), 0.0, options)
+    return aten_executor(graph) if reason else _mark_kernel_gain(aten_executor(graph), 0.0)
 
 
-def _mark_kernel_gain(run: Run, seconds: float, options: Options) -> Run:
-    """Store the kernels' estimated gain on an executor that draws eager's random numbers."""
-    if not options.extra.get("fused_random", False):
-        setattr(run, KERNEL_GAIN_ATTR, seconds)
+def _mark_kernel_gain(run: Run, seconds: float) -> Run:
+    """Store the kernels' estimated gain on an executor."""
+    setattr(run, KERNEL_GAIN_ATTR, seconds)
     return run
 
 
@@ -78,9 +77,8 @@ def _tensors(graph: AotGraph) -> Iterator[torch.Tensor]:
 class CpuLowering:
     """Lowers one graph for this CPU until each operator is where it is fastest."""
 
-    def __init__(self, graph: AotGraph, options: Options, find_tuning: FindTuning | None) -> None:
+    def __init__(self, graph: AotGraph, find_tuning: FindTuning | None) -> None:
         self._graph, self._find_tuning = graph, find_tuning
-        self._fused_random = bool(options.extra.get("fused_random", False))
         self._without_kernel = nodes_without_kernel(graph)
         self._aten_nodes = dict(self._without_kernel)
         """Why ATen runs a node, by node."""
@@ -127,7 +125,6 @@ class CpuLowering:
             self._graph,
             CPU_TARGET,
             print_kernel,
-            fused_random=self._fused_random,
             forced_fallbacks=self._aten_nodes,
             rewritten=self._rewrite(),
             find_tuning=self._find_tuning,
@@ -144,7 +141,7 @@ class CpuLowering:
         if decomposed_nodes not in self._rewritten:
             self._rewritten[decomposed_nodes] = run_passes(
                 self._graph,
-                fused_random=self._fused_random,
+                fused_random=False,  # a CPU kernel draws no numbers
                 is_cpu=True,
                 left_whole=decomposed_nodes,
                 known_parts=self._parts,
@@ -152,10 +149,10 @@ class CpuLowering:
         return self._rewritten[decomposed_nodes]
 
 
-def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:
+def _kernels(graph: AotGraph, work: Compilation) -> Run | None:
     """Return the executor of a graph's kernels; None if all its nodes are ATen's."""
     bind = functools.partial(cpu_launcher, store=_object_store())
-    lowering = CpuLowering(graph, options, stored_tunings(CPU_TARGET))
+    lowering = CpuLowering(graph, stored_tunings(CPU_TARGET))
     while True:
         with work.stage("CPU lowering"):
             program = lowering.program()
@@ -169,9 +166,7 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             lowering.run_nodes_in_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             continue
-        run = _mark_kernel_gain(
-            with_recorded_fallback(run, graph), estimate_kernel_gain(program, graph.module), options
-        )
+        run = _mark_kernel_gain(with_recorded_fallback(run, graph), estimate_kernel_gain(program, graph.module))
         return record_cpu_program(run, program, graph, work)
 
 

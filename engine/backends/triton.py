@@ -39,7 +39,7 @@ class TritonBackend:
 
     def _without_gpu(self, graph: AotGraph) -> Run:
         """Return the executor of a graph without GPU kernels: CPU kernels or ATen."""
-        return cpu_executor(graph, self._options, self._work) if self._on_cpu else aten_executor(graph)
+        return cpu_executor(graph, self._work) if self._on_cpu else aten_executor(graph)
 
     def _forward(self, graph: AotGraph) -> Run | None:
         """Lower a forward and record its kernels; return its executor, or None for ATen."""

@@ -177,7 +177,7 @@ def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredG
 
         target = lowered.program.target
         if target == CPU_TARGET:
-            CpuLowering(lowered.graph, graphs[0].options, collect).program()
+            CpuLowering(lowered.graph, collect).program()
         else:
             options = replace(graphs[0].options, target=target)
             on_gpu = any(x.is_cuda for x in tensors_in(lowered.inputs))

@@ -17,6 +17,7 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.shared_inputs import SharedInputs
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_bound_rule, register_break, register_rule
 from engine.trace.variables.containers.builtin_subclasses import (
@@ -351,7 +352,10 @@ class _DeepCopier(_Copier):
         """Return True if a deep copy of a tensor, with its whole storage, equals a clone."""
         fake, storage = of.fake, of.fake.untyped_storage()
         is_clone = of.python_type() is torch.Tensor and not fake.requires_grad and not of.attr_writes
-        is_clone = is_clone and not getattr(of.real_object, "__dict__", None) and storage._cdata not in self.storages
+        is_clone = is_clone and not getattr(of.real_object, "__dict__", None)
+        if storage._cdata in self.storages:
+            self.tx.state_of(SharedInputs).require_identity(of.real_object)
+            is_clone = False
         if not is_clone or storage.nbytes() != fake.nbytes or fake.stride() != torch.empty_like(fake).stride():
             return False
         self.storages.add(storage._cdata)
