@@ -2,8 +2,12 @@
 
 import numpy as np
 import torch
+from torch.torch_version import TorchVersion
 
 from tests.programs import program
+
+#: Whether a quantile at a constant position is traced: torch before 2.12 reads the position.
+TRACES_QUANTILES = TorchVersion(torch.__version__) >= (2, 12)
 
 
 @program(lambda: (torch.randn(3, 4),))
@@ -296,11 +300,14 @@ def floats_compared_with_numbers(x):
     return scalar, double, x > 0.3, x[:, None] >= x, x.astype(np.int64)[0] < 0.5, x[0] > [0.3, 0.2]
 
 
-@program(lambda: (np.array([[0.5, -2.0, 3.0, 1.0], [4.0, 0.0, -1.0, 2.5]], np.float32), np.arange(6).reshape(2, 3)))
+@program(
+    lambda: (np.array([[0.5, -2.0, 3.0, 1.0], [4.0, 0.0, -1.0, 2.5]], np.float32), np.arange(6).reshape(2, 3)),
+    breaks=0 if TRACES_QUANTILES else 2,
+)
 def percentiles(a, n):
     """A percentile has numpy's shape, dtype and strides: float64 where positions are an array."""
     several = np.percentile(a, [5, 50], axis=1), np.quantile(a.astype(np.float64), [0.1, 0.9], axis=1)
-    one = np.percentile(a, 90), np.quantile(n, 0.3), np.percentile(np.abs(a), 25.0, axis=0), float(np.percentile(a, 40))
+    one = np.percentile(a, 90), np.quantile(n, 0.3), np.percentile(np.abs(a), 25.0, axis=0), float(np.percentile(a, 50))
     return several, one, [p.strides for p in several]
 
 
