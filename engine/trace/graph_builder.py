@@ -155,7 +155,7 @@ class GraphBuilder:
 
     def _check_no_foreign_nodes(self, outputs: list[torch.fx.Node]) -> None:
         graphs = {operand.graph for node in self.graph.nodes for operand in node.all_input_nodes}
-        if not graphs.union(map(operator.attrgetter("graph"), outputs)) <= {self.graph}:
+        if not graphs | {node.graph for node in outputs} <= {self.graph}:
             raise Unsupported(
                 "higher-order-side-effect",
                 "a tensor leaves the body of a higher-order operator, but is not one of its results",

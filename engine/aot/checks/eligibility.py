@@ -66,7 +66,8 @@ _PRECONDITIONS: Mapping[Check, Callable[[CheckedCall], Any]] = {
 def why_not_functional(call: CheckedCall) -> Fallback | None:
     """Return why this call must run as traced; None if it can be functionalized."""
     for check in CHECKS:
-        has_precondition = _PRECONDITIONS.get(check, bool)
-        if has_precondition(call) and (fallback := check(call)) is not None:
+        precondition = _PRECONDITIONS.get(check)
+        applies = precondition is None or precondition(call)
+        if applies and (fallback := check(call)) is not None:
             return fallback
     return None

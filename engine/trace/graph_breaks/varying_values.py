@@ -15,7 +15,9 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import varies
 
-_VARYING_RESULTS = frozenset("clock data-dependent random-generator random-value size-branch tensor-jump".split())
+_VARYING_RESULTS = frozenset(
+    ("clock", "data-dependent", "random-generator", "random-value", "size-branch", "tensor-jump")
+)
 """Kinds of breaks at an instruction whose result depends on data, chance or time."""
 BROKEN_RESULT = ""
 """Key of the result of the instruction at which a resume function starts."""
