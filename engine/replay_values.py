@@ -14,13 +14,13 @@ import torch
 
 from engine.aot.wrappers.value_probe import PLAIN_TENSOR_TYPES, ValueProbe
 from engine.errors import BadArgument
+from engine.find_compilation import find_compilation
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.current_session import set_current_session
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.node_values import tensors_in
 from engine.ir.traced_frame import GraphInput
-from engine.records.aot import AotRecord
 from engine.records.session import Session
 from engine.runtime.dispatch.recorded_arguments import ValueUnavailable, make_argument
 
@@ -112,8 +112,7 @@ def replay_with_probes(session: Session, compilation: str) -> str:
 
 
 def _why_not_replayable(session: Session, compilation: str) -> str:
-    record = next((c for c in session.compilations if c.id == compilation), None)
-    aot: AotRecord | None = None if record is None else record.aot
+    aot = find_compilation(session, compilation).aot
     if aot is not None and any(w.name == "effects in order" and w.actions for w in aot.wrappers):
         return "The graph has side effects, which must happen only once. Its call cannot be replayed."
     if aot is not None and not aot.wrappers:

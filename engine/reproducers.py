@@ -16,6 +16,7 @@ import torch
 
 from engine import session_jobs
 from engine.errors import BadArgument, NotReproduced
+from engine.find_compilation import find_compilation
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.operator_definitions import operator_definitions
 from engine.records.graph import GraphRecord
@@ -111,10 +112,7 @@ def reproducer(
         BadArgument: the compilation has no such graph, kernel or event.
         NotReproduced: the script cannot be written, or did not show the same in the child process.
     """
-    try:
-        record = session.compilation(compilation)
-    except KeyError as error:
-        raise BadArgument(f"The session has no compilation {compilation!r}.") from error
+    record = find_compilation(session, compilation)
     what = what or _default_subject(record)
     kernels = {k.id: k for k in (*record.kernels, *record.cpu_kernels)}
     graphs = {g.stage: g for g in record.graphs}

@@ -13,6 +13,7 @@ import torch.fx
 
 from engine import api, errors
 from engine.editing.edit_kernels import KernelTextEdit, editable_kernels, is_kernel_text, kernel_text
+from engine.find_compilation import find_compilation
 from engine.graph.user_passes.read_graph import graph_digest, lines_of, read_graph
 from engine.ir.generated_sources import store_source
 from engine.ir.pass_set import UserPass
@@ -37,14 +38,15 @@ def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
             kernel ("k0").
 
     Raises:
-        BadArgument: there is no such graph or kernel.
+        BadArgument: there is no such compilation, graph or kernel; the message lists those that exist.
     """
-    record = next((c for c in session.compilations if c.id == compilation), None)
-    graph = next((g for g in record.graphs if g.stage == stage and g.nodes), None) if record is not None else None
-    kernel = next((k for k in editable_kernels(record) if k.id == stage), None) if record is not None else None
-    if record is None or (kernel is None and (graph is None or stage not in STAGES)):
+    record = find_compilation(session, compilation)
+    graphs = {g.stage: g for g in record.graphs if g.stage in STAGES and g.nodes}
+    kernels = {k.id: k for k in editable_kernels(record)}
+    graph, kernel = graphs.get(stage), kernels.get(stage)
+    if graph is None and kernel is None:
         raise errors.BadArgument(
-            f"{compilation} has no {stage!r} graph to edit: choose one of {', '.join(STAGES)} or the id of a kernel."
+            f"{compilation} has no {stage!r} to edit. It has {', '.join((*graphs, *kernels)) or 'none'}."
         )
     name = next((f.name for f in session.frames if f.id == record.frame), "")
     if kernel is not None:

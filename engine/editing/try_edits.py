@@ -14,7 +14,8 @@ import torch
 from engine import api, session_jobs
 from engine.editing.edit_calls import CALL, UnreadableCall, call_code, call_text, read_call
 from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
-from engine.errors import BadArgument, PassUndone
+from engine.errors import PassUndone
+from engine.find_compilation import find_compilation
 from engine.forked_run import graphs_use_gpu, run_in_fork
 from engine.graph.user_passes.read_graph import read_statements
 from engine.ir.graph_callable import Run
@@ -217,10 +218,7 @@ def calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list[
         ValueUnavailable: there is none that can be replayed.
         BadArgument: there is no such compilation.
     """
-    try:
-        record = session.compilation(compilation)
-    except KeyError as error:
-        raise BadArgument(f"The session has no compilation {compilation!r}.") from error
+    record = find_compilation(session, compilation)
     frames = {f.id: f for f in session.frames}
     frame, entry = frames.get(record.frame), record.id
     while frame is not None and frame.role == "resume":

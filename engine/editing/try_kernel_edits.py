@@ -17,6 +17,7 @@ from engine.editing.edit_kernels import LANGUAGES, KernelTextEdit, text_digest, 
 from engine.editing.edited_kernel_worker import NOTES_BYTES, CpuLaunch, EditedRun, line_in_stack, read_notes
 from engine.editing.try_edits import EditTrial
 from engine.errors import BadArgument
+from engine.find_compilation import find_compilation
 from engine.interrupts.deferred_interrupts import allow_interrupts
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.kernels.compile_triton import compile_unit_of
@@ -94,10 +95,10 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
         texts: edited texts of ``graph_text`` by the name of their edit.
 
     Raises:
-        BadArgument: a text does not begin with the comment of ``graph_text``.
+        BadArgument: a text does not begin with the comment of ``graph_text``, or there is no such compilation.
     """
     edits = {name: KernelTextEdit(text) for name, text in texts.items()}
-    records = {name: _kernel_record(session.compilation(compilation), edit) for name, edit in edits.items()}
+    records = {name: _kernel_record(find_compilation(session, compilation), edit) for name, edit in edits.items()}
     for name, record in records.items():
         if record is not None and (problem := text_problem(record, edits[name].text)):
             return EditTrial(problem=_sentence(*problem), edit=name, line=problem[1] + 1)

@@ -14,6 +14,7 @@ from engine.backends.cpu_executor import CpuLowering
 from engine.backends.lower_to_program import lower_to_program
 from engine.backends.stored_tunings import device_name, store_tuning
 from engine.errors import BadArgument, KernelBuildError
+from engine.find_compilation import find_compilation
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.node_values import tensors_in
@@ -165,6 +166,7 @@ def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredG
     Raises:
         BadArgument: there is no such kernel, or it has no loops.
     """
+    find_compilation(session, compilation)
     graphs = session_jobs.lowered_graphs_of(session).get(compilation, ())
     for lowered in graphs:
         printed = next((k for k in lowered.program.kernels if k.id == kernel), None)

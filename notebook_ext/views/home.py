@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import is_installed_file
+from engine.records.bytecode import Span
 from engine.records.counts import (
     RootGroup,
     breaks_and_errors_of,
@@ -283,53 +284,78 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
 def _exception_findings(session: Session) -> Iterator[Finding]:
     for group in groups(session):
         for compilation, record in errors_of(group.compilations):
+            line = source_lines.user_line(session, compilation, record)
             yield _finding_of_break_or_error(
                 session,
                 compilation,
                 record,
-                f"{_stopped_function(session, group, record)} raises an exception",
+                f"{_stopped_function(session, group, record, line)} raises an exception",
                 sanitize(record.context or record.title).rstrip(".") + ".",
+                line=line,
+                library=source_lines.line_name(session, record.span) if record.span != line else "",
                 urgency=1,
                 sign="✗",
                 fixes=(("Correct this line or its inputs: eager execution raises the exception too.", ""),),
             )
 
 
+@dataclass(frozen=True)
+class _Break:
+    """A graph break with the user's line that it is listed under."""
+
+    group: RootGroup
+    compilation: CompilationRecord
+    record: BreakRecord
+    line: Span | None
+
+
 def _break_findings(session: Session) -> Iterator[Finding]:
     # A function that is called by Python and inlined, too, breaks two graphs at one place; a `with` statement breaks its line's
-    # graph twice.
-    places: dict[Any, list[tuple[RootGroup, CompilationRecord, BreakRecord]]] = {}
+    # graph twice, once more if a library function opens the file.
+    places: dict[Any, list[_Break]] = {}
     for group in groups(session):
         for compilation, record in breaks_of(group.compilations):
+            line = source_lines.user_line(session, compilation, record)
             edit = _break_edit(session, record)
-            line = record.span and (record.span.file, record.span.line)
-            key = (record.kind, record.skips_frame, line, edit and edit[0]) if line else id(record)
-            places.setdefault(key, []).append((group, compilation, record))
-    for same_breaks in places.values():
-        group, compilation, record = same_breaks[0]
-        resumed = [c for g, in_it, r in same_breaks for c in _resumed_by(session, g, in_it, r)]
-        seconds = sum(map(compile_seconds, resumed))
-        edit = _break_edit(session, record)
-        name = "runs as Python" if record.skips_frame else "breaks the graph"
-        owner, title = _stopped_function(session, group, record, compilation.frame), sanitize(record.title).rstrip(".")
-        saves = [pluralize(len(same_breaks), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
-        if seconds:
-            saves.append(format_seconds(seconds))
-        has_fix = bool(edit or record.hints)
-        yield _finding_of_break_or_error(
-            session,
-            compilation,
-            record,
-            f"{owner} {name}: {title if title.startswith('Python') else title[:1].lower() + title[1:]}",
-            sanitize(record.explanation).rstrip(".") + ".",
-            urgency=3 if has_fix else NO_ACTION,
-            sign="!" if has_fix else "i",
-            saved=len(same_breaks) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
-            saves=", ".join(saves) if has_fix else "",
-            fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]),
-            edit=edit[0] if edit else None,
-            edit_text=edit[1] if edit else "",
-        )
+            is_skip = record.skips_frame and line == record.span
+            key = (record.kind, is_skip, (line.file, line.line), edit and edit[0]) if line else id(record)
+            places.setdefault(key, []).append(_Break(group, compilation, record, line))
+    yield from (_finding_of_breaks(session, same_breaks) for same_breaks in places.values())
+
+
+def _finding_of_breaks(session: Session, same_breaks: list[_Break]) -> Finding:
+    """Return one finding for the breaks of one user line."""
+    first = min(same_breaks, key=lambda b: b.record.skips_frame)
+    record = first.record
+    resumed = [c for b in same_breaks for c in _resumed_by(session, b.group, b.compilation, b.record)]
+    seconds = sum(map(compile_seconds, resumed))
+    edit = _break_edit(session, record)
+    name = "runs as Python" if record.skips_frame else "breaks the graph"
+    owner = _stopped_function(session, first.group, record, first.line, first.compilation.frame)
+    title = sanitize(record.title).rstrip(".")
+    saves = [pluralize(len(same_breaks), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
+    if seconds:
+        saves.append(format_seconds(seconds))
+    has_fix = bool(edit or record.hints)
+    library = dict.fromkeys(
+        source_lines.line_name(session, b.record.span) for b in same_breaks if b.record.span != b.line
+    )
+    return _finding_of_break_or_error(
+        session,
+        first.compilation,
+        record,
+        f"{owner} {name}: {title if title.startswith('Python') else title[:1].lower() + title[1:]}",
+        sanitize(record.explanation).rstrip(".") + ".",
+        line=first.line,
+        library=", ".join(library),
+        urgency=3 if has_fix else NO_ACTION,
+        sign="!" if has_fix else "i",
+        saved=len(same_breaks) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
+        saves=", ".join(saves) if has_fix else "",
+        fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]),
+        edit=edit[0] if edit else None,
+        edit_text=edit[1] if edit else "",
+    )
 
 
 def _resumed_by(
@@ -341,25 +367,35 @@ def _resumed_by(
 
 
 def _finding_of_break_or_error(
-    session: Session, compilation: CompilationRecord, record: BreakRecord, title: str, cause: str, **fields: Any
+    session: Session,
+    compilation: CompilationRecord,
+    record: BreakRecord,
+    title: str,
+    cause: str,
+    *,
+    line: Span | None,
+    library: str,
+    **fields: Any,
 ) -> Finding:
     number = _break_number(session, record)
     return Finding(
         title,
         cause,
-        place=source_lines.line_name(session, record.span),
-        pointed=textwrap.dedent(caret_lines(session, record.span)),
-        line=f"linked|{compilation.id}|line={record.span.line}" if record.span else "",
+        place=source_lines.line_name(session, line) + (f" ({library})" if library else ""),
+        pointed=textwrap.dedent(caret_lines(session, line)),
+        line=f"linked|{compilation.id}|line={line.line}" if line else "",
         target=f"breaks|{compilation.id}|break={number}",
         **fields,
     )
 
 
-def _stopped_function(session: Session, group: RootGroup, record: BreakRecord, frame: str = "") -> str:
+def _stopped_function(
+    session: Session, group: RootGroup, record: BreakRecord, line: Span | None, frame: str = ""
+) -> str:
     """Return the function in which a graph stops: the root, a callee, or a resume function."""
     if record.skips_frame and frame not in ("", group.root.id):
         return source_lines.frame_name(session, frame)
-    return source_lines.function_of(session, record.span) or one_line(group.root.name, 60)
+    return source_lines.function_of(session, line) or one_line(group.root.name, 60)
 
 
 def _break_number(session: Session, record: BreakRecord) -> int:

@@ -15,6 +15,7 @@ from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
 from engine.records.guards import GuardFailure, entry_name
 from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.trace import BreakRecord
 from notebook_ext.views.format_text import one_line, pluralize
 
 MAX_WHOLE_FILE_LINES = 400
@@ -125,6 +126,19 @@ def call_of(session: Session, compilation: CompilationRecord) -> Span | None:
     calls = [c for c in session.calls if c.frame == frame.id and c.caller is not None and c.caller.file in files]
     first = next((c for c in calls if c.entry == compilation.id), calls[0] if calls else None)
     return first.caller if first is not None else None
+
+
+def user_line(session: Session, compilation: CompilationRecord, record: BreakRecord) -> Span | None:
+    """Return the user's line of a break: the innermost one outside libraries.
+
+    For a library function that Python called after a break it is the line of the call; for a root that a library
+    has, or for an unknown caller, the library's own line.
+    """
+    if record.span is None or not is_installed_file(record.span.file):
+        return record.span
+    own = next((s for s in reversed(record.stack) if not is_installed_file(s.file)), None)
+    is_callee = any(f.id == compilation.frame and f.role == "callee" for f in session.frames)
+    return own or (call_of(session, compilation) if is_callee else None) or record.span
 
 
 def call_place(session: Session, compilation: CompilationRecord) -> str:

@@ -9,9 +9,12 @@ import torch
 import torch.nn.functional as F
 
 import engine
+from engine.editing.edit_graphs import graph_text
 from engine.editing.try_edits import editable_graphs, matching_compilation, try_edits
 from engine.errors import BadArgument
+from engine.find_compilation import find_compilation
 from engine.records.session import CompilationRecord
+from engine.replay_values import replay_with_probes
 from tests.forked_backwards import skip_if_forks_run_no_backward
 
 
@@ -156,8 +159,27 @@ def test_what_cannot_be_replayed_says_why() -> None:
     )
     with pytest.raises(BadArgument, match="must begin with the comment"):
         try_edits(session, session.compilations[0].id, {"mine": "def graph(x): pass"})
-    with pytest.raises(BadArgument, match="has no compilation"):
-        try_edits(session, "9/9", {"mine": text})
+
+
+def test_an_unknown_compilation_is_answered_with_those_that_exist() -> None:
+    """All functions that take the id of a compilation name it and list the session's."""
+    session = record(total, 4)
+    (compilation,) = session.compilations
+    text = editable_graphs(session, compilation)["fx"]
+    wanted = rf"^The session has no compilation 'nope'. It has {compilation.id}\.$"
+    for ask in (
+        lambda: try_edits(session, "nope", {"mine": text}),
+        lambda: graph_text(session, "nope"),
+        lambda: session.reproducer("nope"),
+        lambda: replay_with_probes(session, "nope"),
+        lambda: engine.tune(session, "nope", "k0"),
+    ):
+        with pytest.raises(BadArgument, match=wanted):
+            ask()
+    with pytest.raises(BadArgument, match=rf"{compilation.id} has no 'nope' to edit. It has fx, aten"):
+        graph_text(session, compilation.id, "nope")
+    with pytest.raises(BadArgument, match="It has none"):
+        find_compilation(engine.Session(), "nope")
 
 
 def test_an_endless_edit_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -468,6 +468,28 @@ def test_one_line_that_breaks_several_times_is_one_finding(shell: Shell) -> None
     assert found[0]["fixes"][0]["text"].startswith("Read files before the compiled function")
 
 
+def test_a_break_in_a_library_belongs_to_the_line_that_called_it(
+    shell: Shell, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library's ``open`` is inlined and then called by Python: both breaks are the user's one line."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "filelib.py").write_text(
+        "def open_file(path, mode='r'):\n    return open(path, mode)\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(library))
+    shell.run("from filelib import open_file")
+    cell = (
+        "def f(x):\n    with open_file('/dev/null') as file:\n        y = x + 1\n    return y * 2\n\nf(torch.ones(2))\n"
+    )
+    (found,) = home(run(shell, cell))["findings"]
+    assert found["title"] == "f breaks the graph: a file or the file system is used"
+    assert found["saves"].startswith("3 graph breaks")
+    assert re.fullmatch(r"line 2 of cell \d+ \(line 2 of filelib\.py\)", found["place"])
+    assert found["pointed"].startswith("with open_file('/dev/null') as file:\n")
+    assert found["line"].endswith("|line=2")
+
+
 def test_an_argument_that_is_left_out_needs_no_fix(shell: Shell) -> None:
     """Calls with and without a mask need an entry each, so no change is advised."""
     cell = "def f(x, mask=None):\n    return x if mask is None else x * mask\n\nf(torch.ones(2))\nf(torch.ones(2), torch.ones(2))\n"
