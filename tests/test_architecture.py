@@ -41,7 +41,7 @@ layers =
     (compilation)
     (torch_reports)
     session_jobs : replay_values : (verify_fixes)
-    (forked_run)
+    (forked_run) : (find_compilation)
     {" | ".join(f"({stage})" for stage in STAGES)}
     (frame_code)
     cache

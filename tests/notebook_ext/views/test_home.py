@@ -471,7 +471,7 @@ def test_one_line_that_breaks_several_times_is_one_finding(shell: Shell) -> None
 def test_a_break_in_a_library_belongs_to_the_line_that_called_it(
     shell: Shell, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library's ``open`` is inlined and then called by Python: both breaks are the user's one line."""
+    """A library function is inlined and called by Python: its breaks are one finding."""
     library = tmp_path / "site-packages"
     library.mkdir()
     (library / "filelib.py").write_text(
