@@ -41,6 +41,10 @@ COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--static",
         {"action": "store_true", "help": "Make no size a symbol. Default: static first, then those seen to change."},
     ),
+    (
+        "--fused-random",
+        {"action": "store_true", "help": "Let kernels on a GPU generate random numbers, which are not those of eager."},
+    ),
     ("--fullgraph", {"action": "store_true", "help": "Raise GraphBreak instead of breaking the graph."}),
     (
         "--compare",
@@ -164,12 +168,15 @@ def to_settings(arguments: argparse.Namespace) -> CompileSettings:
         raise UsageError("--compare compares our compiler with torch.compile: leave out --backend torch.")
     if arguments.launches and is_torch_backend(arguments.backend):
         raise UsageError("--launches records kernels of our compiler: leave out --backend torch.")
+    if arguments.fused_random and is_torch_backend(arguments.backend):
+        raise UsageError("--fused-random is an option of our compiler: leave out --backend torch.")
     dynamic = True if arguments.dynamic else False if arguments.static else None
     return CompileSettings(
         backend=arguments.backend,
         target=arguments.target,
         dynamic=dynamic,
         fullgraph=arguments.fullgraph,
+        fused_random=arguments.fused_random,
         level="steps" if arguments.steps else "standard",
         launches=arguments.launches,
     )

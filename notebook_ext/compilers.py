@@ -37,6 +37,8 @@ class CompileSettings:
     target: str | None = None
     dynamic: bool | None = None
     fullgraph: bool = False
+    fused_random: bool = False
+    """Kernels on a GPU generate random numbers."""
     level: str = "standard"
     launches: bool = field(default=False, compare=False)
     """Record each launch of a kernel."""
@@ -253,7 +255,11 @@ def _options(choice: CompileSettings) -> Options:
         raise UsageError(f"There is no backend {choice.backend!r}: choose one of {', '.join(backend_names())}.")
     try:
         return api.make_options(
-            choice.backend, fullgraph=choice.fullgraph, dynamic=choice.dynamic, target=choice.target
+            choice.backend,
+            fullgraph=choice.fullgraph,
+            dynamic=choice.dynamic,
+            target=choice.target,
+            options={"fused_random": True} if choice.fused_random else None,
         )
     except errors.EngineError as error:
         raise UsageError(str(error)) from None

@@ -232,7 +232,7 @@ class KernelsView {
       if (!r.tuning) this.requestTuning("open");
     }
     this.detail.classList.toggle("two", isTuning);
-    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.kernel}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r), this.#launches(r)] : part.externs.length ? h("section", { tabindex: "0", "aria-label": "ATen calls" }, this.#externs(part.externs)) : null);
+    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.name}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r), this.#launches(r)] : part.externs.length ? h("section", { tabindex: "0", "aria-label": "ATen calls" }, this.#externs(part.externs)) : null);
     this.detail.classList.toggle("one", !r);
     if (isTuning && this.tuningNote) this.frame.say(this.tuningNote);
     else this.tell(r);
@@ -243,13 +243,13 @@ class KernelsView {
     if (!r) return this.frame.say("No kernels.");
     if (this.part.is_observed) {
       const nodes = r.nodes.length ? `${plural(r.nodes.length, "node")} fused.` : r.origins;
-      return this.frame.say(h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${nodes}`);
+      return this.frame.say(h("code", {}, r.name), ` (${r.kernel}) of ${r.frame} entry ${r.compilation.split("/").pop()}: ${nodes}`);
     }
     const made = r.targets[this.target], e = r.estimates[this.target];
     if (this.isCpu) return this.#tellCpu(r, made);
     const told = !made ? "not compiled yet" : made.error ? made.error : made.registers == null ? "compiled" : `${plural(made.registers, "register")}, ${plural(made.spills || 0, "spill")}`;
     this.frame.say(
-      h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
+      h("code", {}, r.name), ` (${r.kernel}) of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
       measured(r.measured, e),
       e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} for the launch (assumed): ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Nothing is estimated: a size is not known before the call. ",
       r.counts && r.counts + " ",
@@ -265,7 +265,7 @@ class KernelsView {
     return h(
       "tr",
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
-      h("td", { title: `${r.name} of ${r.frame} entry ${r.compilation.split("/").pop()}` }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? muted(` ×${r.launches}`) : null),
+      h("td", { title: `${r.name} of ${r.frame} entry ${r.compilation.split("/").pop()}` }, h("div", { class: "kt" }, h("code", {}, r.name), muted(r.launches > 1 ? `×${r.launches} ` : "", `${r.kernel} of ${r.compilation}`))),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null, made.configuration ? h("div", { class: "mut" }, made.configuration) : null),
       this.isCpu ? this.#cpuCells(r, made) : this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
         h("td", { class: "num", title: made.limit ? `limited by ${made.limit} per multiprocessor` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
@@ -291,7 +291,7 @@ class KernelsView {
   #tellCpu(r, made) {
     const code = !made ? "not compiled yet. " : made.error ? made.error + " " : `${plural(made.instructions.asm, "instruction")}, ${made.vector}, ${plural(made.spills, "spill")} to the stack and ${plural(made.reloads, "reload")}. `;
     this.frame.say(
-      h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()} ran on this CPU: ${plural(r.nodes.length, "ATen node")} fused; `, code, measuredOnCpu(r.measured), r.counts && r.counts + " ",
+      h("code", {}, r.name), ` (${r.kernel}) of ${r.frame} entry ${r.compilation.split("/").pop()} ran on this CPU: ${plural(r.nodes.length, "ATen node")} fused; `, code, measuredOnCpu(r.measured), r.counts && r.counts + " ",
       muted(r.check === "not checked" ? "Not checked against ATen." : `Checked against ATen on this CPU: ${r.check}. ${r.check_note}`),
     );
   }
@@ -302,7 +302,7 @@ class KernelsView {
     const kinds = Object.entries(made?.mix || {}), most = Math.max(1, ...kinds.map(([, n]) => n));
     return h(
       "section", { tabindex: "0", "aria-label": "Instructions" },
-      h("h4", {}, `Instructions of ${r.kernel}`),
+      h("h4", {}, "Instructions"),
       kinds.length ? kinds.map(([kind, n]) => h("div", { class: "lad wide" }, h("span", {}, kind), h("span", { class: "bar" }, h("i", { class: "o1", style: `width:${(n / most) * 100}%` })), h("span", { class: "num" }, n))) : mutedLine(made?.error || "Not compiled yet."),
       made?.vector ? h("p", {}, `Each vector instruction computes ${made.vector.replace(/, (.*)/, " in $1 registers")}. ${made.spills ? `Registers are spilled: ${plural(made.spills, "store")} to the stack, ${plural(made.reloads, "load")} back.` : "No register is spilled to the stack."}`) : null,
       m ? [h("h4", {}, "Measured"), h("p", {}, measuredOnCpu(m), m.copy ? muted(`A copy of memory runs at ${perSecond(m.copy)} GB/s, reads and writes together.`) : null)] : null,
@@ -347,7 +347,7 @@ class KernelsView {
     const facts = this.isCpu ? [] : Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
       "section", { tabindex: "0", "aria-label": "Rows in each IR" },
-      h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, muted(this.part.is_observed ? "" : ` · ${targetName(this.target)}`)),
+      h("h4", {}, this.part.is_observed ? "Rows of text" : "IR ladder, rows", muted(this.part.is_observed ? "" : ` · ${targetName(this.target)}`)),
       part ? steps.map(step) : mutedLine("Loading …"),
       missing.length ? mutedLine(`No ${missing.join(", ")}: ${made ? made.error || "not compiled yet, or not available for this target" : "not compiled yet"}.`) : mutedLine("Color: source line. Gray: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Compile time"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
@@ -362,7 +362,7 @@ class KernelsView {
     const heads = [...found.varying, "Launches", "Fastest", "Total"], time = (/** @type {number | null} */ s) => (s == null ? "–" : ms(s));
     return h(
       "section", { class: "launches", tabindex: "0", "aria-label": "Launches" },
-      h("h4", {}, `Launches of ${r.kernel}: ${found.total.toLocaleString("en")}`),
+      h("h4", {}, `Launches: ${found.total.toLocaleString("en")}`),
       h("p", {}, found.equal.map((/** @type {string[]} */ [name, value], /** @type {number} */ i) => [i ? ", " : "", muted(`${name} `), value])),
       h("table", { class: "t" }, h("thead", {}, h("tr", {}, heads.map((t, i) => h("th", { class: i < found.varying.length ? "" : "num" }, t)))), h("tbody", {}, found.rows.map((/** @type {any} */ w) => h("tr", {}, w.values.map((/** @type {string} */ v) => h("td", {}, v)), [w.count, time(w.fastest), time(w.seconds)].map((v) => h("td", { class: "num" }, v)))))),
       found.more ? mutedLine(`${plural(found.more, "further group")} took less time.`) : null,
@@ -381,8 +381,8 @@ class KernelsView {
     const found = gathered(this.part.decisions.filter((/** @type {any} */ d) => d.compilation === r.compilation && d.kernels.includes(r.kernel)));
     return h(
       "section", { tabindex: "0", "aria-label": "Decisions" },
-      r.choices?.length ? [h("h4", {}, `Autotuning of ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Chosen: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "candidate")}, fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
-      h("h4", {}, `Fusion decisions about ${r.kernel}`),
+      r.choices?.length ? [h("h4", {}, "Autotuning"), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Chosen: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "candidate")}, fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
+      h("h4", {}, "Fusion decisions"),
       found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? muted(` Saves ${d.saved}.`) : null)) : mutedLine(this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),
       this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation && Boolean(e.is_cpu) === this.isCpu)),
       this.part.later_calls ? mutedLine(this.part.later_calls) : null,

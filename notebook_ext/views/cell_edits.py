@@ -42,6 +42,24 @@ cell_texts: WeakTable[Session, CellText] = WeakTable()
 """Cell of each session that was recorded by this kernel."""
 
 
+_COMPILE_CALL = re.compile(
+    r'engine\.compile\((?:f|\.\.\.), (?:backend="(?P<backend>\w+)"|options=\{"(?P<flag>\w+)": True\})\)'
+)
+"""A call in an advice that an option of ``%%compile`` replaces."""
+
+
+def advice(session: Session, text: str) -> str:
+    """Return an advice in the form of the run: for a cell, options of the magic."""
+    if session not in cell_texts:
+        return text
+    return _COMPILE_CALL.sub(
+        lambda m: (
+            f"%%compile --backend {m['backend']}" if m["backend"] else f"%%compile --{m['flag'].replace('_', '-')}"
+        ),
+        text,
+    )
+
+
 @dataclass(frozen=True, order=True)
 class Replacement:
     """New text for the characters from ``start`` to ``end`` of a cell's body."""

@@ -42,6 +42,7 @@ from notebook_ext.views.cell_edits import (
     CellEdit,
     CellText,
     CellTree,
+    advice,
     argument_edit,
     break_edit,
     cell_texts,
@@ -552,7 +553,7 @@ def _other_problems(session: Session) -> Iterator[Finding]:
             place=source_lines.line_name(session, problem.span),
             line=line,
             target=problem.view,
-            fixes=tuple((sanitize(f.text), sanitize(f.code)) for f in problem.fixes),
+            fixes=tuple((sanitize(advice(session, f.text)), sanitize(advice(session, f.code))) for f in problem.fixes),
         )
 
 

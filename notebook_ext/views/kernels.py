@@ -12,6 +12,7 @@ from engine.records.kernels import KernelRecord, KernelResources, LaunchGroup, T
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
+from notebook_ext.views.cell_edits import advice
 from notebook_ext.views.format_text import one_line, pluralize, sanitize
 from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
 from notebook_ext.views.performance import roofline
@@ -84,7 +85,7 @@ def kernels(session: Session) -> dict[str, Any]:
                 "is_cpu": c.lowering is not None and c.lowering.target == CPU,
                 "op": one_line(operator_name(e.op, nodes.get(e.node)), 60),
                 "reason": sanitize(e.reason),
-                "hint": sanitize(e.hint),
+                "hint": sanitize(advice(session, e.hint)),
                 "is_library": e.is_library,
             }
             for c in shown

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import engine
 from engine.records.counts import counts
 from engine.records.findings import find_problems
 from engine.records.session import Session
@@ -21,6 +22,7 @@ from notebook_ext.views.breaks import breaks
 from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, cell_texts, combine, diff_rows, edit_id
 from notebook_ext.views.compilations import compilations
 from notebook_ext.views.home import findings, home, replay_edit
+from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import summary
 from tests.notebook_ext.conftest import Shell
@@ -488,6 +490,33 @@ def test_a_break_in_a_library_belongs_to_the_line_that_called_it(
     assert re.fullmatch(r"line 2 of cell \d+ \(line 2 of filelib\.py\)", found["place"])
     assert found["pointed"].startswith("with open_file('/dev/null') as file:\n")
     assert found["line"].endswith("|line=2")
+
+
+DRAWING = "def f(x):\n    return torch.relu(x) + torch.rand(64) * 2\n\nf(torch.ones(64));\n"
+
+
+def test_advice_is_in_the_form_of_the_run(shell: Shell) -> None:
+    """A cell is told an option of its magic, which works; a function an argument."""
+
+    def advice_of(session: Session) -> list[str]:
+        drawn = [f for f in findings(session) if "generates random numbers" in f.cause]
+        texts = [e["hint"].rstrip(".") for e in kernels(session)["externs"] if e["hint"] and not e["is_cpu"]]
+        assert all(text in texts for f in drawn for text, _ in f.fixes)
+        return [text for f in drawn for text, _ in f.fixes]
+
+    shell.run(f"%%compile\n{DRAWING}")
+    (advice,) = advice_of(shell.ns["_compile"])
+    assert advice.startswith("Compile with %%compile --fused-random if other numbers are fine")
+    assert shell.run(f"%%compile --fused-random\n{DRAWING}").succeeded
+    assert advice_of(shell.ns["_compile"]) == []
+    assert any("rand" in k.text for k in shell.ns["_compile"].compilations[0].kernels)
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(lambda x: torch.relu(x) + torch.rand(64))(torch.ones(64))
+    (advice,) = advice_of(session)
+    assert advice.startswith('Compile with engine.compile(..., options={"fused_random": True})')
+    refused = shell.run(f"%%compile --fused-random --backend torch:eager\n{DRAWING}")
+    assert "leave out --backend torch" in refused.text
 
 
 def test_an_argument_that_is_left_out_needs_no_fix(shell: Shell) -> None:
