@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from bytecode import BinaryOp, Instr, Label
@@ -10,19 +11,21 @@ from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, Try
 
 from engine.bytecode.opcodes import RULES
 
+Item = Instr | Label | TryBegin | TryEnd
+
 
 class Emitter:
     """List of instructions with one source position; hides the differences between versions."""
 
     def __init__(self, location: InstrLocation | None = None) -> None:
         self.location = location
-        self.code: list[Instr | Label | TryBegin | TryEnd] = []
+        self.code: list[Item] = []
 
     def emit(self, name: str, arg: Any = UNSET) -> None:
         """Add one instruction."""
         self.code.append(Instr(name, arg, location=self.location))
 
-    def extend(self, instructions: Iterable[Instr | Label | TryBegin | TryEnd]) -> None:
+    def extend(self, instructions: Iterable[Item]) -> None:
         """Add existing instructions."""
         self.code.extend(instructions)
 
@@ -126,3 +129,27 @@ class Emitter:
         for name in before:
             self.emit(name)
         self.emit(jump, label)
+
+
+def drop_unused_temporaries(code: Sequence[Item], variables: Collection[str]) -> list[Item]:
+    """Return the code without locals that nothing, or only the next instruction, reads.
+
+    ``variables`` are the locals of the user's function; their stores stay.
+    """
+    reads: Counter[object] = Counter(
+        i.arg for i in code if isinstance(i, Instr) and i.name != "STORE_FAST" and isinstance(i.arg, str)
+    )
+    kept: list[Item] = []
+    for item in code:
+        last = kept[-1] if kept else None
+        if isinstance(item, Instr) and isinstance(last, Instr) and item.name in ("STORE_FAST", "LOAD_FAST"):
+            # A store of a copy that nothing reads, or the only read of the value just stored.
+            if item.name == "STORE_FAST":
+                is_unneeded = (last.name, last.arg, reads[item.arg]) == ("COPY", 1, 0)
+            else:
+                is_unneeded = (last.name, last.arg, reads[item.arg]) == ("STORE_FAST", item.arg, 1)
+            if is_unneeded and item.arg not in variables:
+                kept.pop()
+                continue
+        kept.append(item)
+    return kept

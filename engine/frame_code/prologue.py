@@ -16,7 +16,7 @@ import torch.fx
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation
 
-from engine.bytecode.assemble import Emitter
+from engine.bytecode.assemble import Emitter, drop_unused_temporaries
 from engine.bytecode.editable_instructions import editable_instructions, resume_index
 from engine.bytecode.opcodes import flags_without_docstring
 from engine.frame_code.codegen_runtime.fallback_state import (
@@ -413,7 +413,7 @@ class PrologueCodegen:
             start.append(Instr("COPY_FREE_VARS", len(code.co_freevars), location=body.location))
         start.extend(Instr("MAKE_CELL", CellVar(n), location=body.location) for n in code.co_cellvars)
         start.append(Instr("RESUME", 0, location=body.location))
-        result.extend([*start, *self.prologue.code, *body.code])
+        result.extend([*start, *drop_unused_temporaries([*self.prologue.code, *body.code], code.co_varnames)])
         count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
         result.argnames = list(code.co_varnames[:count])
         result.argcount = code.co_argcount

@@ -13,6 +13,7 @@ from typing import Any
 from engine.frame_code.codegen_runtime import resume_calls
 from engine.interrupts.weak_tables import WeakMemo
 from engine.ir.current_session import slow_dispatch_tokens
+from engine.ir.graph_callable import Run
 from engine.runtime.dispatch.stock_switches import stance_owner_cell, usual_stance_cell
 from engine.torch_private.global_state import STANCE_ATTR
 
@@ -56,8 +57,9 @@ class Signature:
     dispatch_code: CodeType
     """Code of the dispatcher; it reads no globals.
 
-    Its free variables: the slow-dispatch tokens, the (check, run) pairs, the closure cells, the function that strips
-    dispatcher frames from tracebacks, the miss handler, the object that holds torch's stance, and the default stance.
+    Its free variables: the slow-dispatch tokens, the bound entries (see ``bind_pairs``), the closure cells, the
+    function that strips dispatcher frames from tracebacks, the miss handler, the object that holds torch's stance, and
+    the default stance.
     """
     call_positional: Callable[..., Any]
     """``call_positional(run, *values)``: call ``run`` with values in ``co_varnames`` order."""
@@ -80,7 +82,10 @@ def _generate(code: CodeType) -> Signature:
         f"    {define} dispatch({heading}):\n"
         f"        try:\n"
         f"            if not attention and stances.{STANCE_ATTR} is usual:\n"
-        f"                for check, run in bound:\n"
+        f"                check, run, others = bound\n"
+        f"                if check(cells, {values}):\n"
+        f"                    {result.format(f'run({call})')}\n"
+        f"                for check, run in others:\n"
         f"                    if check(cells, {values}):\n"
         f"                        {result.format(f'run({call})')}\n"
         f"            {result.format(f'miss(({values}))')}\n"
@@ -167,12 +172,12 @@ def _header_and_call(parameters: Parameters, plain: list[str]) -> tuple[str, str
 def make_dispatch_function(
     function: FunctionType, miss: Callable[[tuple[Any, ...]], Any]
 ) -> tuple[FunctionType, CellType]:
-    """Return the dispatcher function for ``function``, and the cell of its (check, run) pairs.
+    """Return the dispatcher function for ``function``, and the cell of its bound entries.
 
     It calls ``miss(values)`` if no entry's guards pass.
     """
     code = signature_of(function.__code__).dispatch_code
-    bound = CellType(())
+    bound = CellType(bind_pairs(()))
     cells = {
         "attention": _SLOW_DISPATCH_CELL,
         "bound": bound,
@@ -184,6 +189,19 @@ def make_dispatch_function(
     }
     closure = tuple(cells[name] for name in code.co_freevars)
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure), bound
+
+
+def bind_pairs(pairs: tuple[tuple[Callable[..., bool], Run], ...]) -> tuple[Any, ...]:
+    """Return the first check, its run and the other (check, run) pairs, for a dispatcher.
+
+    Most dispatchers have one entry. Starting a loop costs more than these three values.
+    """
+    (check, run), *others = pairs or ((_never_matches, _never_matches),)
+    return check, run, tuple(others)
+
+
+def _never_matches(*_: Any) -> bool:
+    return False
 
 
 _SLOW_DISPATCH_CELL = CellType(slow_dispatch_tokens)

@@ -42,7 +42,13 @@ from engine.records.guards import LOOP_TEXTS, Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, drop_unused_caches
-from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of, strip_dispatch_frames
+from engine.runtime.dispatch.codegen import (
+    bind_pairs,
+    copy_metadata,
+    make_dispatch_function,
+    signature_of,
+    strip_dispatch_frames,
+)
 from engine.runtime.dispatch.record_calls import HitDescription, RecordedHit, active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
 from engine.runtime.dispatch.stock_switches import (
@@ -166,7 +172,7 @@ class DispatcherState:
             self._sync()
         return self._lookup_order
 
-    # Lookup order. ``_entries_cell`` has (check, run) pairs; each run but the first also promotes its entry.
+    # Lookup order. ``_entries_cell`` has the bound entries; each run but the first also promotes its entry.
 
     def refresh(self) -> None:
         """Update the lookup order after the cache was cleared."""
@@ -209,7 +215,7 @@ class DispatcherState:
         python = self.cache.python_entry
         if python is not None:
             pairs.append((python.check, self.entry_function(python)))
-        self._entries_cell.cell_contents = tuple(pairs)
+        self._entries_cell.cell_contents = bind_pairs(tuple(pairs))
 
     def _bind_entry(self, entry: CacheEntry) -> _BoundEntry:
         bound = self._bound_entries.get(id(entry))
