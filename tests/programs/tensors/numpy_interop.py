@@ -315,3 +315,9 @@ def percentiles(a, n):
 def integers_that_torch_has_no_kernel_for(a, b):
     """What torch would run on integers is computed on doubles, as in numpy."""
     return np.hypot(a, b), np.hypot(a, 4) + 1, np.arctan2(a, b), np.logaddexp(a, b), np.copysign(a, -1)
+
+
+@program(lambda: (np.array([[0.5, 2.0], [1.0, -1.0]], np.float32), np.array([[True, False], [False, True]])))
+def booleans_subtracted(rewards, done):
+    """Booleans count as numbers beside numbers, where torch refuses to subtract them."""
+    return 1.0 - done, rewards * (1 - done[0]), 1.0 - done[0, 1], rewards - done

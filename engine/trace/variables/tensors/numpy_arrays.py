@@ -34,7 +34,7 @@ from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.exc import BreakGraph, Unsupported
+from engine.trace.exc import BreakGraph, SkipFrame, Unsupported
 from engine.trace.graph_builder import emitting_into
 from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call
 from engine.trace.operators.operand import OperatorResult
@@ -304,7 +304,7 @@ def call_numpy(
         with np.errstate(all="ignore"):
             expected = function(*probe_args, **probe_kwargs)
     except Exception as error:
-        raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
+        raise Unsupported("numpy-function", f"numpy.{name} can raise {type(error).__name__}") from error
     if not leaves and not any(isinstance(part, np.ndarray) for part in tree_leaves(expected)):
         return non_array_result(tx, expected)
     if name in ("allclose", "array_equal", "array_equiv"):
@@ -312,18 +312,46 @@ def call_numpy(
     torch_function = torch_function or function
     if name in _COMPARISONS and not probe_kwargs:
         torch_function = _compare_like_numpy(torch_function, probe_args)
-    is_converted = any(a.is_array and a.value.dtype.kind in "iubf" and a.value.dtype != float for a in leaves)
-    for as_doubles in (False, True)[: 1 + is_converted]:
-        runner = _TorchNumpyCall(torch_function, tree, [leaf.is_tensor for leaf in leaves], as_doubles)
+    tried = _candidate_runners(torch_function, tree, leaves, models)
+    for runner in tried:
         target = GraphCallable(f"numpy.{name}", runner)
-        result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
+        with BreakGraph("numpy-function", f"numpy.{name} does not run on fake tensors", SkipFrame):
+            result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
             return _wrap_result(tx, realize(tx, result), expected, leaves, models)
         except _ResultMismatch:
             for node in tx.graph.graph.find_nodes(op="call_function", target=target):
-                if is_converted and not as_doubles and not node.users:  # it would run, and may raise
+                if runner is not tried[-1] and not node.users:  # it would run, and may raise
                     tx.graph.erase_last_node(node)
     raise Unsupported("numpy-function", f"numpy.{name} returns another dtype, shape or aliasing than torch._numpy")
+
+
+def _candidate_runners(function: _Function, tree: TreeSpec, leaves: list[_Leaf], probes: list[Any]) -> list[_Function]:
+    """Return ways to compute a call with ``torch._numpy``.
+
+    The first that returns numpy's dtype is right. Torch does not subtract booleans, which numpy promotes as the smallest integers. Integers promote to doubles.
+    """
+    are_tensors = [leaf.is_tensor for leaf in leaves]
+    kinds = [leaf.value.dtype.kind for leaf in leaves if leaf.is_array and leaf.value.dtype != float]
+    plain, *promoted, doubles = (
+        _TorchNumpyCall(function, tree, are_tensors, dtype) for dtype in (None, torch.int8, torch.int64, torch.double)
+    )
+    last = [doubles] if set(kinds) & set("iubf") else []
+    if _runs_on_probes(plain, probes):
+        return [plain, *last]
+    return [r for r in [*(promoted if "b" in kinds else ()), *last] if _runs_on_probes(r, probes)]
+
+
+def _runs_on_probes(runner: _Function, probes: Sequence[Any]) -> bool:
+    """Return False if ``torch._numpy`` raises on the probe arrays.
+
+    Fake tensors do not see all errors.
+    """
+    try:
+        runner(*(torch.as_tensor(p) if isinstance(p, (np.ndarray, np.generic)) else p for p in probes))
+    except Exception:
+        return False
+    return True
 
 
 class _ResultMismatch(Exception):
@@ -377,8 +405,8 @@ class _TorchNumpyCall(metaclass=SlottedType):
     _function: _Function
     _tree: TreeSpec
     _is_tensor: list[bool]
-    _as_doubles: bool
-    """Convert real numbers to doubles first, as numpy does if the result has doubles."""
+    _converted: torch.dtype | None
+    """Convert booleans to this dtype first; for double, all real numbers."""
 
     def __call__(self, *values: Any) -> Any:
         leaves = (self._as_array(v) if tensor else v for v, tensor in zip(values, self._is_tensor, strict=True))
@@ -386,8 +414,10 @@ class _TorchNumpyCall(metaclass=SlottedType):
         return _arrays_to_tensors(self._function(*args, **kwargs))
 
     def _as_array(self, tensor: torch.Tensor) -> Any:
-        is_converted = self._as_doubles and not tensor.is_complex()
-        return lazily_loaded.torch_numpy.ndarray(tensor.double() if is_converted else tensor)
+        is_converted = tensor.dtype is torch.bool or (self._converted is torch.double and not tensor.is_complex())
+        return lazily_loaded.torch_numpy.ndarray(
+            tensor.to(self._converted) if self._converted and is_converted else tensor
+        )
 
 
 _COMPARISONS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal equal not_equal".split())
@@ -522,8 +552,9 @@ def _array(tx: Tracer, real: Any, source: Source) -> Variable:
 
 
 def _is_numpy_function(real: Any) -> bool:
+    is_dispatcher = isinstance(real, (np.ufunc, type(np.sum)))
     looks_like_numpy = type(real).__module__.startswith("numpy") or getattr(real, "__module__", "") == "numpy"
-    return looks_like_numpy and (isinstance(real, np.ufunc) or id(real) in _torch_numpy_functions())
+    return looks_like_numpy and (is_dispatcher or id(real) in _torch_numpy_functions())
 
 
 register_builder_if(20, _is_numpy_function)(guarded_builder(NumpyFunctionVariable, "it was called"))
