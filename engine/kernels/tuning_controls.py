@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.errors import BadArgument
+from engine.ir.kernels.host_vectors import VectorUnit
 from engine.ir.kernels.llvm_machine import host_unit
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel, MatmulConfig, VectorConfig
 from engine.kernels import dependences
-from engine.kernels.cpu.loop_plan import make_plan
+from engine.kernels.cpu.loop_plan import LoopPlan, make_plan
 from engine.kernels.triton.block_configs import fits
 from engine.kernels.triton.block_heuristics import default_blocking, is_outer_reduction, power_of_two
 from engine.records.kernels import TuningControl
@@ -60,7 +61,11 @@ def with_values(kernel: LoopKernel, target: str, values: Mapping[str, int]) -> L
     if target == CPU_TARGET:
         if not chosen[BITS] and chosen.get(VECTORS, 1) != 1:
             raise BadArgument("without vectors, an iteration computes one element")
-        return replace(kernel, vector_config=VectorConfig(chosen[BITS], chosen.get(VECTORS, 1)))
+        tuned = replace(kernel, vector_config=VectorConfig(chosen[BITS], chosen.get(VECTORS, 1)))
+        plan = _plan_of(tuned, host_unit().narrowed(chosen[BITS]))
+        if plan.unrolled_var is None and plan.copies < chosen.get(VECTORS, 1):
+            raise BadArgument(f"the loop fits in {plan.copies} vectors")
+        return tuned
     if kernel.matmul is not None:
         tile = (chosen[ROWS], chosen[COLS], chosen[INNER], chosen[WARPS], chosen[STAGES])
         config = MatmulConfig(*tile, group_m=kernel.matmul.config.group_m)
@@ -80,13 +85,17 @@ def with_values(kernel: LoopKernel, target: str, values: Mapping[str, int]) -> L
 
 def _cpu_controls(kernel: LoopKernel) -> tuple[TuningControl, ...]:
     unit = host_unit()
-    plan = make_plan(kernel, dependences.live_ops(kernel.ops, keeps_checks=True), unit)
+    plan = _plan_of(kernel, unit)
     if plan.lane_var is None:
         return ()
     bits = _control(BITS, (0, *(b for b in (128, 256, 512) if b <= unit.bits)), unit.bits)
     if plan.tile_var is not None:  # a tile has as many rows as a vector has lanes
         return (bits,)
     return (bits, _control(VECTORS, (1, 2, 4, 8), plan.copies))
+
+
+def _plan_of(kernel: LoopKernel, unit: VectorUnit) -> LoopPlan:
+    return make_plan(kernel, dependences.live_ops(kernel.ops, keeps_checks=True), unit)
 
 
 def _matmul_controls(config: MatmulConfig) -> tuple[TuningControl, ...]:

@@ -69,6 +69,24 @@ def test_later_compiles_use_a_kept_setting_until_it_is_forgotten() -> None:
     assert cpu_kernel(recorded(rows, x)).text == usual.text
 
 
+def scaled_rows(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize("columns", [24, 64])
+def test_more_vectors_than_a_row_has_are_refused(columns: int) -> None:
+    """Vectors beyond the end of a row would write past the buffer."""
+    session = recorded(scaled_rows, torch.randn(32, columns))
+    kernel = cpu_kernel(session)
+    tuning = engine.tune(session, session.compilations[0].id, kernel.id)
+    lanes = {p.values["vector_bits"]: p.values["vector_bits"] // 32 for p in tuning.points}
+    for point in tuning.points:
+        needed = -(-columns // lanes[point.values["vector_bits"]]) if point.values["vector_bits"] else 1
+        is_possible = point.values["vectors"] <= needed
+        assert bool(point.seconds) == is_possible, point
+        assert is_possible or point.problem.startswith("not possible: "), point
+
+
 @pytest.mark.thorough
 def test_points_of_several_calls_are_in_the_session(tmp_path: pathlib.Path) -> None:
     """A loaded session has the points and what was kept; nothing can be tuned in it."""

@@ -116,7 +116,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         return LoopPlan(shared, within, nest.inner, lane_var, lanes, copies, tile_var=tile_var, tiles=tiles)
     copies = 1 if lane_var is None or short_row is not None else _choose_copy_count(live, lane_var, lanes)
     if lane_var is not None and kernel.vector_config is not None:
-        copies = kernel.vector_config.copies
+        copies = min(kernel.vector_config.copies, _vector_count(lane_var, lanes) or kernel.vector_config.copies)
     is_in_strips = not is_serial and short_row is None and _reduces_columns(kernel, live, lane_var, lanes * copies)
     enough = MIN_STRIP_ROWS if is_in_strips else MIN_PARALLEL_ITERATIONS
     if (
@@ -379,9 +379,14 @@ def _common_itemsize(live: Iterable[LoopIROp]) -> int:
     return max(sizes, default=4) if not floats and max(sizes, default=4) < 4 else 4
 
 
+def _vector_count(var: LoopVar, lanes: int) -> int | None:
+    """Return the vectors that hold all iterations of a loop; None if its size is symbolic."""
+    size = static_size(var.size)
+    return None if size is None else -(-size // lanes)
+
+
 def _choose_copy_count(live: Iterable[LoopIROp], var: LoopVar, lanes: int) -> int:
     cost = sum(op.cost for op in live)
     copies = MAX_COPIES if cost <= CHEAP_OPS else 2 if cost <= 2 * CHEAP_OPS else 1
-    size = static_size(var.size)
-    vectors = None if size is None else -(-size // lanes)
+    vectors = _vector_count(var, lanes)
     return vectors if vectors is not None and vectors <= 2 * copies else copies
