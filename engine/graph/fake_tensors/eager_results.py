@@ -51,6 +51,20 @@ def _selected_within_bounds(arguments: Mapping[str, Any], result: Any) -> Any:
     return result
 
 
+def _mask_fits(arguments: Mapping[str, Any], result: Any) -> Any:
+    """Raise IndexError if a boolean index does not have the shape of what it indexes."""
+    dim = 0
+    for index in arguments["indices"]:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            dim += 1
+            continue
+        for size in index.shape:
+            if guard_or_false(size != arguments["self"].size(dim)):
+                raise IndexError(f"a mask of {size} elements indexes dimension {dim}")
+            dim += 1
+    return result
+
+
 def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> bool:
     """Return True if a norm on the CPU saves float32 statistics of a half-precision input.
 
@@ -117,6 +131,7 @@ RESULT_RULES: dict[str, ResultRule] = {
         _saved_statistics,
     ),
     **dict.fromkeys(("select", "select_copy", "select_scatter"), _selected_within_bounds),
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _mask_fits),
     "native_group_norm_backward": _gradient_like_input,
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }

@@ -202,6 +202,8 @@ def _masked_put(
         raise NotLowered(LoweringFallback.BOOLEAN_INDEX, "accumulation under a boolean index has no lowering")
     mask, value = masks[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
     last = first + len(mask.shape)
+    if tuple(mask.shape) != tuple(a.shape[first:last]):
+        raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "a mask of another shape is an error in eager")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.where(mask.load(b, i[first:last]), b.cast(value.load(b, ()), a.dtype), a.load(b, i))

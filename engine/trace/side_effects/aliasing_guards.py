@@ -52,6 +52,14 @@ def add_aliasing_guards(tx: Tracer) -> None:
     for same_type in group_pairs((v.python_type(), v) for v in keys).values():
         _guard_distinct(tx, same_type, [], "they are keys of a dict, elements of a set, or copied once each")
     _guard_no_overlap(tx, written)
+    _guard_no_leaf(tx, written)
+
+
+def _guard_no_leaf(tx: Tracer, written: list[TensorVariable]) -> None:
+    """Guard that mutated inputs with autograd history keep one: eager raises for leaves."""
+    for value in written:
+        if value.real_object is not None and not value.real_object.is_leaf:
+            value.guard_is_leaf(tx)
 
 
 def _guard_distinct(tx: Tracer, values: list[Variable], others: list[Variable], why: str) -> None:

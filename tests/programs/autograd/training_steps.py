@@ -218,3 +218,11 @@ def dropout_of_transposed(x):
 def dropout_of_everything(x):
     """A dropout of everything draws no number, of whatever size."""
     return torch.nn.functional.dropout(x, 1.0), torch.dropout(x.sin(), p=1, train=True), torch.rand(2)
+
+
+@program(lambda: (torch.randn(2, 3, requires_grad=True),), breaks=1)
+def checkpoint_of_an_inference_tensor(x):
+    """A checkpoint saves its arguments, which autograd refuses for an inference tensor."""
+    with torch.inference_mode():
+        y = x * 2
+    return torch.utils.checkpoint.checkpoint(lambda t: t * 3, y, use_reentrant=False)

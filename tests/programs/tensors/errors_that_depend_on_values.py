@@ -106,3 +106,17 @@ def division_by_itself(x, n, s):
 def quotients_that_nothing_reads(x, n, s):
     """A division whose result is not needed raises where eager does."""
     return outcomes_of(lambda: [7 // n, x * 2][1], lambda: [divmod(n, n), x * 3][1], lambda: [1 / s, x * 4][1])
+
+
+@program(lambda: (torch.randn(3, 1), torch.ones(1, 1) > 0, torch.ones(1) > 0), breaks=1)
+def masks_of_another_shape(x, square, row):
+    """A boolean index does not broadcast, whether or not something reads the result."""
+    unread = x.clone()
+
+    def assign(target, mask):
+        target[mask] = 0.5
+        return target
+
+    return outcomes_of(
+        lambda: assign(x.clone(), square), lambda: assign(x.clone(), row), lambda: (assign(unread, square), x)[1]
+    )

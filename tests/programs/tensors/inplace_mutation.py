@@ -264,3 +264,11 @@ def product_under_the_same_name(x):
     product = x
     product @= torch.eye(3) * 2
     return product, x.detach(), x + 1
+
+
+@program(lambda: (made(2, 3), []), lambda: (leaf(2, 3), []), lambda: (made(2, 3), []), breaks=1)
+def row_of_a_leaf_after_a_result(x, log):
+    """A leaf does not run the graph of a tensor with history: its write raises."""
+    log.append(1)
+    x.t()[0].mul_(3.0)
+    return x.detach() + 1

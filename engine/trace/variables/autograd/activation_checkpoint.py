@@ -26,6 +26,9 @@ _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "deb
 @register_rule(torch.utils.checkpoint.checkpoint)
 def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     call_kwargs = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_KEYWORDS}
+    fakes = [fake for v in (*args[1:], *call_kwargs.values()) if (fake := realize(tx, v).fake) is not None]
+    if torch.is_grad_enabled() and any(fake.is_inference() for fake in fakes):
+        raise Unsupported("checkpoint-side-effect", "a checkpoint saves its arguments, here an inference tensor")
     policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
     has_other_contexts = "context_fn" in kwargs and policy is None
     region = contextlib.nullcontext() if has_other_contexts else tx.graph.checkpoint_region(policy)
