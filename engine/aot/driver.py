@@ -51,7 +51,7 @@ from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAP
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.errors import named_error_line
 from engine.graph.passes import choose_conv_layout
-from engine.graph.passes.merge_collectives import may_merge, merge_collectives
+from engine.graph.passes.merge_collectives import merge_collectives, waits_for_ranks
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.user_passes.aten_stage import run_aten_passes
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
@@ -306,7 +306,7 @@ def _rewrite(module: torch.fx.GraphModule, settings: AotSettings, *, trains: boo
     if settings.chooses_layouts and choose_conv_layout.gains_from_channels_last(watch.module.graph, trains=trains):
         with watch.record_pass("choose_conv_layout"):
             watch.module = choose_conv_layout.choose_conv_layout(watch.module, trains=trains)
-    if not trains and may_merge(watch.module):
+    if not trains and waits_for_ranks(watch.module):
         with watch.record_pass("merge_collectives"):
             merge_collectives(watch.module)
         watch.module.recompile()

@@ -38,6 +38,7 @@ from engine.aot.version_counters import write_count
 from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode, without_absent_generator
+from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements
 from engine.graph.lazy_module import LazyGraphModule
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
@@ -299,7 +300,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             else:
                 is_callee = graph_callable_of(n) is not NO_CALLABLE
                 with OverlappingWriteMode() if is_callee else contextlib.nullcontext():
-                    result = super().run_node(n)
+                    result = self._call(n)
         # If ``out`` is a view, only the traced fake value shows the resize.
         if out_shapes is not None and (out_shapes != _shapes(result) or out_shapes != _shapes(traced)):
             raise FallbackRequired(AotFallback.OUT_RESIZED, f"{n.name} resizes its out= tensor")
@@ -313,6 +314,12 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         elif n.target is exit_autocast:
             self._autocasts.pop()
         return result
+
+    def _call(self, n: torch.fx.Node) -> Any:
+        try:
+            return super().run_node(n)
+        finally:
+            forget_symbolic_placements()
 
     def _replace_layout_mutation(self, n: torch.fx.Node) -> Any:
         """Replace an in-place layout change by a view.

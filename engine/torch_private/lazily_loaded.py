@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     ProcessGroupReducer: Any
     c10d: Any
+    clear_placement_cache: Any
     create_work_from_future: Any
     distributed_utils: Any
     fsdp_common: Any
@@ -28,6 +29,8 @@ If missing, traced code that calls it breaks the graph:
         -- Module of ``local_map``.
 If missing, operators on DTensors that take a number computed from a tensor break the graph:
     class torch.distributed.tensor._op_schema:OpSchema members=__hash__ -- Call of an operator on DTensors.
+    function torch._C:_clear_DTensor_sharding_propagator_cache () alias=clear_placement_cache
+        -- Clears the thread's cache of placements.
 If missing, traced code that calls numpy breaks the graph:
     module torch:_numpy alias=torch_numpy -- numpy's functions on tensors.
 If missing, distributed steps cannot be planned:
@@ -47,7 +50,8 @@ If missing, distributed steps cannot be planned:
     class torch.testing._internal.distributed.fake_pg:FakeStore -- Store of a process group without processes.
     class torch.distributed.tensor._dispatch:OpDispatcher members=redistribute_local_args
         -- Redistributes the inputs of an operator on DTensors.
-    class torch.distributed.tensor._sharding_prop:ShardingPropagator members=_propagate_tensor_meta_non_cached
+    class torch.distributed.tensor._sharding_prop:ShardingPropagator
+        members=_propagate_tensor_meta_non_cached,propagate_op_sharding_non_cached
         -- Propagates placements; runs operators on tensors of global sizes.
 If missing, a part of a mesh is drawn alone:
     class torch.distributed.device_mesh:DeviceMesh members=_get_root_mesh

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,13 +17,13 @@ from engine.graph.fake_tensors.eager_results import (
     arguments_by_name,
 )
 from engine.graph.fake_tensors.eager_stride_rules import StrideRule, eager_strides, stride_rule_for
+from engine.graph.fake_tensors.placement_cache import patch_placement_caches
 from engine.interrupts.weak_tables import WeakTable, WeakValueTable
 from engine.ir.introspection.operator_facts import has_only_effect, memo_by_identity
-from engine.torch_private import lazily_loaded
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
 from engine.torch_private.higher_order_ops import with_effects
 from engine.torch_private.operators import OpOverload
-from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 MAX_CACHED_RESULTS = 20_000
 """Largest size of torch's cache of fake results, which has no limit, when tracing begins."""
@@ -54,29 +53,6 @@ def clear_symbol_caches() -> None:
         method.cache_clear()
 
 
-def _make_schemas_of_symbols_unhashable() -> None:
-    """Make ``hash`` of a DTensor call raise TypeError if an argument is unbacked.
-
-    torch then chooses the placements without its cache. It expects that error of symbolic sizes, but an unbacked float
-    raises another one, as it has no value yet.
-    """
-    if "torch.distributed.tensor" not in sys.modules:
-        return
-    schema: Any = lazily_loaded.OpSchema
-    original: Callable[[Any], int] = schema.__hash__
-    if hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def hash_schema(self: Any) -> int:
-        try:
-            return original(self)
-        except GuardOnDataDependentSymNode as error:
-            raise TypeError("unhashable type: unbacked number") from error
-
-    schema.__hash__ = hash_schema
-
-
 def interruptible_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     """Return a FakeTensorMode that loses no Ctrl-C when a tensor that it saw or made is freed."""
     mode = FakeTensorMode(shape_env=shape_env)
@@ -100,7 +76,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     _run_first_backward()
-    _make_schemas_of_symbols_unhashable()
+    patch_placement_caches()
     clear_symbol_caches()
     if len(FakeTensorMode.cache) > MAX_CACHED_RESULTS:  # each constant of each traced function is a new key
         FakeTensorMode.cache_clear()

@@ -9,19 +9,16 @@ import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.node_values import called_overload
-from engine.torch_private.entries import torch_version
 
 NAMESPACE = "_c10d_functional"
-RANKS_AGREE = torch_version() >= (2, 12)
-"""True if all ranks compile the same graphs.
-
-torch 2.11 sometimes loses the proxy of a float: that rank alone then runs the traced graph, whose collectives are not merged.
-"""
 
 
-def may_merge(module: torch.fx.GraphModule) -> bool:
-    """Return True if a graph waits for other ranks, and all of them compile it."""
-    return RANKS_AGREE and any(_is_collective(node, "wait_tensor") for node in module.graph.nodes)
+def waits_for_ranks(module: torch.fx.GraphModule) -> bool:
+    """Return True if a graph waits for other ranks.
+
+    Its collectives are effects: the executors keep them all, in order, whatever is faster on a rank.
+    """
+    return any(_is_collective(node, "wait_tensor") for node in module.graph.nodes)
 
 
 def merge_collectives(module: torch.fx.GraphModule) -> int:

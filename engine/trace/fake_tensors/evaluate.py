@@ -14,6 +14,7 @@ from engine.errors import error_line
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
 from engine.graph.fake_tensors.fake_mode import without_absent_generator
+from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
@@ -126,9 +127,12 @@ def call_on_fakes(
     by_python = by_python and getattr(run, "__name__", "") not in _MAY_RETURN_INPUT
     if run in _RECURRENT and is_padded_rnn_call(*args, **kwargs):
         run = functools.partial(run_recurrent, run.__name__)
-    with enable_python_dispatcher() if by_python else contextlib.nullcontext():
-        if tx is None or not tx.call_stack.frames:
-            return run(*args, **kwargs)
-        frame = tx.call_stack.frames[-1]
-        namespace = cast("dict[str, Any]", frame.globals.values)
-        return call_at_line(frame.code.co_filename, frame.line, namespace, run, args, kwargs)
+    try:
+        with enable_python_dispatcher() if by_python else contextlib.nullcontext():
+            if tx is None or not tx.call_stack.frames:
+                return run(*args, **kwargs)
+            frame = tx.call_stack.frames[-1]
+            namespace = cast("dict[str, Any]", frame.globals.values)
+            return call_at_line(frame.code.co_filename, frame.line, namespace, run, args, kwargs)
+    finally:
+        forget_symbolic_placements()
