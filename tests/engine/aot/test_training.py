@@ -59,6 +59,21 @@ def test_a_result_that_no_gradient_comes_back_from_is_absent() -> None:
     assert same(expected, found)
 
 
+def test_both_halves_compute_numbers_from_sizes() -> None:
+    """Functions of sizes have no effect: each half may compute their numbers itself."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        length, ratio = max(x.shape[0], 2), float(x.shape[0])
+        return (x.sin() * y.cos()).sum() * length + (x.exp() / ratio).sum() * min(x.shape[0], 7)
+
+    run = compiled(fn, dynamic=True)
+    with engine.record() as session:
+        for size in (3, 5, 9):
+            inputs = [leaf(size, 4), leaf(4)]
+            assert same(gradients(fn, inputs, torch.Tensor.sum), gradients(run, inputs, torch.Tensor.sum))
+    assert [c.aot.note for c in session.compilations if c.aot is not None] == [""]
+
+
 def test_absent_tangents_of_symbolic_sizes_are_absent_too() -> None:
     """The same for a graph over symbols, whatever the size."""
 
