@@ -52,8 +52,9 @@ from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.errors import named_error_line
 from engine.graph.passes import choose_conv_layout
 from engine.graph.passes.merge_collectives import merge_collectives, waits_for_ranks
-from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
+from engine.graph.passes.recorder import EDIT_DIGEST_KEY, PASS_RECORDS_KEY, PassRecorder
 from engine.graph.user_passes.aten_stage import run_aten_passes
+from engine.graph.user_passes.read_graph import graph_digest, lines_of
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.current_session import current_session
@@ -303,6 +304,8 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
 def _rewrite(module: torch.fx.GraphModule, settings: AotSettings, *, trains: bool) -> torch.fx.GraphModule:
     """Return a functional or joint graph after the passes of the user and of the engine."""
     watch = PassRecorder(run_aten_passes(module, settings.passes))
+    if current_session() is not None:
+        watch.module.meta[EDIT_DIGEST_KEY] = graph_digest(lines_of(watch.module))
     if settings.chooses_layouts and choose_conv_layout.gains_from_channels_last(watch.module.graph, trains=trains):
         with watch.record_pass("choose_conv_layout"):
             watch.module = choose_conv_layout.choose_conv_layout(watch.module, trains=trains)

@@ -52,7 +52,7 @@ def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
     if kernel is not None:
         return kernel_text(kernel, compilation, name)
     assert graph is not None
-    digest = graph_digest(n.text for n in graph.nodes)
+    digest = graph.digest or graph_digest(n.text for n in graph.nodes)
     inputs = [n.name for n in graph.nodes if n.op == "placeholder"]
     lines = [f"# {stage} graph {compilation} of {name}: {digest}", f"def graph({', '.join(inputs)}):"]
     for node in graph.nodes:

@@ -11,7 +11,7 @@ import torch.distributed
 import torch.fx
 
 from engine.graph.format_node import format_node, format_target
-from engine.graph.passes.recorder import PASS_RECORDS_KEY
+from engine.graph.passes.recorder import EDIT_DIGEST_KEY, PASS_RECORDS_KEY
 from engine.ir.aot.aot_graph import node_id_prefix
 from engine.ir.introspection.symbols import SYMBOLIC_TYPES
 from engine.ir.node_metadata import node_id, provenance_of
@@ -27,7 +27,15 @@ def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, tit
     nodes = tuple(_node_record(node, node_id_prefix(stage), compilation) for node in module.graph.nodes)
     passes = module.meta.get(PASS_RECORDS_KEY, ())
     mesh = mesh_of([(n, fake_value_of(n)) for n in module.graph.nodes])
-    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=passes, mesh=mesh)
+    return GraphRecord(
+        f"{stage}:{compilation}",
+        stage,
+        title,
+        nodes,
+        passes=passes,
+        mesh=mesh,
+        digest=module.meta.get(EDIT_DIGEST_KEY, ""),
+    )
 
 
 def fake_value_of(node: torch.fx.Node) -> Any:

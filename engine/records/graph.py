@@ -136,7 +136,7 @@ class PassRecord(Record):
 class GraphRecord(Record):
     """A graph at one stage: "fx", "aten", "joint", "forward", "backward", "decomposed", ..."""
 
-    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("mesh",)
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("mesh", "digest")
 
     id: str
     stage: str
@@ -148,6 +148,8 @@ class GraphRecord(Record):
     """Passes that produced the graph, in order."""
     mesh: MeshRecord | None = None
     """Mesh of its DTensors; the world of its collectives if it has none."""
+    digest: str = ""
+    """Digest of the graph where edits are applied; empty if it is that of ``nodes``."""
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:

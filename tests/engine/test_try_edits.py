@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -159,6 +160,32 @@ def test_what_cannot_be_replayed_says_why() -> None:
     )
     with pytest.raises(BadArgument, match="must begin with the comment"):
         try_edits(session, session.compilations[0].id, {"mine": "def graph(x): pass"})
+
+
+class Dropped(Scaled):
+    """A module whose random mask is packed when the joint graph is partitioned."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x * self.weight, 0.25) * 2
+
+
+@pytest.mark.forks_backward
+def test_a_joint_graph_that_the_partitioner_changes_is_edited() -> None:
+    """The text shows the graph after the partitioner; the edit finds the one before."""
+    skip_if_forks_run_no_backward()
+    model = Dropped()
+    session = record(model, 4)
+    (compilation,) = session.compilations
+    text = editable_graphs(session, compilation)["joint"]
+    assert "dtype=torch.bool" in text
+    edited = re.sub(r"aten\.mul\.Tensor\((\w+), (\w+)\)", r"aten.mul.Tensor(\2, \1)", text, count=1)
+    same = try_edits(session, compilation.id, {"mine": edited})
+    assert same.sentence == "Results, mutations and gradients agree with eager, within the tolerance of the dtype."
+    assert same.after is not None
+    after = matching_compilation(session, compilation.id, same.after)
+    assert after is not None
+    changed = set(edited.splitlines()[1:]) - set(text.splitlines())
+    assert changed <= set(editable_graphs(same.after, after)["joint"].splitlines())
 
 
 def test_an_unknown_compilation_is_answered_with_those_that_exist() -> None:

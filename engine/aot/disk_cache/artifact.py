@@ -25,7 +25,7 @@ from engine.cache.fallback_kinds import NotCached
 from engine.cache.serialize_graph import deserialize_graph, serialize_graph
 from engine.cache.serialize_symbols import SymbolTable, serialize_unbacked_symbols
 from engine.cache.serialize_values import deserialize_fake, deserialize_value, serialize_fake, serialize_value
-from engine.graph.passes.recorder import PASS_RECORDS_KEY
+from engine.graph.passes.recorder import EDIT_DIGEST_KEY, PASS_RECORDS_KEY
 from engine.ir.fallback import FallbackRequired
 from engine.ir.node_metadata import NO_PROVENANCE, NodeProvenance, provenance_of
 from engine.records.base import from_jsonable as record_from_plain
@@ -109,6 +109,7 @@ def _serialize(artifact: AotArtifact, call: TracedCall) -> dict[str, Any]:
             "graph": serialize_graph(artifact.module),
             "unbacked": _serialize_unbacked(artifact.module, call),
             "passes": _serialize_passes(artifact.module),
+            "digest": artifact.module.meta.get(EDIT_DIGEST_KEY, ""),
             "plan": serialize_value(artifact.metadata),
         }
     joint, halves, again = artifact.joint, artifact.partitioned, artifact.rerun
@@ -116,6 +117,7 @@ def _serialize(artifact: AotArtifact, call: TracedCall) -> dict[str, Any]:
         "joint": serialize_graph(joint.module),
         "unbacked": _serialize_unbacked(joint.module, call),
         "passes": _serialize_passes(joint.module),
+        "digest": joint.module.meta.get(EDIT_DIGEST_KEY, ""),
         "forward": serialize_graph(halves.forward),
         "backward": serialize_graph(halves.backward),
         "plan": serialize_value(joint.metadata),
@@ -147,6 +149,7 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, lo
         _name_inputs(module, call)
         if name in ("graph", "joint"):
             module.meta[PASS_RECORDS_KEY] = tuple(record_from_plain(PassRecord, p, "passes") for p in data["passes"])
+            module.meta[EDIT_DIGEST_KEY] = data["digest"]
         return module
 
     plan = deserialize_value(data["plan"], symbols=symbols)

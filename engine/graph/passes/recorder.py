@@ -15,6 +15,8 @@ from engine.ir.current_session import current_session
 from engine.records.bytecode import Span
 from engine.records.graph import EditRecord, PassRecord
 
+EDIT_DIGEST_KEY = "engine_edit_digest"
+"""Key of a module's ``meta``: digest of its graph where edits are applied."""
 PASS_RECORDS_KEY = "engine_passes"  # noqa: S105 -- a key of node.meta
 """Key of a module's ``meta``: records of the passes that ran on it."""
 MAX_LINES = 100
