@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import sympy
 import torch
 import torch.fx
 
@@ -32,7 +33,13 @@ from engine.aot.checks.base import CheckedCall
 from engine.aot.checks.eligibility import why_not_functional
 from engine.aot.disk_cache.artifact import AotArtifact, TrainingArtifact, cache_location, load_artifact, save_artifact
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.functionalize import FunctionalGraph, drop_redundant_fixups, functionalize, shape_env_assumptions
+from engine.aot.functionalize import (
+    FunctionalGraph,
+    drop_redundant_fixups,
+    fake_mode_of,
+    functionalize,
+    shape_env_guards,
+)
 from engine.aot.grad_mode import Mode, needs_autograd, run_in_mode, strip_enclosing_mode
 from engine.aot.joint import JointGraph, trace_joint
 from engine.aot.partitioner.partition import (
@@ -152,7 +159,8 @@ def compile_graph(
     Errors of ``settings.lower`` propagate. ``TracedGraph`` documents the last three parameters.
     """
     traced = graph_records((graph, "fx", "FX graph"), compilation=compilation)
-    if (stripped := strip_enclosing_mode(graph, inputs)) is not None:
+    trains = needs_autograd(graph, inputs)
+    if (stripped := strip_enclosing_mode(graph, inputs, trains=trains)) is not None:
         inside, mode = stripped
         with mode():
             result = compile_graph(
@@ -165,7 +173,6 @@ def compile_graph(
                 autograd_uses_after_break=autograd_uses_after_break,
             )
         return replace(_enter_mode(result, mode), graphs=(*traced, *result.graphs[1:]))
-    trains = needs_autograd(graph, inputs)
     call = TracedCall(graph, tuple(inputs), reruns_after_error)
     try:
         functional = _functionalize_call(
@@ -212,23 +219,24 @@ def _functionalize_call(
         FallbackRequired: the call must run as traced.
     """
     graph, inputs = traced.graph, traced.inputs
-    assumption_count = len(shape_env_assumptions(graph, inputs))
+    mode = fake_mode_of(graph, inputs)
+    assumption_count = len(shape_env_guards(mode))
     try:
         require(Feature.FUNCTIONAL_GRAPHS)
         wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, traced)
         call = wrapped.call
-        if fallback := why_not_functional(
-            CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, autograd_uses_after_break)
-        ):
+        checked = CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, autograd_uses_after_break)
+        if fallback := why_not_functional(checked):
             raise FallbackRequired(fallback.kind, fallback.reason, fallback.node)
         artifact, note = _load_or_trace(call, compilation, settings, trains=trains)
-        assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[assumption_count:], settings)
+        assumed = _assumption_guards(shape_env_guards(mode)[assumption_count:], settings)
     except FallbackRequired:
         raise
     except Exception as error:  # if tracing to ATen fails, the user's code must still run
         reason = f"it cannot be traced to ATen ({named_error_line(error)})"
         raise FallbackRequired(AotFallback.CANNOT_TRACE, reason) from error
-    return TracedArtifact(artifact, wrapped, (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed), note)
+    offsets = storage_offset_guards(graph, inputs) if checked.addresses_storage or call is not traced else ()
+    return TracedArtifact(artifact, wrapped, (*wrapped.guards(), *offsets, *assumed), note)
 
 
 def _lower_call(functional: TracedArtifact, compilation: str, settings: AotSettings, *, trains: bool) -> AotResult:
@@ -264,7 +272,7 @@ def _load_or_trace(
     return artifact, note or save_note
 
 
-def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple[Guard, ...]:
+def _assumption_guards(relations: Sequence[sympy.Basic], settings: AotSettings) -> tuple[Guard, ...]:
     """Return guards for the size assumptions that tracing to ATen added.
 
     Raises:
@@ -274,7 +282,7 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
         return ()
     if settings.take_assumption_guards is None:
         more = f" and {len(relations) - 3} more" if len(relations) > 3 else ""
-        assumptions = f"{', '.join(relations[:3])}{more}"
+        assumptions = f"{', '.join(map(str, relations[:3]))}{more}"
         raise FallbackRequired(
             AotFallback.CANNOT_TRACE, f"its ATen graph assumes {assumptions}, which the guards do not check"
         )
@@ -303,13 +311,19 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
 
 def _rewrite(module: torch.fx.GraphModule, settings: AotSettings, *, trains: bool) -> torch.fx.GraphModule:
     """Return a functional or joint graph after the passes of the user and of the engine."""
-    watch = PassRecorder(run_aten_passes(module, settings.passes))
+    if settings.passes.passes:
+        module = run_aten_passes(module, settings.passes)
     if current_session() is not None:
-        watch.module.meta[EDIT_DIGEST_KEY] = graph_digest(lines_of(watch.module))
-    if settings.chooses_layouts and choose_conv_layout.gains_from_channels_last(watch.module.graph, trains=trains):
+        module.meta[EDIT_DIGEST_KEY] = graph_digest(lines_of(module))
+    lays_out = settings.chooses_layouts and choose_conv_layout.gains_from_channels_last(module.graph, trains=trains)
+    merges = not trains and waits_for_ranks(module)
+    if not lays_out and not merges:
+        return module
+    watch = PassRecorder(module)
+    if lays_out:
         with watch.record_pass("choose_conv_layout"):
             watch.module = choose_conv_layout.choose_conv_layout(watch.module, trains=trains)
-    if not trains and waits_for_ranks(watch.module):
+    if merges:
         with watch.record_pass("merge_collectives"):
             merge_collectives(watch.module)
         watch.module.recompile()
@@ -422,7 +436,7 @@ def _wrap_call(
     """
     outer = wrapped.without_real_inputs()
 
-    run, probe = settings.lower(graph), probe_for(graph.compilation_id)
+    run, probe = settings.lower(graph), probe_for(graph.compilation_id) if result.graphs else None
     may_run_as_traced = probe is None and _may_run_as_traced(wrapped.call.graph, call.metadata, settings)
     gain = getattr(run, KERNEL_GAIN_ATTR, None) if may_run_as_traced else None
     if call.backward is not None:
@@ -430,9 +444,12 @@ def _wrap_call(
     has_no_gain = gain == 0.0 and not call.requires_grad
     runs_as_traced = has_no_gain and _is_traced_as_fast(wrapped.call.graph, graph, call.metadata)
 
+    unprobed = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call)
+
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
         """Put the inner wrappers around ``run``, then the outer ones."""
-        inner = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call.probed_by(probe))
+        probed = call.probed_by(probe)
+        inner = unprobed if probed is unprobed.original else apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, probed)
         if probe is not None and not call.metadata.effectful_ops:
             run = probe.wrap_graph(run, functools.partial(node_statistics, graph))
         return outer.apply_post_compile(inner.apply_post_compile_at_once(run, probe), probe)
@@ -440,7 +457,7 @@ def _wrap_call(
     def run_with_probe(probe: ValueProbe) -> Run:
         return wrap(settings.lower_to_aten(graph), call.through_aten(), probe)
 
-    wrappers = (*wrapped.records(), *apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call).records())
+    wrappers = (*wrapped.records(), *unprobed.records())
     has_probe = not call.metadata.effectful_ops and bool(result.graphs)
     return replace(
         result,

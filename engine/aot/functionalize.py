@@ -125,7 +125,7 @@ def trace_functional(
         fakes = tuple(fake_at_entry(i) if i.is_tensor else i.fake for i in inputs)
     is_symbolic = _is_symbolic(fakes) or has_unbacked_values(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
-    num_guards = len(_shape_env_guards(mode))
+    num_guards = len(shape_env_guards(mode))
     with (
         mode,
         torch.fx.traceback.preserve_node_meta(),
@@ -136,7 +136,8 @@ def trace_functional(
     ):
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     check_missing_kernels_in_callees(graph, module)
-    pass_generators(tracing.graph, module.graph, inputs)
+    if torch.Generator in {type(i.example_value) for i in inputs}:
+        pass_generators(tracing.graph, module.graph, inputs)
     _name_inputs(module, inputs)
     _name_after_operators(module)
     watch = PassRecorder(module)
@@ -144,7 +145,7 @@ def trace_functional(
         eliminate_dead_code(module)
     thread_tokens(module)
     module.meta[PASS_RECORDS_KEY] = tuple(watch.records)
-    relations = tuple(dict.fromkeys(_shape_env_guards(mode)[num_guards:]))
+    relations = tuple(dict.fromkeys(shape_env_guards(mode)[num_guards:]))
     plan = replace(tracing.build_metadata(), symbol_sources=symbol_sources(fakes), shape_assumptions=relations)
     _check_symbols_readable(plan)
     return module, fakes, plan
@@ -197,13 +198,9 @@ def _check_symbols_readable(plan: AotMetadata) -> None:
             )
 
 
-def shape_env_assumptions(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> tuple[str, ...]:
-    """Return all assumptions about the graph's symbolic sizes so far, in order."""
-    return tuple(map(str, _shape_env_guards(fake_mode_of(graph, inputs))))
-
-
-def _shape_env_guards(mode: FakeTensorMode) -> tuple[sympy.Basic, ...]:
-    return () if mode.shape_env is None else tuple(g.expr for g in mode.shape_env.guards)
+def shape_env_guards(mode: FakeTensorMode) -> tuple[sympy.Basic, ...]:
+    """Return all assumptions about symbolic sizes so far, in order."""
+    return () if mode.shape_env is None else tuple([g.expr for g in mode.shape_env.guards])
 
 
 def _is_symbolic(fakes: Sequence[Any]) -> bool:

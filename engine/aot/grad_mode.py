@@ -27,13 +27,13 @@ def needs_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) ->
     True if a node creates a tensor with ``requires_grad=True``, or if grad mode is on and an input or an intermediate
     requires grad.
     """
-    if any(n.kwargs.get("requires_grad") is True for n in graph.graph.nodes):
+    if any(True for n in graph.graph.nodes if n.kwargs.get("requires_grad") is True):
         return True
-    switched_on = any(n.target in GRAD_MODE_CALLS and n.args[:1] != (False,) for n in graph.graph.nodes)
+    switched_on = any(True for n in graph.graph.nodes if n.target in GRAD_MODE_CALLS and n.args[:1] != (False,))
     # Without grad mode no intermediate requires grad, even if the fake tensor of a view says so.
     if not torch.is_grad_enabled() and not switched_on:
         return False
-    return any(i.requires_grad for i in inputs) or any(t.requires_grad for t in traced_tensors(graph))
+    return any(i.requires_grad for i in inputs) or any(True for t in traced_tensors(graph) if t.requires_grad)
 
 
 def nodes_with_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> Iterator[tuple[torch.fx.Node, bool]]:
@@ -78,15 +78,15 @@ Mode = Callable[[], AbstractContextManager[Any]]
 
 
 def strip_enclosing_mode(
-    graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]
+    graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], *, trains: bool
 ) -> tuple[torch.fx.GraphModule, Mode] | None:
     """Return the graph without the mode that it computes in, and that mode.
 
-    None if there is no such mode.
+    None if there is no such mode. ``trains``: the graph needs autograd.
     """
     if (inside := strip_inference_mode(graph, inputs)) is not None:
         return inside, torch.inference_mode
-    if needs_autograd(graph, inputs) and (inside := strip_no_grad(graph)) is not None:
+    if trains and (inside := strip_no_grad(graph)) is not None:
         return inside, torch.no_grad
     return None
 

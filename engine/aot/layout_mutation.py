@@ -34,6 +34,8 @@ def is_layout_mutated(fake: torch.Tensor, real: Any) -> bool:
         return False
     if fake.layout != real.layout or fake.ndim != real.ndim:
         return True
+    if not fake._has_symbolic_sizes_strides:
+        return (fake.shape, fake.stride(), fake.storage_offset()) != (real.shape, real.stride(), real.storage_offset())
     pairs = [
         *zip(fake.shape, real.shape, strict=True),
         *zip(fake.stride(), real.stride(), strict=True),

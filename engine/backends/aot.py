@@ -10,7 +10,7 @@ import torch
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
 from engine.backends.record_program import record_later_calls, with_later_calls
-from engine.backends.registry import restoring_inputs
+from engine.backends.registry import restoring_inputs, watched_run
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.graph_callable import Run
@@ -22,7 +22,6 @@ from engine.ir.sources.roots import ConstantSource
 from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
-from engine.runtime.collective_order import watch_collectives
 from engine.runtime.workers.compile_jobs import start_workers
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_reports import log_graph
@@ -64,12 +63,12 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
     # A functional graph restores its inputs itself; a graph that runs as traced does not.
     if result.record.fallback is None:
         return result.run
-    return watch_collectives(traced.graph.graph, restoring_inputs(result.run, traced))
+    return watched_run(restoring_inputs(result.run, traced), traced.graph.graph)
 
 
 def _with_collective_watch(make: Callable[[AotGraph], Run]) -> Callable[[AotGraph], Run]:
     """Wrap ``make`` so that executors report their collectives to the watcher."""
-    return lambda graph: watch_collectives(graph.module.graph, make(graph))
+    return lambda graph: watched_run(make(graph), graph.module.graph)
 
 
 def _logging_graphs(make: Callable[[AotGraph], Run], compilation: str) -> Callable[[AotGraph], Run]:

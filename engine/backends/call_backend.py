@@ -13,7 +13,7 @@ from engine.aot.functionalize import fake_mode_of
 from engine.aot.layout_mutation import fake_at_entry
 from engine.backends.aot import compile_with_aot
 from engine.backends.external import compile_externally
-from engine.backends.registry import backend_callable, backend_name, eager_run, restoring_inputs
+from engine.backends.registry import backend_callable, backend_name, eager_run, restoring_inputs, watched_run
 from engine.compilation import Compilation, RecordUpdater
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
@@ -28,7 +28,6 @@ from engine.ir.traced_frame import GraphInput, TracedGraph
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.runtime import StageFailure
-from engine.runtime.collective_order import watch_collectives
 from engine.runtime.verify.first_call import verify_first_call
 from engine.torch_private.global_state import loaded_dynamo_module
 
@@ -113,7 +112,7 @@ def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Ru
                 raise _backend_error(name, error, _first_user_stack(traced)) from error
             work.record_failure(name, error, "this graph runs eagerly, operator by operator")
     work.record_fx_graph(traced)
-    return watch_collectives(traced.graph.graph, restoring_inputs(eager_run(traced.graph), traced))
+    return watched_run(restoring_inputs(eager_run(traced.graph), traced), traced.graph.graph)
 
 
 def _are_errors_suppressed() -> bool:
@@ -137,7 +136,8 @@ def _backend_error(name: str, error: Exception, stack: tuple[Span, ...]) -> erro
 
 def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     """Compile the graph; switches of ``requires_grad`` at its end are applied to its results."""
-    lifted = lift_requires_grad(traced.graph)
+    switches = traced.graph.graph.find_nodes(op="call_method", target="requires_grad_")
+    lifted = lift_requires_grad(traced.graph) if switches else None
     if lifted is None:
         return _compile_lifted(traced, options, work)
     draws = any(map(draws_random, traced.graph.graph.nodes))
@@ -150,7 +150,7 @@ def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
 def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     if options.backend in AOT_BACKENDS:
         return compile_with_aot(traced, options, work)
-    return watch_collectives(traced.graph.graph, restoring_inputs(compile_externally(options, traced, work), traced))
+    return watched_run(restoring_inputs(compile_externally(options, traced, work), traced), traced.graph.graph)
 
 
 def _first_user_stack(traced: TracedGraph) -> tuple[Span, ...]:

@@ -6,12 +6,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed
 import torch.fx
 
 from engine.ir.graph_callable import Run
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.rerun_after_error import restore_inputs_on_error
 from engine.ir.traced_frame import TracedGraph
+from engine.runtime.collective_order import watch_collectives
 
 BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": None, "triton": None, "inductor": None}
 """Backends by name: None if built in, else ``(graph_module, example_inputs) -> callable``."""
@@ -30,6 +32,12 @@ def backend_callable(backend: str | Run) -> Run | None:
 def eager_run(graph: torch.fx.GraphModule) -> Run:
     """Return the traced graph's forward, without the overhead of ``nn.Module.__call__``."""
     return types.MethodType(type(graph).forward, graph)
+
+
+def watched_run(run: Run, graph: torch.fx.Graph) -> Run:
+    """Return a run that also notes the graph's collectives, in a process of a group."""
+    distributed = torch.distributed
+    return watch_collectives(graph, run) if distributed.is_available() and distributed.is_initialized() else run
 
 
 def restoring_inputs(run: Run, traced: TracedGraph) -> Run:

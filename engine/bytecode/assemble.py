@@ -136,20 +136,17 @@ def drop_unused_temporaries(code: Sequence[Item], variables: Collection[str]) ->
 
     ``variables`` are the locals of the user's function; their stores stay.
     """
-    reads: Counter[object] = Counter(
-        i.arg for i in code if isinstance(i, Instr) and i.name != "STORE_FAST" and isinstance(i.arg, str)
-    )
+    reads = Counter(getattr(i, "arg", None) for i in code if getattr(i, "name", "") == "LOAD_FAST")
     kept: list[Item] = []
     for item in code:
-        last = kept[-1] if kept else None
-        if isinstance(item, Instr) and isinstance(last, Instr) and item.name in ("STORE_FAST", "LOAD_FAST"):
-            # A store of a copy that nothing reads, or the only read of the value just stored.
-            if item.name == "STORE_FAST":
-                is_unneeded = (last.name, last.arg, reads[item.arg]) == ("COPY", 1, 0)
-            else:
-                is_unneeded = (last.name, last.arg, reads[item.arg]) == ("STORE_FAST", item.arg, 1)
-            if is_unneeded and item.arg not in variables:
-                kept.pop()
-                continue
-        kept.append(item)
+        before = kept[-1] if kept else None
+        last = getattr(before, "name", ""), getattr(before, "arg", None)
+        name, variable = getattr(item, "name", ""), getattr(item, "arg", None)
+        is_unneeded = (name == "STORE_FAST" and last == ("COPY", 1) and not reads[variable]) or (
+            name == "LOAD_FAST" and last == ("STORE_FAST", variable) and reads[variable] == 1
+        )
+        if is_unneeded and variable not in variables:
+            kept.pop()
+        else:
+            kept.append(item)
     return kept

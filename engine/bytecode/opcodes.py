@@ -180,20 +180,15 @@ def unsupported_reason(opname: str) -> str:
     return UNSUPPORTED.get(opname, f"this version of the tracer does not know the opcode {opname}")
 
 
-_CO_HAS_DOCSTRING = 1 << 26
+CO_HAS_DOCSTRING = 1 << 26
 """``inspect.CO_HAS_DOCSTRING`` of 3.14; before, a first constant that is a string is one."""
 
 
 def docstring_of(code: CodeType) -> str | None:
     """Return the docstring of the function that has this code."""
     first = code.co_consts[0] if code.co_consts else None
-    has_docstring = VERSION < (3, 14) or bool(code.co_flags & _CO_HAS_DOCSTRING)
+    has_docstring = VERSION < (3, 14) or bool(code.co_flags & CO_HAS_DOCSTRING)
     return first if has_docstring and isinstance(first, str) else None
-
-
-def flags_without_docstring(code: CodeType) -> int:
-    """Return the flags for code made from this code, whose first constant is no docstring."""
-    return code.co_flags & ~_CO_HAS_DOCSTRING
 
 
 def index_after_loop(target: int) -> int:

@@ -20,7 +20,7 @@ from engine.bytecode.editable_instructions import (
     fix_free_variable_slots,
     resume_index,
 )
-from engine.bytecode.opcodes import CALL_PREFIX_OPS, RULES, flags_without_docstring
+from engine.bytecode.opcodes import CALL_PREFIX_OPS, CO_HAS_DOCSTRING, RULES
 from engine.interrupts.weak_tables import WeakMemo, WeakTable
 
 NULL = "null"
@@ -168,7 +168,7 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     result.first_lineno = base.co_firstlineno
     result.freevars = list(free)
     result.flags = CompilerFlags(
-        flags_without_docstring(base) & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+        base.co_flags & ~CO_HAS_DOCSTRING & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
         | (inspect.CO_NESTED if free else 0)
     )
     # Use the body's depths: the assembler searches from the first instruction and misses blocks entered in the middle.

@@ -18,7 +18,7 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter, drop_unused_temporaries
 from engine.bytecode.editable_instructions import editable_instructions, resume_index
-from engine.bytecode.opcodes import flags_without_docstring
+from engine.bytecode.opcodes import CO_HAS_DOCSTRING
 from engine.frame_code.codegen_runtime.fallback_state import (
     check_condition,
     save_grad_context,
@@ -31,7 +31,7 @@ from engine.frame_code.codegen_runtime.torch_contexts import (
     call_restoring_torch_state,
     call_without_function_modes,
 )
-from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
+from engine.ir.prefetched_params import MIN_PARAMETERS, InputRuns, PrefetchedParams, parameter_runs
 from engine.ir.rerun_after_error import can_rerun, save_random_state, save_tensor
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
@@ -251,7 +251,7 @@ class PrologueCodegen:
             for source in origins:
                 self._load(source)
 
-        runs = parameter_runs(origins)
+        runs = parameter_runs(origins) if len(origins) >= MIN_PARAMETERS else ()
         if not runs:
             call(read)
             return
@@ -425,7 +425,7 @@ class PrologueCodegen:
         result.first_lineno = code.co_firstlineno
         result.freevars = list(code.co_freevars)
         result.cellvars = list(code.co_cellvars)
-        result.flags = CompilerFlags(flags_without_docstring(code))
+        result.flags = CompilerFlags(code.co_flags & ~CO_HAS_DOCSTRING)
         if not self.fallback.code:
             return result.to_code()
         return self._append_fallback(result, body.location)

@@ -10,7 +10,9 @@ from engine.ir.generated_sources import drop_oldest, line_tables
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.fx import graph_sources
 
-if not why_off(Feature.SOURCE_LIMIT):
+_IS_OFF = bool(why_off(Feature.SOURCE_LIMIT))
+
+if not _IS_OFF:
     line_tables.append(graph_sources.eval_cache)
 
 
@@ -20,7 +22,7 @@ def limit_graph_sources() -> Iterator[None]:
 
     Those that the user makes outside it are never dropped.
     """
-    if why_off(Feature.SOURCE_LIMIT):
+    if _IS_OFF:
         yield
         return
     first = graph_sources.next_id

@@ -101,7 +101,8 @@ class TraceAttempt:
         self.function_modes = modes if are_modes_called and are_traced_modes(modes) else ()
         self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
         self.tx.random_state.mode = "" if restart is None else restart.rng_mode
-        self.tx.state_of(SharedInputs).is_disabled = any(a.kind == IDENTITY_READ for a in previous_attempts)
+        if any(True for a in previous_attempts if a.kind == IDENTITY_READ):
+            self.tx.state_of(SharedInputs).is_disabled = True
         self.step_recorder = StepRecorder(self.tx) if steps else None
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint
@@ -489,7 +490,8 @@ class TraceAttempt:
         self.tx.guards.add_library_functions()
         shapes = ShapeInputs.of(self.tx)
         shapes.add_guards(self.tx.guards)
-        check_marked_dims(self.tx)
+        if self.options.dynamic_ranges or self.tx.inputs.may_be_marked:
+            check_marked_dims(self.tx)
         shapes.env.end_trace()
         guards = self.tx.guards.all()
         if graph is not None:

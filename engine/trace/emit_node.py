@@ -84,7 +84,9 @@ def _emit(tx: Tracer, operation: Operation) -> Variable:
         node.meta["example_value"] = result
         if not keep:
             tx.graph.erase_last_node(node)
-    emit_runtime_asserts(tx)
+    env = tx.symbols.shape_env
+    if env.pending_fresh_unbacked_symbols or env.num_deferred_runtime_asserts:
+        emit_runtime_asserts(tx)
     return value
 
 

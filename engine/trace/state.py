@@ -473,6 +473,8 @@ class InputTensors:
         Later mutations do not change these entries.
         """
         self.saw_tensor = False
+        self.may_be_marked = False
+        """True if the user may have marked sizes of an input as dynamic."""
         self.graph_sets_data = False
         """True if the graph sets the data of an external tensor."""
         self.data_assigned_inputs: list[Any] = []

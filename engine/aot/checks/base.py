@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import torch
 import torch.fx
 
 from engine.aot.node_properties import may_mutate, traced_tensors
 from engine.ir.fallback import Fallback
-from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.introspection.operator_facts import OperatorFacts, facts_of_node
 from engine.ir.traced_frame import GraphInput
 
 
@@ -38,20 +39,24 @@ class CheckedCall:
         return any(map(may_mutate, self.graph.graph.nodes))
 
     @cached_property
+    def _facts(self) -> list[OperatorFacts]:
+        return [facts_of_node(node) for node in self.graph.graph.nodes]
+
+    @property
     def addresses_storage(self) -> bool:
         """True if a node of the graph addresses a storage beyond its operand."""
-        return any(facts_of_node(node).addresses_storage for node in self.graph.graph.nodes)
+        return any(map(attrgetter("addresses_storage"), self._facts))
 
     @property
     def hides_aliases(self) -> bool:
         """True if a result may share memory with an argument without its schema saying so."""
-        return any(facts_of_node(node).hides_alias for node in self.graph.graph.nodes)
+        return any(map(attrgetter("hides_alias"), self._facts))
 
     @property
     def tracks_gradients(self) -> bool:
         """True if autograd tracks an input or an intermediate tensor."""
         inputs = [i.fake for i in self.inputs if i.is_tensor]
-        return torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, *traced_tensors(self.graph)))
+        return torch.is_grad_enabled() and any(map(attrgetter("requires_grad"), (*inputs, *traced_tensors(self.graph))))
 
     @property
     def has_inference_inputs(self) -> bool:

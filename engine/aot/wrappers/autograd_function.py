@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 import torch.fx
@@ -19,6 +20,7 @@ from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
 from engine.records.aot import WrapperAction
 
 NAME = "autograd"
+NEEDS = attrgetter("autograd")
 
 _DETACHED_MESSAGE = (
     "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch.fx
 
 from engine.aot.autograd_function_metadata import AutogradMetadata
+from engine.aot.node_properties import may_mutate, output_args
+from engine.aot.version_counters import write_count
 from engine.aot.wrappers.codegen import WrapperCode, compile_wrapper_code, join_wrapper_code, record_values_of
 from engine.aot.wrappers.lazy_backward import BackwardProbe, LazyBackward
 from engine.aot.wrappers.value_probe import ValueProbe
@@ -20,7 +23,9 @@ from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.graph_callable import Run
 from engine.ir.guards.base import Guard
 from engine.ir.traced_frame import GraphInput
+from engine.options import config
 from engine.records.aot import WrapperAction, WrapperRecord
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,37 @@ class TracedCall:
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs."""
         return tuple(i.name for i in self.inputs)
+
+    @property
+    def asserts_inputs(self) -> bool:
+        """True if the compiled call checks properties of its inputs."""
+        return config.debug_assertions
+
+    @property
+    def has_several_inputs(self) -> bool:
+        """True if two inputs may be one tensor or share memory."""
+        return len(self.inputs) > 1
+
+    @property
+    def has_subclasses(self) -> bool:
+        """True if an input or an output is a wrapper subclass."""
+        outputs = [getattr(o, "meta", {}).get("example_value") for o in output_args(self.graph.graph)]
+        return any(map(is_traceable_wrapper_subclass, (*[i.fake for i in self.inputs], *outputs)))
+
+    @cached_property
+    def written_inputs(self) -> tuple[int, ...]:
+        """Positions of the inputs that the graph may mutate."""
+        return tuple([n for n, i in enumerate(self.inputs) if i.is_tensor and self._may_write(i)])
+
+    def _may_write(self, i: GraphInput) -> bool:
+        if i.fake.is_inference():
+            return any(map(may_mutate, self.graph.graph.nodes))
+        return write_count(i.fake) != i.initial_version
+
+    @property
+    def needs_error_fallback(self) -> bool:
+        """True if an error may leave inputs or random state other than in eager."""
+        return self.reruns_after_error or bool(self.written_inputs)
 
     def without_real_inputs(self) -> TracedCall:
         """Return an equal call that does not retain the real inputs."""
@@ -101,7 +137,10 @@ class Wrapper(Protocol[Call]):
     """
 
     NAME: str
-    """Name in the record; a wrapper without a name is not recorded."""
+    """Name in the record; a wrapper without a name is not recorded.
+
+    A wrapper may also declare ``NEEDS``: reads a fact of the call without which there is nothing to do.
+    """
 
     def pre_compile(self, call: Call) -> PreCompileResult[Call] | None:
         """Remove what inner stages do not support; return None if there is nothing to do.
@@ -181,7 +220,8 @@ def apply_pre_compile(wrappers: Sequence[Wrapper[Call]], call: Call) -> WrapperS
     original = call
     changes: list[tuple[Wrapper[Call], PreCompileResult[Call] | None]] = []
     for wrapper in wrappers:
-        change = wrapper.pre_compile(call)
+        needs = getattr(wrapper, "NEEDS", None)
+        change = wrapper.pre_compile(call) if needs is None or needs(call) else None
         changes.append((wrapper, change))
         call = call if change is None else change.call
     return WrapperStack(original, call, tuple(changes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.errors import DebugAssertionError
 from engine.ir.static_sizes import static_size
-from engine.options import config
 from engine.records.aot import WrapperAction
 
 NAME = "debug assertions"
+NEEDS = attrgetter("asserts_inputs")
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,8 @@ class ExpectedInput:
     """True if the input is mutated; then no other input may become the same tensor."""
 
 
-def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
-    """Collect the properties to assert; return None if assertions are disabled."""
-    if not config.debug_assertions:
-        return None
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall]:
+    """Collect the properties to assert."""
     first: dict[int, int] = {}
     expected: list[ExpectedInput | None] = []
     for n, i in enumerate(call.inputs):

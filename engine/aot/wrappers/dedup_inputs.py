@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from engine.ir.guards.aliasing import SameObject
 from engine.records.aot import WrapperAction
 
 NAME = "duplicate arguments"
+NEEDS = attrgetter("has_several_inputs")
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:

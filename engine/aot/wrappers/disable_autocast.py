@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.records.aot import WrapperAction
 from engine.torch_private.autograd import DisableAutocast
 
 NAME = "autocast off"
+NEEDS = attrgetter("metadata.autocast_devices")
 
 
-def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
-    """Return one action per device type with autocast enabled; None if there is none."""
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
+    """Return one action per device type with autocast enabled."""
     why = "the casts are already in the functional graph; a second cast could change results"
     actions = tuple(WrapperAction(device, "autocast disabled", why) for device in call.metadata.autocast_devices)
-    return PreCompileResult(call, actions) if actions else None
+    return PreCompileResult(call, actions)
 
 
 def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:

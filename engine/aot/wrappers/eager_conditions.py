@@ -6,6 +6,7 @@ Functorch transforms, forward-mode AD and user-defined hooks must see the origin
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from torch.autograd import forward_ad
@@ -17,6 +18,7 @@ from engine.torch_private.autograd import top_saved_tensors_default_hooks
 from engine.torch_private.functorch import are_functorch_transforms_active
 
 NAME = ""
+NEEDS = attrgetter("requires_grad")
 
 _LOSSLESS_HOOK_MODULES = ("torch.", "engine.")
 """Packages whose saved tensor hooks return exactly what was saved.
@@ -25,10 +27,8 @@ Examples are checkpoints and ``save_on_cpu``.
 """
 
 
-def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
-    """Return the conditions, as expressions; None if no input requires grad."""
-    if not call.requires_grad:
-        return None
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
+    """Return the conditions, as expressions."""
     plan = call.metadata
     # A gradient that the graph computes calls them.
     hooks = [f"i{n}._backward_hooks" for n, i in enumerate(plan.inputs) if plan.calls_autograd and i.is_tensor]

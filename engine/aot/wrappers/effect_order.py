@@ -7,6 +7,7 @@ of the forward and backward graph verifies their order.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 import torch.fx
 
@@ -18,6 +19,7 @@ from engine.graph.verify import GraphVerificationError
 from engine.records.aot import WrapperAction
 
 NAME = "effects in order"
+NEEDS = attrgetter("metadata.effectful_ops")
 
 
 def has_effects(node: torch.fx.Node) -> bool:
@@ -43,12 +45,12 @@ def check_effect_order(joint: torch.fx.GraphModule, halves: Iterable[torch.fx.Gr
         raise GraphVerificationError(title, ("forward and backward do not have its side effects in its order",))
 
 
-def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
-    """Return one action per effectful operator; None if there is none."""
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
+    """Return one action per effectful operator."""
     names = call.metadata.effectful_ops
     why = "it may have side effects: they must happen once, in program order"
     actions = tuple(WrapperAction(name, f"runs as effect {n + 1} of {len(names)}", why) for n, name in enumerate(names))
-    return PreCompileResult(call, actions) if actions else None
+    return PreCompileResult(call, actions)
 
 
 def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 import torch.fx
 
-from engine.aot.node_properties import may_mutate
 from engine.aot.random_generators import generator_positions
-from engine.aot.version_counters import has_version_counter, write_count
+from engine.aot.version_counters import has_version_counter
 from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.ir.graph_callable import Run
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.rerun_after_error import mark_inputs_written
-from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
 
 NAME = "errors"
+NEEDS = attrgetter("needs_error_fallback")
 
 
 class EagerRunError(Exception):
@@ -62,7 +62,7 @@ class ErrorFallback:
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Retain the traced graph if an input may be mutated; None if an error needs no action."""
-    written = tuple(n for n, i in enumerate(call.inputs) if i.is_tensor and _may_be_mutated(call, i))
+    written = call.written_inputs
     counted = tuple(n for n in written if has_version_counter(call.inputs[n]))
     draws = any(draws_random(n) for n in call.graph.graph.nodes)
     if not written and not (draws and call.reruns_after_error):
@@ -75,12 +75,6 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     )
     run_eager = None if call.reruns_after_error else types.MethodType(type(call.graph).forward, call.graph)
     return PreCompileResult(call, actions, ErrorFallback(run_eager, draws, counted, generator_positions(call.inputs)))
-
-
-def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
-    if i.fake.is_inference():
-        return any(may_mutate(n) for n in call.graph.graph.nodes)
-    return write_count(i.fake) != i.initial_version
 
 
 def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:

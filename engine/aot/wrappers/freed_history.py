@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
@@ -11,6 +12,7 @@ from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 
 NAME = ""
+NEEDS = attrgetter("metadata.freed_results")
 
 
 class FreedHistory(torch.autograd.Function):
@@ -27,9 +29,9 @@ class FreedHistory(torch.autograd.Function):
         raise RuntimeError(ALREADY_FREED_MESSAGE)
 
 
-def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
-    """Return a change without actions; None if no result has a freed history."""
-    return PreCompileResult(call, ()) if call.metadata.freed_results else None
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
+    """Return a change without actions."""
+    return PreCompileResult(call, ())
 
 
 def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:

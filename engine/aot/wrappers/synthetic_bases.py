@@ -9,6 +9,7 @@ import functools
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from engine.records.aot import WrapperAction
 from engine.torch_private.autograd import CreationMeta, get_creation_meta
 
 NAME = "synthetic bases"
+NEEDS = attrgetter("has_several_inputs")
 
 
 _MAX_BASE_BYTES = 1 << 22

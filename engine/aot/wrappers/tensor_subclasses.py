@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import sympy
@@ -40,6 +41,7 @@ from engine.records.aot import WrapperAction
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 
 NAME = "tensor subclasses"
+NEEDS = attrgetter("has_subclasses")
 
 _version_of = operator.attrgetter("_version")
 
@@ -85,8 +87,8 @@ class SubclassMetadata:
         return {symbol: _read(inputs[n], path, dim) for symbol, (n, path, dim) in self.symbol_locations.items()}
 
 
-def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
-    """Replace subclass inputs by their inner tensors; return None if there is no subclass.
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall]:
+    """Replace subclass inputs by their inner tensors.
 
     Raises:
         FallbackRequired: a mutated subclass needs gradients, its sizes cannot be tracked, or an output is a view of
@@ -96,8 +98,6 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
         SubclassSpec.from_tensor(i.name, i.fake) if is_traceable_wrapper_subclass(i.fake) else None for i in call.inputs
     )
     outputs = output_args(call.graph.graph)
-    if not any(input_specs) and not any(_is_wrapper(_fake(o)) for o in outputs):
-        return None
     trains = needs_autograd(call.graph, call.inputs)
     for i, parts in zip(call.inputs, input_specs, strict=True):
         if parts is not None:

@@ -18,7 +18,7 @@ def waits_for_ranks(module: torch.fx.GraphModule) -> bool:
 
     Its collectives are effects: the executors keep them all, in order, whatever is faster on a rank.
     """
-    return any(_is_collective(node, "wait_tensor") for node in module.graph.nodes)
+    return any(True for node in module.graph.nodes if _is_collective(node, "wait_tensor"))
 
 
 def merge_collectives(module: torch.fx.GraphModule) -> int:

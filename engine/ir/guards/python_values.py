@@ -47,7 +47,8 @@ class TypeMatch(Guard):
         return f"{code.call(type, 'type', code.expr)} is {code.const(self.type, _name_of(self.type))}"
 
     def test(self, value: Any, other_values: tuple[Any, ...] = ()) -> bool:
-        return described_type(value) is self.type
+        found = type(value)
+        return found is self.type or described_type(value) is self.type
 
     def expected_text(self) -> str:
         return describe_values.type_name(self.type)

@@ -48,6 +48,8 @@ def symbol_of(number: Any) -> sympy.Symbol | None:
 
 def has_unbacked_symbols(value: Any) -> bool:
     """Return True if a fake tensor, a symbol or a container of them has unbacked symbols."""
+    if not getattr(value, "_has_symbolic_sizes_strides", True):
+        return False
     return any(map(free_unbacked_symbols, symbolic_sizes_in(value)))
 
 

@@ -156,12 +156,13 @@ SDPA_BACKENDS = tuple(
     and is_available(getattr(global_state, f"set_sdp_use_{name}"))
 )
 """SDPA backends that can be switched on and off."""
+_HAS_SDPA_ORDER = is_available(global_state.get_sdp_priority_order)
 
 
 def sdpa_backends() -> tuple[Any, ...]:
     """Return the enabled flag of each SDPA backend, then their priority order."""
-    order = global_state.get_sdp_priority_order() if is_available(global_state.get_sdp_priority_order) else ()
-    return (*(getattr(global_state, f"get_{name}_sdp_enabled")() for name in SDPA_BACKENDS), tuple(order))
+    order = global_state.get_sdp_priority_order() if _HAS_SDPA_ORDER else ()
+    return (*[getattr(global_state, f"get_{name}_sdp_enabled")() for name in SDPA_BACKENDS], tuple(order))
 
 
 def restore_sdpa_backends(saved: tuple[Any, ...]) -> None:

@@ -37,8 +37,6 @@ def check_marked_dims(tx: Tracer) -> None:
         for v, _ in tx.inputs.input_tensors
         if v.real_object is not None and (tx.options.dynamic_ranges or may_be_marked(v.real_object))
     ]
-    if not inputs:
-        return
     for real, source in inputs:
         if source is not None:
             with DisableTorchFunctionSubclass():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from engine.trace.variables.base import Variable
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.tensors.automatic_dynamic import (
     follow_specializations,
+    may_be_marked,
     symbolic_context,
     unify_inner_shapes,
 )
@@ -71,6 +73,7 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
         _check_inner_tensors(real)
     fake = fakeify(tx, real if plain else as_plain_tensor(real), source)
     tx.inputs.saw_tensor = True
+    tx.inputs.may_be_marked |= may_be_marked(real)
     _guard_tensor(tx, real, fake, source)
     value = build_subclass_input(tx, real, fake, source) if has_protocol else TensorVariable(None, fake, source, real)
     tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
@@ -86,7 +89,7 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, source: Source) -> torch.Tensor:
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
         with torch.inference_mode(False):
             return fakeify(tx, tensor, source)
-    with preserve_stale_grad_fn(tensor):
+    with preserve_stale_grad_fn(tensor) if tensor.requires_grad else nullcontext():
         plain = plain_like_functorch_tensor(tensor) if is_functorch_wrapped_tensor(tensor) else as_fakeable(tensor)
         context = symbolic_context(tx, plain, source)
         if context is None:

@@ -96,8 +96,9 @@ def test_functional_wrappers_around_the_identity_change_nothing() -> None:
 @pytest.mark.parametrize("wrapper", [disable_autocast, effect_order])
 def test_wrappers_without_work_do_not_appear(wrapper: Any) -> None:
     """A wrapper returns None without its reason in the metadata, and a result with it."""
-    assert wrapper.pre_compile(_functional_call()) is None
-    assert wrapper.pre_compile(_functional_call(autocast_devices=("cpu",), effectful_ops=("print",))) is not None
+    assert apply_pre_compile((wrapper,), _functional_call()).result_of(wrapper) is None
+    call = _functional_call(autocast_devices=("cpu",), effectful_ops=("print",))
+    assert apply_pre_compile((wrapper,), call).result_of(wrapper) is not None
 
 
 def test_code_of_inner_wrappers_is_closest_to_the_call() -> None:
