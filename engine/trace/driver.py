@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import engine.trace.variables.register_all  # noqa: F401 -- fills the tables of builders, rules and handlers
@@ -59,6 +60,7 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
             _clear_tracebacks(restart_request, restart_request.reason)
             restart_request.hide_compiler = restart_request.hide_compiler or not attempt.tx.torch_state.is_compiling
             restart_request.rng_mode = restart_request.rng_mode or attempt.tx.random_state.mode
+            request = replace(request, dynamic_dims={**request.dynamic_dims, **restart_request.dynamic_dims})
             restart = restart_request
             restarts += restart_request.break_before > 0
         except SkipFrame as skip:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, MappingProxyType
 
 from engine.ir.introspection.torch_global_state import error_on_graph_break
 from engine.ir.traced_frame import TracedFrame
@@ -112,6 +113,7 @@ class RestartTracing(TracerException):
         hide_compiler: bool = False,
         inlined_breakpoint: InlinedBreakpoint | None = None,
         rng_mode: str = "",
+        dynamic_dims: Mapping[str, frozenset[int]] = MappingProxyType({}),
     ) -> None:
         super().__init__(str(reason))
         self.break_before = break_before
@@ -128,6 +130,8 @@ class RestartTracing(TracerException):
 
         "known" guards the RNG states; "inputs" makes the random numbers graph inputs.
         """
+        self.dynamic_dims = dynamic_dims
+        """Dimensions of arguments that are symbols in the next attempt, by source expression."""
 
 
 class TracingFinished(TracerException):

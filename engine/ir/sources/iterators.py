@@ -10,6 +10,8 @@ from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source
 from engine.ir.sources.containers import GetItemSource
 
+_POSITIONED: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter(range(0))))
+
 
 def iterator_state_source(iterator: Source) -> Source:
     """Return the source of an iterator's pickle state: constructor, arguments, position.
@@ -26,6 +28,15 @@ def position_sources(iterator: Source) -> tuple[Source, ...]:
     """
     state = iterator_state_source(iterator)
     return GetItemSource(state, 2), AttrSource(GetItemSource(GetItemSource(state, 1), 0), "start")
+
+
+def positions_in(iterator: Any, source: Source) -> tuple[Source, ...]:
+    """Return the numbers that change when a real iterator advances, or those inside it."""
+    if type(iterator) in (enumerate, zip):
+        parts, arguments = iterator.__reduce__()[1:2], GetItemSource(iterator_state_source(source), 1)
+        inner = parts[0][:1] if type(iterator) is enumerate else parts[0] if parts else ()
+        return tuple(p for n, part in enumerate(inner) for p in positions_in(part, GetItemSource(arguments, n)))
+    return position_sources(source) if type(iterator) in _POSITIONED else ()
 
 
 def iterator_item_or_missing(iterator: Any, index: int) -> Any:

@@ -31,7 +31,7 @@ from engine.ir.sources.base import STACK_PARAM_PREFIX
 from engine.ir.traced_frame import ConstSlot, ResumeFunctionSlot
 from engine.trace.annotations import Frame, PyCodegen
 from engine.trace.exc import Unsupported
-from engine.trace.graph_breaks.varying_values import varying_dims
+from engine.trace.graph_breaks.varying_values import restart_if_changed, varying_dims
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, reachable_variables
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, ExcInfoVariable
@@ -221,12 +221,22 @@ class ResumeCodegen:
             *zip(stack_parameters(point), passed, strict=True),
             *((name, self.frame.locals[name]) for name in point.locals),
         ]
-        loop_names = assigned_in_loop(self.decoded, outcome.index)
-        varying = varying_dims(self.cg.tx, arguments, loop_names, self.result_dims)
+        if code is self.code:
+            restart_if_changed(self.cg.tx, arguments)
+        varying = varying_dims(self.cg.tx, arguments, self._loop_values(outcome.index), self.result_dims)
         namespace = cast("dict[str, Any]", self.frame.globals.values)
         has_cells = bool(shared_cell_names(self.code))
         span = span_of(self.code, self.op.offset)
         self.resume_slots.append(ResumeFunctionSlot(slot, code, namespace, span, has_cells, varying))
+
+    def _loop_values(self, index: int) -> frozenset[int]:
+        """Return the ids of variables that a loop here, or in a caller, assigns."""
+        return frozenset(
+            id(frame.locals[name].resolved)
+            for frame in self.cg.tx.call_stack.frames
+            for name in assigned_in_loop(frame.decoded, index if frame is self.frame else frame.op.index)
+            if name in frame.locals
+        )
 
     def _locals_to_hold(self) -> frozenset[str]:
         """Return dead locals that must still keep an object alive.

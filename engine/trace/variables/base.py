@@ -15,6 +15,7 @@ from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES, PLAI
 from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
+from engine.ir.sources.iterators import positions_in
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import ExceptionVariable, NNModuleVariable, PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
@@ -403,6 +404,9 @@ class LazyVariable(RealObjectVariable):
         if self.realized is None:
             return self.python_type() is types.GeneratorType
         return self.realized.holds_suspended_generator
+
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        return positions_in(self.real_object, source)
 
     def runs_handlers_when_freed(self) -> bool:
         if self.realized is not None:

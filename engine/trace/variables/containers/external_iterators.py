@@ -21,12 +21,13 @@ from engine.ir.sources.iterators import (
     count_state,
     iterator_state_source,
     position_sources,
+    positions_in,
 )
 from engine.options import config
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
-from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.generators_across_breaks import build_suspended_generator
 from engine.trace.variables.containers.iterators import (
@@ -59,6 +60,13 @@ class ExternalIteratorVariable(IteratorVariable):
 
     def python_type(self) -> type:
         return type(self.real_object)
+
+    @property
+    def position_varies(self) -> bool:  # type: ignore[override]
+        return self.inner.position_varies or any(i.position_varies for i in self.inner_iterators)
+
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        return positions_in(self.real_object, source)
 
     @property
     def known_items_left(self) -> int:
@@ -212,8 +220,7 @@ def _has_readable_state(real: Any) -> bool:
     if type(real) is enumerate:
         return _has_readable_state(real.__reduce__()[1][0])
     if type(real) is zip:
-        state = real.__reduce__()
-        return len(state) == 2 and all(map(_has_readable_state, state[1]))
+        return all(map(_has_readable_state, real.__reduce__()[1]))
     return type(real) is _RANGE_ITERATOR_TYPE or type(real) in _SEQUENCE_ITERATOR_TYPES
 
 
@@ -225,7 +232,7 @@ def _build_from_state(tx: Tracer, real: Any, source: Source) -> Variable:
     if type(real) is enumerate:
         iterators = _build_inner_iterators(tx, state[1][:1], arguments)
         number = GetItemSource(arguments, 1)
-        if iterators[0].inner.position_varies:
+        if iterators[0].position_varies:
             tx.symbols.known_dynamic_sources.add(number)
             counted: Variable = _SymbolicCountVariable(tx.wrap(state[1][1], number), 1, iterators[0])
             return ExternalIteratorVariable(real, source, counted, iterators)
@@ -235,7 +242,8 @@ def _build_from_state(tx: Tracer, real: Any, source: Source) -> Variable:
     if type(real) is zip:
         tx.guard(LengthMatch, arguments, len(state[1]), why="it is iterated")
         iterators = _build_inner_iterators(tx, state[1], arguments)
-        return ExternalIteratorVariable(real, source, make_iterator(tx, zip, list(iterators), {}), iterators)
+        strict: Kwargs = {"strict": ConstantVariable(True)} if len(state) > 2 else {}
+        return ExternalIteratorVariable(real, source, make_iterator(tx, zip, list(iterators), strict), iterators)
     if type(state[1][0]) in _ITEM_GUARDED_TYPES and _position_varies(tx, source):
         return ExternalIteratorVariable(real, source, ItemGuardedIteratorVariable(real, source))
     if len(state) == 3:

@@ -15,7 +15,7 @@ from typing import Any
 from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
-from engine.ir.sources.iterators import iterator_state_source, position_sources
+from engine.ir.sources.iterators import iterator_state_source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -153,7 +153,8 @@ class ItertoolsIteratorVariable(IteratorVariable):
         arguments = GetItemSource(iterator_state_source(source), 1)
         kind = self.python_type()
         count = 1 if kind is enumerate else len(self.args) if kind is zip else 0
-        return tuple(p for n in range(count) for p in position_sources(GetItemSource(arguments, n)))
+        inner = enumerate(a.remaining.resolved for a in self.args[:count])
+        return tuple(p for n, part in inner for p in part.position_sources(GetItemSource(arguments, n)))
 
     def call_again(self) -> Variable:
         """Return the call that created the iterator, over the remaining items of its arguments."""

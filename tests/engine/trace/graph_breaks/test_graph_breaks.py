@@ -548,6 +548,53 @@ def test_numbers_that_a_loop_assigns_do_not_compile_again() -> None:
     assert compile_count(advance, [(X,), (X,), (X + 1,)]) == 3  # the start, one more step, the last step
 
 
+_WEIGHTS = [torch.ones_like(X) + n for n in range(4)]
+
+
+def _scale_unless_nan(x: Any, i: int) -> Any:
+    return x - 1 if x.isnan().any() else x * i
+
+
+def _grow(x: Any) -> Any:
+    for _ in range(5):
+        last = x[-1:] * 2
+        x = torch.cat([x, last])
+        if (last > 1e9).all():
+            break
+    return x
+
+
+def _iterate(x: Any) -> Any:
+    for w in _WEIGHTS:
+        x = x * w
+        if x.isnan().any():
+            x = x - 1
+        x = x + 1
+        if (x > 1e9).all():
+            break
+    return x
+
+
+def _count_pairs(x: Any) -> Any:
+    for n, (v, w) in enumerate(zip(_WEIGHTS, _WEIGHTS[::-1], strict=True)):
+        if (v + w).isnan().any():
+            x = x - 1
+        x = x + v * n
+    return x
+
+
+def _call_in_loop(x: Any) -> Any:
+    for i in range(5):
+        x = _scale_unless_nan(x + 1, i)
+    return x
+
+
+@pytest.mark.parametrize(("function", "count"), [(_grow, 3), (_iterate, 4), (_count_pairs, 3), (_call_in_loop, 5)])
+def test_iterations_share_one_compilation(function: Any, count: int) -> None:
+    """The start, one iteration per graph break in it, and the end of the loop."""
+    assert compile_count(function, [(X,), (X,), (X + 1,)]) == count
+
+
 def test_growing_deques_and_lists_do_not_compile_again() -> None:
     """A replay buffer has one entry per branch, whatever its length."""
     buffer: collections.deque[Any] = collections.deque(maxlen=5)
