@@ -52,7 +52,7 @@ class LazyGraph(GraphRecord):
 
     def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
         _set_fields(
-            self, id=id, stage=stage, title=title, passes=(), mesh=None, _payload=payload, _prefix=prefix, _compilation=compilation,
+            self, id=id, stage=stage, title=title, passes=(), mesh=None, digest="", _payload=payload, _prefix=prefix, _compilation=compilation,
         )  # fmt: skip
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from engine.records.bytecode import Span
@@ -42,6 +42,9 @@ _FILE_COMMENT = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<fu
 """User line of the nodes below; before torch 2.7 it is indented by one more."""
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
+_SOURCE_NAME = re.compile(r"\b(?P<scope>[LG])_(?P<path>\w+)_(?=\s*:)")
+_ASSIGNED = re.compile(r"(?:^ {8}|;\s+)(\w+)", re.MULTILINE)
+_MODULE_DICT = re.compile(r"_(?:modules|parameters|buffers)_")
 _COMMENT = re.compile(r"\s+# .*$")
 _FREE_SUFFIX = re.compile(r";\s+\w+( = \w+)* = None\s*$")
 
@@ -61,10 +64,31 @@ def parse_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, .
     Nested graphs are bodies of higher-order operators.
     """
     nodes: dict[str, NodeRecord] = {}
+    text = _with_short_inputs(text) if prefix == "fx" else text
     start = f"{prefix}:{compilation}:"
     for node in _nodes(text, lambda name: start + name, nodes):
         nodes[node.name] = node
     return tuple(nodes.values())
+
+
+def _with_short_inputs(text: str) -> str:
+    """Return a graph's text with inputs named as by this compiler: ``layers_0_weight``.
+
+    Dynamo's names, here ``L_self_modules_layers_modules_0_parameters_weight_``, also spell the dicts of a module.
+    """
+    lines = text.splitlines()
+    signature = " ".join(lines[: _body_start(lines)])
+    taken = {"self", "torch", "operator", *_ASSIGNED.findall(text)}
+    short: dict[str, str] = {}
+    for match in _SOURCE_NAME.finditer(signature):
+        path = _MODULE_DICT.sub("_", match["path"]).removeprefix("self_")
+        name = f"self_{path}" if path[0].isdigit() or keyword.iskeyword(path) else path
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        for scope in (match["scope"], match["scope"].lower()):
+            short[f"{scope}_{match['path']}_"] = name
+    return _NAME.sub(lambda m: short.get(m[0], m[0]), text) if short else text
 
 
 @functools.lru_cache(maxsize=1024)
@@ -119,9 +143,7 @@ def _nodes(text: str, node_id: Callable[[str], str], node_by_name: dict[str, Nod
             return
         elif statement := _statement(line):
             name, code = statement.name, statement.code
-            if code in node_by_name and code == name.replace("l_", "L_", 1):
-                # Dynamo names each input twice; the second name is the one used.
-                node_by_name[name] = replace(node_by_name.pop(code), name=name, target=name, text=name)
+            if code == name and code in node_by_name:  # Dynamo names each input twice
                 continue
             if "fx_pytree." in code:  # unpacks the arguments: no node
                 continue

@@ -79,11 +79,11 @@ def test_a_failure_under_2_4(tmp_path: Path) -> None:
     (compilation,) = load(tmp_path, log + record({"compilation_metrics": metrics, **IDS})).compilations
     (graph,) = compilation.graphs
     assert [(n.name, n.op) for n in graph.nodes] == [
-        ("l_x_", "placeholder"),
+        ("x", "placeholder"),
         ("sin", "call_function"),
         ("output", "output"),
     ]
-    assert graph.nodes[0].text == "l_x_"  # the name that the operations read, not the one in the signature
+    assert graph.nodes[0].text == "x"  # neither the name in the signature nor the one that the operations read
     assert graph.nodes[1].span == Span(MODEL, 9)
     assert "backend='broken' raised" in compilation.failures[0].sentence
 

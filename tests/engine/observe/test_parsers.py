@@ -446,3 +446,26 @@ def test_a_number_in_an_attribute_is_stored_as_a_tensor() -> None:
         "Store self.seen as a tensor",
         "Make numbers in attributes of modules symbols",
     ]
+
+
+def test_inputs_have_the_names_that_this_compiler_gives() -> None:
+    """Dicts of modules are left out; a name that a node has gets an underscore."""
+    text = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, L_self_modules_layers_modules_0_parameters_weight_: "f32[4, 4]", G_net_buffers_mean_: "f32[4]", L_x_: "f32[2, 4]", L_y_: "f32[2, 4]"):
+        l_self_modules_layers_modules_0_parameters_weight_ = L_self_modules_layers_modules_0_parameters_weight_
+        g_net_buffers_mean_ = G_net_buffers_mean_
+        l_x_ = L_x_
+        l_y_ = L_y_
+
+         # File: model.py:3 in forward, code: y = x @ self.layers[0].weight
+        y: "f32[2, 4]" = l_x_ @ l_self_modules_layers_modules_0_parameters_weight_;  l_x_ = None
+        add: "f32[2, 4]" = y + g_net_buffers_mean_;  y = None
+        mul: "f32[2, 4]" = add * l_y_;  add = l_y_ = None
+        return (mul,)
+"""
+    nodes = parse_graph(text, "fx", "fx", "0/0", "").nodes
+    assert [n.name for n in nodes] == ["layers_0_weight", "net_mean", "x", "y_", "y", "add", "mul", "output"]
+    assert nodes[4].text == "y = x @ layers_0_weight"
+    assert nodes[4].inputs == ("fx:0/0:x", "fx:0/0:layers_0_weight")
+    assert nodes[6].text == "mul = add * y_"

@@ -47,5 +47,5 @@ def test_values_of_torch_compile_have_the_names_of_the_traced_graph() -> None:
     with engine.observe_torch() as session:
         torch.compile(scaled, backend="aot_eager")(torch.ones(2), torch.ones(3, 1))
     view = aot_wrappers(session, session.compilations[0].id)
-    assert [(v["name"], v["type"]) for v in view["inputs"]] == [("l_x_", "f32[2]"), ("l_w_", "f32[3, 1]")]
+    assert [(v["name"], v["type"]) for v in view["inputs"]] == [("x", "f32[2]"), ("w", "f32[3, 1]")]
     assert view["mode"] == "inference"
