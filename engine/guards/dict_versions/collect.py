@@ -55,6 +55,11 @@ _FIXED_CLASS_TYPES = (
 """Types whose instances cannot change their ``__class__``."""
 
 
+def read_own_dict(value: Any) -> Any:
+    """Return ``value.__dict__`` without a ``__getattribute__`` of the user."""
+    return object.__getattribute__(value, "__dict__")
+
+
 class NotCovered(Exception):
     """The value is not read through dicts alone."""
 
@@ -107,6 +112,24 @@ class SubtreeDependencies:
     """(dict or list, key) of replaced tensors: only their metadata is compared."""
     inner_tensors: dict[Source, tuple[Any, str]] = field(default_factory=dict)
     """(tensor subclass, slot) of inner tensors: only their metadata is compared."""
+    borrowed_dicts: list[tuple[Any, tuple[str, ...]]] = field(default_factory=list)
+    """(module, tables in its dict) of weakly held modules: versions of these dicts count."""
+
+    def borrow_dicts(self, root: Any) -> None:
+        """Read modules' dicts through the modules, and hold these weakly.
+
+        Objects in them may refer to the root, as hooks of FSDP2 do.
+        """
+        for owner in [o for o in (root, *self.objects.values()) if isinstance(o, torch.nn.Module)]:
+            own = python_objects.instance_dict(owner)
+            if id(own) not in self.versioned_dicts or read_own_dict(owner) is not own:
+                continue
+            names = tuple(n for n, table in own.items() if type(table) is dict and id(table) in self.versioned_dicts)
+            for space in (own, *map(own.get, names)):
+                self.versioned_dicts.pop(id(space), None)
+            self.borrowed_dicts.append((owner, names))
+            if owner is not root:
+                self.weak_objects[id(owner)] = self.objects.pop(id(owner))
 
     def held_containers(self) -> list[Any]:
         """Return the dicts and lists of instances, modules and tables that a check refers to."""

@@ -21,7 +21,12 @@ from operator import attrgetter, call, getitem, is_, itemgetter, ne
 from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
-from engine.guards.dict_versions.collect import ObservedWrites, SubtreeDependencies, collect_dependencies
+from engine.guards.dict_versions.collect import (
+    ObservedWrites,
+    SubtreeDependencies,
+    collect_dependencies,
+    read_own_dict,
+)
 from engine.guards.torch_c_helpers import always_false, make_layout_check, make_tensor_check
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import tensor_properties
@@ -97,12 +102,14 @@ class SubtreeVersionGuard:
         if last is not always_false:
             self._writes.add(last.changed_dicts(), last.entry_ids)
         plan, other_guards = collect_dependencies(self.root, root, self._guards, self._writes)
-        check = self._build_check(plan, other_guards, root, gone)
-        if check is not None and (
-            _weak_objects_are_freeable(plan) if root is None else _does_not_reach_module(plan, root)
-        ):
+        is_freeable = _weak_objects_are_freeable(plan) if root is None else _does_not_reach_module(plan, root)
+        if not is_freeable and root is not None:
+            plan.borrow_dicts(root)
+            is_freeable = _does_not_reach_module(plan, root)
+        check = self._build_check(plan, other_guards, root, gone) if is_freeable else None
+        if check is not None:
             self._checks[key] = reference, check, learned + 1, 0
-        else:  # What references the module, a hook of FSDP2 for example, will do so at the next call too.
+        else:  # What references the module will do so at the next call too.
             self._checks[key] = reference, always_false, MAX_EAGER_RELEARNS if learned else 1, 0
 
     def _build_check(
@@ -143,6 +150,8 @@ class _VersionCheck:
     """Version check for one module; rebuilt when it fails although the guards held."""
 
     __slots__ = (
+        "_borrowed",
+        "_borrowed_versions",
         "_classes",
         "_dicts",
         "_entries",
@@ -175,6 +184,8 @@ class _VersionCheck:
         self.entry_ids = plan.entry_ids
         self._dicts = [*plan.versioned_dicts.values(), *plan.class_dicts.values()]
         self._versions = list(map(dict_version, self._dicts))
+        self._borrowed = [_borrowed_reader(owner, names) for owner, names in plan.borrowed_dicts]
+        self._borrowed_versions = list(map(dict_version, self._borrowed_dicts()))
         self._entries = [
             _entries_unchanged(space, expected, plan.weak_objects) for space, expected in plan.compared_entries.values()
         ]
@@ -195,14 +206,20 @@ class _VersionCheck:
 
     def changed_dicts(self) -> list[Any]:
         """Return the dicts that were written since the versions were recorded."""
-        dicts, versions = [*self._dicts, *self._entry_dicts], [*self._versions, *self._entry_versions]
+        dicts = [*self._dicts, *self._entry_dicts, *self._borrowed_dicts()]
+        versions = [*self._versions, *self._entry_versions, *self._borrowed_versions]
         return [d for d, version in zip(dicts, versions, strict=True) if dict_version(d) != version]
+
+    def _borrowed_dicts(self) -> list[Any]:
+        return [space for read in self._borrowed for space in read()]
 
     def __call__(self) -> bool:
         # Check the tensors last: they are the current ones only if no dict was written.
         if not self._unchanged() or any(self._hooks):
             return False
         if self._weak_objects and not all(map(is_, map(type, map(call, self._weak_objects)), self._classes)):
+            return False
+        if self._borrowed and [*map(dict_version, self._borrowed_dicts())] != self._borrowed_versions:
             return False
         if self._entries and not self._entries_hold():
             return False
@@ -232,6 +249,17 @@ class _VersionCheck:
                 return False
             self._entry_versions = versions
         return True
+
+
+def _borrowed_reader(owner: Any, names: tuple[str, ...]) -> Callable[[], tuple[Any, ...]]:
+    """Return a function that reads a module's own dict and tables in it, and holds none."""
+    find = weakref.ref(owner)
+
+    def read() -> tuple[Any, ...]:
+        own = read_own_dict(find())
+        return (own, *map(own.get, names))
+
+    return read
 
 
 def _tensor_reader(plan: SubtreeDependencies, source: Source, tensor: Any) -> Callable[[], Any]:

@@ -68,6 +68,15 @@ class Model(nn.Module):
         return made
 
 
+class OwnedModel(Model):
+    """A model whose modules refer to it, as their hooks do under FSDP2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for module in self.modules():
+            module.__dict__["owner"] = [self]
+
+
 X = torch.randn(2, 4)
 
 
@@ -173,10 +182,11 @@ def agree(entry: CacheEntry, plain: CompiledCheck, model: nn.Module, after: str)
     return expected
 
 
+@pytest.mark.parametrize("model_class", [Model, OwnedModel])
 @pytest.mark.parametrize("change", CHANGES)
-def test_each_change_is_seen(change: str) -> None:
+def test_each_change_is_seen(change: str, model_class: Callable[[], Model]) -> None:
     """After any one change the quick check says what checking guard by guard says."""
-    model: Any = Model()
+    model: Any = model_class()
     entry, plain = traced(model)
     assert subtree_guards(entry)
     assert all(s(None if s.root is None else model) for s in subtree_guards(entry))
@@ -235,10 +245,11 @@ def test_a_change_of_an_inner_tensor_in_a_slot_is_seen(change: str) -> None:
     agree(entry, plain, model, change)
 
 
-def test_changes_in_any_order() -> None:
+@pytest.mark.parametrize("model_class", [Model, OwnedModel])
+def test_changes_in_any_order(model_class: Callable[[], Model]) -> None:
     """Both checks agree over long histories of changes, even of values mutated every call."""
     pick = random.Random(5)
-    model: Any = Model()
+    model: Any = model_class()
     entry, plain = traced(model)
     verdicts = []
     for _ in range(400):
@@ -334,14 +345,32 @@ def test_objects_replaced_by_equal_ones_end_the_recordings(way: str, monkeypatch
         compiled(X)
 
 
-def test_a_model_that_its_hooks_refer_to_is_walked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_its_dicts_refer_to_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check holds such a model's modules weakly: it is recognized, and freed."""
+    engine.reset()
+    recordings = list[int]()
+    collect = subtree.collect_dependencies
+    monkeypatch.setattr(subtree, "collect_dependencies", lambda *a: recordings.append(id(a[1])) or collect(*a))
+    model: Any = OwnedModel().eval()
+    compiled = engine.compile(model, backend="eager")
+    for _ in range(8):
+        torch.testing.assert_close(compiled(X), model.forward(X))
+    assert recordings.count(id(model)) == 1
+    gone = weakref.ref(model)
+    del model, compiled
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_model_that_its_list_refers_to_is_walked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """No check can be kept without keeping the model: later calls do not search again."""
     engine.reset()
     recordings = list[Any]()
     collect = subtree.collect_dependencies
     monkeypatch.setattr(subtree, "collect_dependencies", lambda *a: recordings.append(a[1]) or collect(*a))
     model: Any = Model().eval()
-    model.parts[0].table["owner"] = [model]
+    model.parts[0].table = [model, 1]
+    model.parts[0].forward = lambda x, table=model.parts[0].table: x * table[1] * len(table)
     compiled = engine.compile(model, backend="eager")
     for _ in range(8):
         torch.testing.assert_close(compiled(X), model.forward(X))
