@@ -39,7 +39,7 @@ from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode, without_absent_generator
 from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements
-from engine.graph.lazy_module import LazyGraphModule
+from engine.graph.lazy_module import LazyGraphModule, trace_lazily
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
@@ -71,7 +71,6 @@ from engine.torch_private.functionalization import (
     functionalize_has_data_mutation,
     functorch_config,
 )
-from engine.torch_private.fx import make_fx
 from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.torch_private.operators import HigherOrderOperator
 from engine.torch_private.pytree import tree_map_only
@@ -134,7 +133,7 @@ def trace_functional(
         _restore_grad_mode(),
         functorch_config.patch(decompose_custom_triton_ops=False),
     ):
-        module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
+        module = trace_lazily(tracing.run, *fakes, record_module_stack=False)
     check_missing_kernels_in_callees(graph, module)
     if torch.Generator in {type(i.example_value) for i in inputs}:
         pass_generators(tracing.graph, module.graph, inputs)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch.fx
+
+from engine.torch_private.entries import is_available
+from engine.torch_private.fx import make_fx, use_lazy_graph_module
 
 _GENERATED = ("_code", "_lineno_map", "_prologue_start")
 
@@ -36,3 +41,11 @@ class LazyGraphModule(torch.fx.GraphModule):
     def __reduce__(self) -> Any:
         """Pickle as a module with code."""
         return torch.fx.GraphModule(self, self.graph).__reduce__()
+
+
+def trace_lazily(function: Callable[..., Any], *values: Any, **options: Any) -> LazyGraphModule:
+    """Trace a function with ``make_fx`` over fake values, and generate no code."""
+    lazy = use_lazy_graph_module(True) if is_available(use_lazy_graph_module) else contextlib.nullcontext()
+    with lazy:
+        traced = make_fx(function, tracing_mode="real", **options)(*values)
+    return LazyGraphModule(traced, traced.graph)

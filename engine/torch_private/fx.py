@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module as use_lazy_graph_module
     from torch.fx.experimental.proxy_tensor import (
         disable_proxy_modes_tracing,
         get_proxy_mode,
@@ -27,6 +28,8 @@ If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
         -- Makes a node stand for a tensor.
 If missing, nodes of the backward are not linked to the forward (FUNCTIONAL_GRAPHS):
     function torch.fx.experimental.proxy_tensor:get_proxy_slot (a, b, c) -- Finds the node of a tensor.
+If missing, code is generated for graphs that do not run:
+    function torch.fx._lazy_graph_module:_use_lazy_graph_module (a) -- Makes ``make_fx`` return a graph without code.
 If missing, the sources of graph modules stay in memory (SOURCE_LIMIT):
     value torch.fx.graph_module:_loader alias=graph_sources members=eval_cache,next_id
         -- Stores the source of each graph module.

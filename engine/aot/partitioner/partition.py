@@ -25,6 +25,7 @@ from engine.aot.partitioner.save_symbols import save_symbols
 from engine.aot.partitioner.selective_checkpoint import policy_saves
 from engine.graph.fake_tensors.output_strides import sizes_equal
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
+from engine.graph.lazy_module import LazyGraphModule
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
 from engine.ir.node_values import ancestors_of, is_scalar, nodes_in, results_of
@@ -448,7 +449,7 @@ def _extract(
         if node not in copies:  # an input may be returned unchanged
             emit(node)
     graph.output(torch.fx.map_arg(tuple(outputs), copies.__getitem__))
-    return torch.fx.GraphModule(module, graph)
+    return LazyGraphModule(module, graph)
 
 
 def _record(

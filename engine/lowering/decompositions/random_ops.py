@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.lazy_module import trace_lazily
 from engine.ir.node_values import nodes_in, results_of, tensor_meta, tensors_in
 from engine.ir.static_sizes import static_size
 from engine.lowering.philox_ops import random_bits, random_seeds, random_uniform
 from engine.torch_private.fake_tensors import detect_fake_mode
-from engine.torch_private.fx import make_fx
 
 aten = torch.ops.aten
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -125,7 +125,7 @@ class RandomDecomposer:
             return None
         with mode, torch.no_grad():
             seeds = torch.empty(self.seed_count, dtype=torch.int64, device=like.device)
-            return make_fx(call, tracing_mode="real")(seeds, *values)
+            return trace_lazily(call, seeds, *values)
 
     def seeds_node(self, graph: torch.fx.Graph, like: torch.fx.Node) -> torch.fx.Node:
         """Return the node that generates the seeds; create it on first use."""

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from engine.graph.effect_tokens import is_with_effects
-from engine.graph.lazy_module import LazyGraphModule
+from engine.graph.lazy_module import LazyGraphModule, trace_lazily
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
@@ -25,7 +25,6 @@ from engine.lowering.decompositions.random_ops import RandomDecomposer
 from engine.lowering.library_ops import is_library_op
 from engine.lowering.ops import has_lowering
 from engine.torch_private.fake_tensors import detect_fake_mode
-from engine.torch_private.fx import make_fx
 from engine.torch_private.operators import decomposition_table
 
 aten = torch.ops.aten
@@ -232,7 +231,7 @@ def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphMod
 
     try:
         with mode, torch.no_grad():
-            traced = make_fx(call, decomposition_table=all_decompositions(), tracing_mode="real")(*values)
+            traced = trace_lazily(call, *values, decomposition_table=all_decompositions())
     except Exception:  # The decomposition rejects these arguments: ATen runs the whole operator.
         return None
     calls = [n.target for n in traced.graph.nodes if n.op == "call_function"]
