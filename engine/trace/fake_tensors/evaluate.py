@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, cast
@@ -17,7 +18,7 @@ from engine.graph.fake_tensors.fake_mode import without_absent_generator
 from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.symbols import has_unbacked_symbols
-from engine.torch_private.dispatch import enable_python_dispatcher
+from engine.torch_private.dispatch import PreserveDispatchKeyGuard, enable_python_dispatcher
 from engine.torch_private.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -93,11 +94,15 @@ def evaluate_on_fakes(
     ) as error:
         if has_unbacked_symbols((args, kwargs)):
             raise Unsupported("unbacked-size", f"{name} needs a concrete size: {error_line(error)}") from error
-        if _lacks_fake_implementation(target) or "data is not allocated" in str(error):  # C++ reads a fake's values
+        if _lacks_fake_implementation(target) or any(text in str(error) for text in _ERRORS_OF_FAKES):
             raise Unsupported("no-fake-implementation", f"{name} has no fake implementation") from error
         text = str(error) if is_own else eager_error_text(op, target, operands, kwargs, error)
         line = text.strip().partition("\n")[0]
         raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {line}") from error
+
+
+_ERRORS_OF_FAKES = ("data is not allocated", "INTERNAL ASSERT FAILED")
+"""Parts of errors of C++ code that reads values, or expects another kind of tensor."""
 
 
 def _lacks_fake_implementation(target: Any) -> bool:
@@ -134,5 +139,9 @@ def call_on_fakes(
             frame = tx.call_stack.frames[-1]
             namespace = cast("dict[str, Any]", frame.globals.values)
             return call_at_line(frame.code.co_filename, frame.line, namespace, run, args, kwargs)
+    except Exception as error:
+        with PreserveDispatchKeyGuard():  # locals of torch's frames may set dispatch keys when they are freed
+            traceback.clear_frames(error.__traceback__)
+        raise
     finally:
         forget_symbolic_placements()

@@ -595,6 +595,19 @@ def test_iterations_share_one_compilation(function: Any, count: int) -> None:
     assert compile_count(function, [(X,), (X,), (X + 1,)]) == count
 
 
+def test_a_failure_of_fake_tensors_is_no_error_of_the_function() -> None:
+    """Nor do torch's frames, freed later, leave dispatch keys behind, with which Python fails."""
+    layer = torch.nn.GroupNorm(1, 3)
+
+    def jacobian(x: Any) -> Any:
+        return torch.func.jacfwd(lambda z: layer(z[None])[0].sum(-1))(x)
+
+    with engine.record() as session:
+        found = engine.compile(jacobian, backend="eager")(X)
+    assert torch.equal(found, jacobian(X))
+    assert {b.kind for c in session.compilations if c.trace for b in c.trace.breaks} <= {"no-fake-implementation"}
+
+
 def test_growing_deques_and_lists_do_not_compile_again() -> None:
     """A replay buffer has one entry per branch, whatever its length."""
     buffer: collections.deque[Any] = collections.deque(maxlen=5)
