@@ -138,6 +138,13 @@ def kernel_module_text(function: types.FunctionType) -> str:
     return "\n".join(imports) + "\n\n\n" + body
 
 
+def kernels_read_by(function: types.FunctionType) -> list[types.FunctionType]:
+    """Return the functions of the user's kernels that a Python function names."""
+    function = inspect.getclosurevars(function).nonlocals.get("fn", function)  # torch wraps it
+    values = (getattr(v, "fn", v) if type(v).__name__ == "Autotuner" else v for _, v in _read_globals(function))
+    return [jit_function_of(value)[0] for value in values if _is_user_kernel(value)]
+
+
 def _collect(function: types.FunctionType, imports: dict[str, None], bodies: dict[str, str]) -> None:
     for name, value in _read_globals(function):
         if inspect.ismodule(value):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.cache.custom_op_key import is_triton_op_rule
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload
 from engine.ir.triton_launches import LAUNCH_NAMESPACE
 from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
-from engine.torch_private.operators import OPDEFS, OpOverload
+from engine.lowering.skipped_triton_kernels import devices_with_own_code
+from engine.torch_private.operators import OpOverload
 
 LIBRARY_OPS = frozenset(
     (
@@ -78,9 +78,7 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
 
 def _custom_op_text(called: OpOverload) -> str:
     """Return what runs for a custom operator, also for a ``triton_op`` with own code."""
-    definition = OPDEFS.get(called._schema.name)
-    devices = sorted(filter(None, definition._backend_fns)) if definition else []
-    if definition and devices and any(map(is_triton_op_rule, definition._torch_dispatch_fns.values())):
+    if devices := devices_with_own_code(called):
         return f"triton_op with code of its own for {' and '.join(devices)}, which runs: no Triton kernel is launched"
     return "custom operator: its own code runs"
 

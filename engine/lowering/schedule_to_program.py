@@ -37,6 +37,7 @@ from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.fusion.scheduler import Schedule
 from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
 from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors, reduce_in_place
+from engine.lowering.skipped_triton_kernels import skipped_triton_text
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
 from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleStep
 from engine.lowering.templates.matmul import matmul_kernel
@@ -124,6 +125,7 @@ def _extern_record(extern: ExternNode) -> ExternCall:
         extern.is_library,
         extern.kind,
         "" if extern.is_library else lowering_hint(extern.kind),
+        skipped_triton_text(extern.target),
     )
 
 

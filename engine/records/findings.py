@@ -178,8 +178,10 @@ def _wrong_kernels(session: Session) -> Iterator[Finding]:
 def _internal_errors(session: Session) -> Iterator[Finding]:
     owned = [("", f) for f in session.failures] + [(c.id, f) for c in session.compilations for f in c.failures]
     for compilation, failure in owned:
+        is_pass = failure.stage == "pass"
+        title = "A registered pass was undone" if is_pass else f"Internal error in stage {failure.stage}"
         yield Finding(
-            "internal-error", "warning", f"Internal error in stage {failure.stage}: {_one_line(failure.fallback)}",
+            "undone-pass" if is_pass else "internal-error", "warning", f"{title}: {_one_line(failure.fallback)}",
             _one_line(failure.sentence), view="breaks", compilation=compilation,
         )  # fmt: skip
 

@@ -33,6 +33,8 @@ class ExternCall(Record):
     It is a library matmul, a convolution, or an op without lowering. ``node`` is the ATen node's id.
     """
 
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("text",)
+
     node: str
     op: str
     reason: str
@@ -42,6 +44,8 @@ class ExternCall(Record):
     """Stable id of the reason in the catalog of fallbacks."""
     hint: str = ""
     """Advice for the user; empty for a library call."""
+    text: str = ""
+    """Triton kernels of a ``triton_op`` whose own code for the device runs instead."""
 
 
 @dataclass(frozen=True, slots=True)

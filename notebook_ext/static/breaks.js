@@ -51,13 +51,13 @@ class BreaksView {
     const has = this.frame.overview.entries.some((/** @type {any} */ e) => e.has_graph), none = has ? "No graph break: each function that was compiled is one graph." : "Nothing was compiled, so there is no graph to break.";
     const { breaks, attempts, skipped, failures, notes } = part, errors = breaks.filter((/** @type {any} */ b) => b.is_error).length;
     const functions = skipped.flatMap((/** @type {any} */ s) => s.name.split(/, | and /)).length;
-    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), muted([errors && plural(errors, "exception"), functions && `${functions} not compiled`, failures.length && plural(failures.length, "internal error")].filter(Boolean).join(" · ")));
+    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), muted([errors && plural(errors, "exception"), functions && `${functions} not compiled`, failures.length && plural(failures.length, "failure")].filter(Boolean).join(" · ")));
     put(
       this.body,
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, none),
       attempts.length ? [h("h4", {}, "Discarded attempts (retraced without a break)"), this.#attempts(attempts)] : null,
       skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", muted(s.hint)))] : null,
-      failures.length ? [h("h4", {}, "Internal errors (the code still ran)"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}. `, f.compilation ? this.frame.scriptButton(f.compilation, "failure") : null), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
+      failures.length ? [h("h4", {}, "Failures (the code still ran)"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}. `, f.compilation ? this.frame.scriptButton(f.compilation, "failure") : null), f.detail ? h("details", {}, h("summary", {}, "Traceback"), h("pre", { class: "code" }, f.detail)) : null))] : null,
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
     );
     const b = breaks[this.at];

@@ -115,7 +115,7 @@ class CompilationsView {
       list("Disk caches", facts.caches, (c) => h("p", {}, `${c.cache}: `, h("b", {}, c.outcome), c.note ? ": " + c.note : "", c.key ? muted("  " + c.key) : null)),
       list("Symbols", facts.symbols, (s) => h("details", { open: facts.symbols.length < 5 }, h("summary", {}, h("code", {}, s.name), ` = ${s.source}`, muted(`${s.value ? `, was ${s.value}` : ""}${s.range ? `, in ${s.range}` : ""}${s.place ? `, ${s.place}` : ""}`)), s.events.map((/** @type {any} */ e) => h("p", {}, h("span", { class: e.kind === "specialized" ? "bad" : "mut" }, e.kind + " "), h("code", {}, e.text), e.place ? muted(`  ${e.place}: ${e.source}`) : null)))),
       list("Inputs and outputs, as analyzed", facts.aot, ([name, what]) => h("p", {}, h("code", {}, name), ": " + what)),
-      list("Internal errors", facts.failures, (f) => h("details", {}, h("summary", { class: "bad" }, f.sentence), h("pre", { class: "code" }, f.detail))),
+      list("Failures", facts.failures, (f) => h("details", {}, h("summary", { class: "bad" }, f.sentence), h("pre", { class: "code" }, f.detail))),
       facts.texts.length ? h("h4", {}, "Trace artifacts") : null,
       h("div", { class: "files" }, facts.texts.map((/** @type {string} */ name, /** @type {number} */ i) => button(name, "", () => { this.file = this.file === i ? null : i; this.draw(); }, { "aria-pressed": String(this.file === i) }))),
     );

@@ -395,7 +395,7 @@ class KernelsView {
     const by = new Map();
     for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
     const beside = this.part.is_observed || this.isCpu || this.part.is_run ? "" : ` in the program for ${targetName(this.target)}`;
-    return [h("h4", {}, `${plural(externs.length, "ATen call")}${beside}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? muted(" library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? muted(` ${e.hint}`) : null))];
+    return [h("h4", {}, `${plural(externs.length, "ATen call")}${beside}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? muted(" library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? muted(` ${e.hint}`) : null, e.text ? h("details", {}, h("summary", {}, "Its Triton kernel"), h("pre", {}, e.text)) : null))];
   }
 }
 

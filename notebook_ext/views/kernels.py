@@ -87,6 +87,7 @@ def kernels(session: Session) -> dict[str, Any]:
                 "reason": sanitize(e.reason),
                 "hint": sanitize(advice(session, e.hint)),
                 "is_library": e.is_library,
+                "text": sanitize(e.text),
             }
             for c in shown
             for calls in (aten_calls_of(c),)

@@ -336,10 +336,14 @@ def _backward_only_items(session: Session, spent: float) -> Iterator[SummaryItem
 
 
 def _failure_items(session: Session) -> Iterator[SummaryItem]:
-    failures = len(session.failures) + sum(len(c.failures) for c in session.compilations)
-    if failures:
-        yield SummaryItem(", ")
-        yield SummaryItem(pluralize(failures, "internal error"), "breaks", "link")
+    failures = [*session.failures, *(f for c in session.compilations for f in c.failures)]
+    undone = sum(f.stage == "pass" for f in failures)
+    errors = len(failures) - undone
+    passes = f"{undone} pass{'es' if undone > 1 else ''} undone"
+    for text in (pluralize(errors, "internal error") if errors else "", passes if undone else ""):
+        if text:
+            yield SummaryItem(", ")
+            yield SummaryItem(text, "breaks", "link")
 
 
 def hits_of_earlier_entries(session: Session) -> int:

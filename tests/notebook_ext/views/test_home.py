@@ -733,3 +733,20 @@ def test_findings_blame_what_causes_them(shell: Shell) -> None:
     assert re.fullmatch(r"a f32\[(s\d+), 5\], b f32\[\1, 5\], \1 >= 2", entry)
     attempts = [a for b in breaks(session)["breaks"] for a in b["attempts"]]
     assert not [a for a in attempts if "symbol" in a or not re.search("where|random", a)]
+
+
+def test_a_failing_pass_of_the_user_is_no_internal_error(shell: Shell) -> None:
+    """Summary and Home name the pass and its line; the compiler is not accused."""
+    shell.run(
+        "import engine\n\ndef undone(module):\n    raise ValueError('mine')\n\nmine = engine.register_pass(undone, stage='aten')"
+    )
+    try:
+        shell.run("%%compile --backend aot_eager\ndef f(x):\n    return x.sin()\n\nf(torch.ones(2));\n")
+    finally:
+        shell.run("mine.remove()")
+    session = shell.ns["_compile"]
+    assert "1 pass undone" in summary(session).text
+    assert "internal error" not in summary(session).text
+    (found,) = findings(session)
+    assert found.title == "A registered pass was undone: the graph is as it was before"
+    assert "ValueError: mine" in found.cause

@@ -79,6 +79,8 @@ def test_triton_op_with_a_kernel_for_the_device_stays_one_node() -> None:
     assert lowering is not None
     (extern,) = (e for e in lowering.externs if "doubled" in e.op)  # no kernel is shown, and this says why
     assert extern.reason == "It is a triton_op with code of its own for cpu, which runs: no Triton kernel is launched."
+    assert "@triton.jit\ndef " in extern.text
+    assert "tl.store(" in extern.text
 
 
 def test_equal_launches_share_an_operator() -> None:
