@@ -20,7 +20,7 @@ from engine.aot.version_counters import shares_version_counter, write_count
 from engine.aot.view_replay import describe_view, is_view_from_custom_function
 from engine.ir.aot.aot_metadata import OutputAliasInfo, ViewSpec
 from engine.ir.fallback import FallbackRequired
-from engine.ir.introspection.symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols, is_symbolic
 from engine.ir.node_values import example_tensor, nodes_in
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.functionalization import FunctionalTensor
@@ -102,7 +102,7 @@ class OutputAliasAnalyzer:
     def _analyze_output(self, name: str, node: Any, value: Any) -> OutputAliasInfo:
         if not isinstance(node, torch.fx.Node):
             return OutputAliasInfo(name, "constant", constant=value)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if is_symbolic(value):
             return OutputAliasInfo(name, "result", self.results.add(value, value))
         if not isinstance(value, torch.Tensor):
             return OutputAliasInfo(name, "constant", constant=value)

@@ -13,7 +13,7 @@ import torch.fx
 from engine.graph.format_node import format_node, format_target
 from engine.graph.passes.recorder import EDIT_DIGEST_KEY, PASS_RECORDS_KEY
 from engine.ir.aot.aot_graph import node_id_prefix
-from engine.ir.introspection.symbols import SYMBOLIC_TYPES
+from engine.ir.introspection.symbols import is_symbolic
 from engine.ir.node_metadata import node_id, provenance_of
 from engine.ir.static_sizes import static_sizes
 from engine.records.graph import GraphRecord, MeshRecord, NodeRecord
@@ -48,7 +48,7 @@ def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecor
     origin = provenance_of(node)
     value = fake_value_of(node)
     layout = _tensor_fields(value) if isinstance(value, torch.Tensor) else {}
-    if isinstance(value, SYMBOLIC_TYPES):
+    if is_symbolic(value):
         layout = {"dtype": f"{type(value).__name__}({value})"}
     return NodeRecord(
         id=node_id(stage, compilation, node),

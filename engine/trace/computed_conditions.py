@@ -223,7 +223,7 @@ def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.No
             if graph_input is None or not _is_state_input(graph_input):
                 raise _NotComputable
             program.inputs[node] = graph_input
-            if isinstance(graph_input.example_value, torch.Tensor):
+            if graph_input.has_real_tensor:
                 program.write_counts.setdefault(node, 0)
                 todo += _writes_to(node)
             continue

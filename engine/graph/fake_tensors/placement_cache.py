@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.introspection.symbols import SYMBOLIC_TYPES, numbers_in
+from engine.ir.introspection.symbols import is_symbolic, numbers_in
 from engine.torch_private import lazily_loaded
 from engine.torch_private.entries import torch_version
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
@@ -73,4 +73,4 @@ def _has_symbols(call: Any) -> bool:
     numbers = [v for v, argument in positional if not isinstance(argument.type, torch.TensorType)]
     names = call.kwargs_schema if _KEYS_HAVE_ALL_KEYWORDS else info.static_kwargkey or ()
     numbers += [call.kwargs_schema.get(name) for name in names]
-    return any(isinstance(n, SYMBOLIC_TYPES) for n in numbers_in(numbers, lambda _: ()))
+    return any(map(is_symbolic, numbers_in(numbers, lambda _: ())))

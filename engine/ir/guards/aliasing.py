@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from engine.ir.guards.base import Guard, ValueCode, user_expr
-from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import Source
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
@@ -291,7 +291,7 @@ class DistinctObjects(NoAliasing):
 
 
 def _storage_id(tensor: Any) -> int:
-    if type(tensor) is TensorSpec:
+    if is_spec(tensor):
         return id(tensor)
     with DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
@@ -302,7 +302,7 @@ def _storage_range(tensor: Any) -> tuple[int, int, int]:
 
     Start and end are 0 for a tensor without memory.
     """
-    if type(tensor) is TensorSpec:
+    if is_spec(tensor):
         return 0, 0, id(tensor)
     with DisableTorchFunction():
         storage = torch.Tensor.untyped_storage(tensor)

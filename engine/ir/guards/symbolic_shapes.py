@@ -13,7 +13,7 @@ import torch
 from engine.ir.guards.base import Guard, ImpliedFacts, ValueCode, user_expr
 from engine.ir.guards.sympy_printer import relation_code, relation_display
 from engine.ir.introspection import describe_values
-from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
@@ -123,7 +123,7 @@ def size_at(value: Any, dimension: int) -> int | float:
         TypeError: not a tensor, or not a number.
         IndexError: no such dimension.
     """
-    if dimension >= 0 and type(value) is TensorSpec:
+    if dimension >= 0 and is_spec(value):
         return int(value.shape[dimension])
     if dimension >= 0:
         with DisableTorchFunction():

@@ -16,7 +16,7 @@ from engine.group_pairs import group_pairs
 from engine.ir.guards.base import Guard, ValueCode
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
-from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import Source
 from engine.records.guards import Fix
 from engine.torch_private.dispatch import DispatchKeySet, dispatch_key_parse
@@ -31,11 +31,11 @@ _Tensor: Any = torch.Tensor
 
 def dispatch_keys_of(tensor: Any) -> str:
     """Return the tensor's own dispatch keys as text, as in ``TensorMatch.dispatch_keys``."""
-    return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch_dispatch_keys(tensor))
+    return tensor.dispatch_keys if is_spec(tensor) else str(torch_dispatch_keys(tensor))
 
 
 def _dispatch_key_bits(tensor: Any) -> int:
-    if type(tensor) is TensorSpec:
+    if is_spec(tensor):
         return _parse_dispatch_keys(tensor.dispatch_keys) or 0
     return int(torch_dispatch_keys(tensor).raw_repr())
 
@@ -52,7 +52,7 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
     get = descriptor.__get__ if hasattr(type(descriptor), "__set__") else None
 
     def read(value: Any) -> Any:
-        if type(value) is TensorSpec:
+        if is_spec(value):
             attribute = getattr(value, name)
             return attribute() if name in ("size", "stride") else attribute
         with DisableTorchFunction():

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.introspection.tensor_spec import is_spec
 from engine.torch_private.dispatch import DispatchKeySet
 from engine.torch_private.torch_function import DisableTorchFunction
 
@@ -304,7 +304,7 @@ def _module_getattr(value: Any, own: dict[str, Any], name: str) -> Any:
 
 def has_static_attribute(value: Any, name: str) -> bool:
     """Return True if the attribute exists; runs no user code."""
-    if type(value) is TensorSpec:
+    if is_spec(value):
         return _lookup_in_mro(value.tensor_type, name) is not NO_ATTRIBUTE
     return static_attribute(value, name) is not NO_ATTRIBUTE
 

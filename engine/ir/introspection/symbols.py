@@ -13,6 +13,11 @@ from engine.torch_private.symbolic_shapes import free_unbacked_symbols
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def is_symbolic(value: Any) -> bool:
+    """Return True for a symbolic int, float or bool."""
+    return isinstance(value, SYMBOLIC_TYPES)
+
+
 def numbers_in(value: Any, layout_of: Callable[[torch.Tensor], Sequence[Any]] = lambda t: t.shape) -> Iterator[Any]:
     """Yield the scalars in a value, lists and dicts flattened; for a tensor its sizes."""
     if isinstance(value, (tuple, list)):
@@ -58,4 +63,4 @@ def _symbolic_layout(t: torch.Tensor) -> Sequence[Any]:
 
 
 def _symbolic(numbers: Iterator[Any]) -> list[Any]:
-    return [n for n in numbers if isinstance(n, SYMBOLIC_TYPES)]
+    return list(filter(is_symbolic, numbers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -138,4 +138,9 @@ def _dispatch_keys_for_device(kind: str, *, is_inference: bool) -> str:
 
 def described_type(value: Any) -> type:
     """Return the exact type of a value, or of the tensor that a ``TensorSpec`` describes."""
-    return value.tensor_type if type(value) is TensorSpec else type(value)
+    return value.tensor_type if is_spec(value) else type(value)
+
+
+def is_spec(value: Any) -> TypeGuard[TensorSpec]:
+    """Return True if a value is the description of a tensor."""
+    return type(value) is TensorSpec

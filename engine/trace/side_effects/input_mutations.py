@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from engine.graph.pure_nodes import counts_writes
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
-from engine.ir.node_values import tensors_in
+from engine.ir.node_values import example_tensor, tensors_in
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -67,7 +67,7 @@ def _uncounted_writes(node: torch.fx.Node) -> Iterator[torch.Tensor]:
             yield result
         return
     yield from tensors_in(torch.fx.node.map_arg(node.kwargs.get("out"), lambda n: n.meta.get("example_value")))
-    tensors = [t for n in node.all_input_nodes if isinstance(t := n.meta.get("example_value"), torch.Tensor)]
+    tensors = [t for n in node.all_input_nodes if (t := example_tensor(n)) is not None]
     if facts.running_stats and _updates_running_stats(node):
         # The arguments after the input that need no gradient are updated without a version bump.
         yield from (t for t in tensors[1:] if not t.requires_grad)

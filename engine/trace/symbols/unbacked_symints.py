@@ -11,15 +11,13 @@ import torch.fx
 from torch.fx.proxy import GraphAppendingTracer
 
 from engine.ir.guards.sympy_printer import relation_display
-from engine.ir.introspection.symbols import has_unbacked_symbols
+from engine.ir.introspection.symbols import has_unbacked_symbols, is_symbolic
 from engine.ir.node_metadata import set_provenance
 from engine.ir.node_values import tensors_in
 from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp
 from engine.trace.annotations import Tracer
 from engine.trace.exc import InlinedBreakpoint, Unsupported
 from engine.trace.graph_breaks.inlined_breakpoints import find_inlined_breakpoint
-
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _RuntimeAsserts:
@@ -93,7 +91,7 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
     It is then at the instruction that created the number, so that all later code knows it. For a random number,
     the break is another one.
     """
-    expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
+    expression = number.node.expr if is_symbolic(number) else number
     symbols = getattr(expression, "free_symbols", ())
     drawn = [tx.random_state.drawn_symbols.get(s, "") for s in symbols]
     if drawn and all(drawn):
@@ -216,7 +214,7 @@ def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:
 
 
 def _is_symbol(value: Any, symbol: sympy.Symbol) -> bool:
-    if not isinstance(value, _SYMBOLIC) or value.node.is_nested_int():
+    if not is_symbolic(value) or value.node.is_nested_int():
         return False
     return symbol in (value.node._expr, value.node.expr)
 

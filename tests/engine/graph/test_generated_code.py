@@ -8,6 +8,7 @@ import engine
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_a_training_call_generates_the_code_of_its_traced_graph_only(backend, monkeypatch):
+    """Joint graph, its halves and decompositions are read, not run: they have no code."""
     generated = []
     original = torch.fx.GraphModule.recompile
 
