@@ -13,7 +13,7 @@ import torch.fx
 from engine import errors
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.guards.symbolic_shapes import MAX_FLOAT, SymbolicShapeGuard
-from engine.ir.guards.tensors import strides_expr
+from engine.ir.guards.tensors import is_dtensor_meta, strides_expr
 from engine.ir.introspection.fakeable_tensors import inner_tensors, is_wrapper_subclass
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
@@ -202,12 +202,17 @@ def _inner_dim_reasons(
 
 
 def unify_inner_shapes(fake: Any, real: Any) -> None:
-    """Equate the sizes of inner tensors that have the outer shape, so that they share symbols."""
+    """Equate the sizes of inner tensors that have the outer shape, so that they share symbols.
+
+    The symbols of a DTensor that is evenly sharded are multiples of those of its local tensor.
+    """
+    is_dtensor = is_dtensor_meta(getattr(getattr(real, "_spec", None), "tensor_meta", None))
     for name, part in inner_tensors(real):
         inside = getattr(fake, name)
-        if part.shape == real.shape:
-            for outer, inner in zip(fake.shape, inside.shape, strict=True):
-                torch_check(outer == inner)
+        if part.shape == real.shape or is_dtensor:
+            for dim, size in enumerate(part.shape):
+                if size and real.shape[dim] % size == 0:
+                    torch_check(fake.shape[dim] == real.shape[dim] // size * inside.shape[dim])
         unify_inner_shapes(inside, part)
 
 

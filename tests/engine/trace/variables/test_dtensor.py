@@ -273,6 +273,31 @@ def _relaid(rank: int, folder: str) -> None:
                 _same(compiled(x), module(x))
 
 
+def averages(x: Any) -> Any:
+    """Global sizes are numbers of the graph and of its results."""
+    return x.view(-1, 2, 2).sum(0), x.softmax(0) * x.shape[0], x.new_zeros(x.shape) + x.mean(0)
+
+
+def _resized(rank: int, folder: str) -> None:
+    with a_group(rank, folder):
+        _MESHES[0] = init_device_mesh("cpu", (2,))
+        for placement in (Shard(0), Replicate()):
+            engine.reset()
+            compiled = engine.compile(averages, backend="aot_eager")
+            with engine.record() as session:
+                for rows in (8, 12, 16, 20, 7, 9, 24):
+                    x = distribute_tensor(torch.randn(rows, 4), _MESHES[0], [placement])
+                    _same(compiled(x), averages(x))
+            first, dynamic, *_ = session.compilations
+            assert [c.aot.note for c in (first, dynamic) if c.aot is not None] == ["", ""]
+
+
+@pytest.mark.thorough
+def test_sizes_that_change_stay_in_the_graph(tmp_path: pathlib.Path) -> None:
+    """Sizes of an even shard are multiples of the local ones; uneven shards are right too."""
+    in_two_processes(_resized, tmp_path)
+
+
 @pytest.mark.thorough
 def test_a_new_parameter_with_another_placement_recompiles(tmp_path: pathlib.Path) -> None:
     """A parameter set anew at each call is compared with the placements of the compiled code."""
