@@ -22,8 +22,10 @@ def main(arguments: list[str]) -> int:
     """Write the editions of the lessons, or the notebook of puzzles."""
     match arguments:
         case ["editions", folder]:
-            written = make_editions(pathlib.Path(folder))
-            print(f"{len(written)} notebooks in {folder}: {', '.join(EDITIONS)}")
+            made = make_editions(pathlib.Path(folder))
+            print(f"{len(made.lessons)} notebooks in {folder}: {', '.join(EDITIONS)}")
+            if made.kept:
+                print(made.sentence)
         case ["puzzles"]:
             NOTEBOOK.write_text(json.dumps(puzzle_notebook(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(NOTEBOOK.name)

@@ -7,19 +7,24 @@ outputs. ``teacher``: with the teacher's note on top and the solution below each
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import pathlib
 import re
 import shutil
+import tempfile
+from dataclasses import dataclass
 from typing import Any
 
 from notebook_ext.lesson.predictions import REVEALS
 
-__all__ = ["EDITIONS", "make_editions", "student_edition", "teacher_edition"]
+__all__ = ["EDITIONS", "MadeEditions", "make_editions", "student_edition", "teacher_edition"]
 
 NOTEBOOKS = pathlib.Path(__file__).resolve().parents[2] / "notebooks"
 EDITIONS = ("student", "reading", "teacher")
 REVEAL = re.compile(r"^(\w+)\.reveal\(", re.MULTILINE)
+WRITTEN = ".written.json"
+"""File with the digests of the files of the editions, as they were written."""
 EXERCISE, REVEAL_ID = "exercise-", "reveal-"
 TEACHING_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?teaching/[^)]*\)")
 
@@ -58,21 +63,70 @@ def teacher_edition(notebook: dict[str, Any], note: str, solutions: str) -> dict
     return edition
 
 
-def make_editions(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Write all editions of all lessons below ``folder`` and return the lessons' paths."""
-    written = []
-    for edition in EDITIONS:
-        home = folder / edition
-        shutil.rmtree(home, ignore_errors=True)
-        leave_out = ("teaching",) if edition != "teacher" else ()
-        shutil.copytree(NOTEBOOKS, home, ignore=shutil.ignore_patterns("*.ipynb", ".*", *leave_out))
-        for page in home.rglob("*.md") if leave_out else ():
-            page.write_text(TEACHING_LINK.sub(r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
-        written += [_write_lesson(source, edition, home) for source in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    return written
+@dataclass(frozen=True)
+class MadeEditions:
+    """Lessons that were written, and files that were kept because somebody changed them."""
+
+    lessons: tuple[pathlib.Path, ...]
+    kept: tuple[pathlib.Path, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What was kept and how to get the new text; empty if nothing was."""
+        if not self.kept:
+            return ""
+        names = ", ".join(f"{p.parent.name}/{p.name}" for p in self.kept[:3])
+        more = f" and {len(self.kept) - 3} more" if len(self.kept) > 3 else ""
+        return f"Kept as you changed them: {names}{more}. Rename or delete a file to get the new one."
 
 
-def _write_lesson(source: pathlib.Path, edition: str, home: pathlib.Path) -> pathlib.Path:
+def make_editions(folder: pathlib.Path) -> MadeEditions:
+    """Write all editions of all lessons below ``folder``; keep files that changed since they were written."""
+    with tempfile.TemporaryDirectory() as fresh:
+        for edition in EDITIONS:
+            _write_edition(edition, pathlib.Path(fresh) / edition)
+        kept = _copy_unless_changed(pathlib.Path(fresh), folder)
+    lessons = (folder / edition / source.name for edition in EDITIONS for source in sorted(NOTEBOOKS.glob("*.ipynb")))
+    return MadeEditions(tuple(lessons), tuple(kept))
+
+
+def _write_edition(edition: str, home: pathlib.Path) -> None:
+    leave_out = ("teaching",) if edition != "teacher" else ()
+    shutil.copytree(NOTEBOOKS, home, ignore=shutil.ignore_patterns("*.ipynb", ".*", *leave_out))
+    for page in home.rglob("*.md") if leave_out else ():
+        page.write_text(TEACHING_LINK.sub(r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
+    for source in NOTEBOOKS.glob("*.ipynb"):
+        _write_lesson(source, edition, home)
+
+
+def _copy_unless_changed(fresh: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Copy all files, and remove those of earlier editions; return the files that somebody changed.
+
+    A list of digests in the folder has what was written. A file that is not in it is nobody's to overwrite.
+    """
+    listed = folder / WRITTEN
+    written: dict[str, str] = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
+    new = {p.relative_to(fresh).as_posix(): p for p in sorted(fresh.rglob("*")) if p.is_file()}
+    kept = []
+    for name in sorted({*new, *written}):
+        target = folder / name
+        content = new[name].read_bytes() if name in new else None
+        if target.exists() and target.read_bytes() != content and _digest(target) != written.get(name):
+            kept.append(target)
+        elif content is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        else:
+            target.unlink(missing_ok=True)
+    _dump({name: _digest(path) for name, path in new.items()}, listed)
+    return kept
+
+
+def _digest(path: pathlib.Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _write_lesson(source: pathlib.Path, edition: str, home: pathlib.Path) -> None:
     notebook = json.loads(source.read_text(encoding="utf-8"))
     lesson = source.stem
     note, solutions = (NOTEBOOKS / part / f"{lesson}.md" for part in ("teaching", "solutions"))
@@ -84,7 +138,6 @@ def _write_lesson(source: pathlib.Path, edition: str, home: pathlib.Path) -> pat
     elif edition == "teacher" and note.exists():
         notebook = teacher_edition(notebook, note.read_text(encoding="utf-8"), solutions.read_text(encoding="utf-8"))
     _dump(notebook, home / source.name)
-    return home / source.name
 
 
 def _dump(data: object, path: pathlib.Path) -> None:

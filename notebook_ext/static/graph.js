@@ -625,7 +625,7 @@ export class GraphView {
       h("h4", {}, "Node"), h("pre", { class: "code" }, n.text),
       h("dl", { class: "kv" }, facts.filter(([, v]) => v).map(([k, v]) => [h("dt", {}, k), h("dd", {}, h("code", {}, v))])),
       this.#values(),
-      came.length ? [h("h4", {}, `Origin in ${this.part.before.stage}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
+      came.length ? [h("h4", {}, `Origin in ${this.part.before.stage.split("@")[0]}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
       n.line ? [h("h4", {}, n.ordinal > 0 ? badge(n.ordinal) : null, " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
       this.drawn.pins.length ? [h("h4", {}, "Pins"), mutedLine(`An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
     );

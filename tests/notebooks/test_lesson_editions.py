@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import shutil
 from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+from notebook_ext.lesson.__main__ import main
 from notebook_ext.lesson.editions import EDITIONS, make_editions
 from notebook_ext.lesson.predictions import REVEALS
 from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR
@@ -20,9 +22,35 @@ from tests.notebooks.test_notebook_files import LINK
 def editions(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """All editions, written once."""
     folder = tmp_path_factory.mktemp("editions")
-    written = make_editions(folder)
+    written = make_editions(folder).lessons
     assert len(written) == len(EDITIONS) * len(list(NOTEBOOKS_DIR.glob("*.ipynb")))
     return folder
+
+
+def test_what_a_learner_changed_is_kept(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Changed files and files of the learner's own stay, and one sentence says so; others become new."""
+    source = tmp_path / "notebooks"
+    shutil.copytree(
+        NOTEBOOKS_DIR, source, ignore=shutil.ignore_patterns("[1-9]*.ipynb", "0[2-9]*.ipynb", "puzzles.ipynb")
+    )
+    monkeypatch.setattr("notebook_ext.lesson.editions.NOTEBOOKS", source)
+    folder = tmp_path / "editions"
+    assert main(["editions", str(folder)]) == 0
+    assert "Kept" not in capsys.readouterr().out
+    changed, unchanged = folder / "student" / "00_tour.ipynb", folder / "student" / "01_bytecode_to_graph.ipynb"
+    changed.write_text("mine", encoding="utf-8")
+    (folder / "student" / "notes.md").write_text("my notes", encoding="utf-8")
+    new = (source / unchanged.name).read_text(encoding="utf-8").replace("bytecode", "Bytecode")
+    (source / unchanged.name).write_text(new, encoding="utf-8")
+    (source / "README.md").unlink()
+    assert main(["editions", str(folder)]) == 0
+    assert changed.read_text(encoding="utf-8") == "mine"
+    assert (folder / "student" / "notes.md").read_text(encoding="utf-8") == "my notes"
+    assert "Bytecode" in unchanged.read_text(encoding="utf-8")
+    assert not (folder / "student" / "README.md").exists()
+    assert "Kept as you changed them: student/00_tour.ipynb. Rename or delete a file" in capsys.readouterr().out
 
 
 def code_of(path: pathlib.Path) -> dict[str, Any]:
