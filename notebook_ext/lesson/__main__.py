@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         case ["editions", folder]:
             made = make_editions(pathlib.Path(folder))
             print(f"{len(made.lessons)} notebooks in {folder}: {', '.join(EDITIONS)}")
-            if made.kept:
+            if made.changed:
                 print(made.sentence)
         case ["puzzles"]:
             NOTEBOOK.write_text(json.dumps(puzzle_notebook(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

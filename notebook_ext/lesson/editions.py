@@ -24,7 +24,7 @@ NOTEBOOKS = pathlib.Path(__file__).resolve().parents[2] / "notebooks"
 EDITIONS = ("student", "reading", "teacher")
 REVEAL = re.compile(r"^(\w+)\.reveal\(", re.MULTILINE)
 WRITTEN = ".written.json"
-"""File with the digests of the files of the editions, as they were written."""
+"""File with the digest of each file of the editions as it was written."""
 EXERCISE, REVEAL_ID = "exercise-", "reveal-"
 TEACHING_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?teaching/[^)]*\)")
 
@@ -65,29 +65,29 @@ def teacher_edition(notebook: dict[str, Any], note: str, solutions: str) -> dict
 
 @dataclass(frozen=True)
 class MadeEditions:
-    """Lessons that were written, and files that were kept because somebody changed them."""
+    """The lessons of all editions, and the changed files, which were not replaced."""
 
     lessons: tuple[pathlib.Path, ...]
-    kept: tuple[pathlib.Path, ...]
+    changed: tuple[pathlib.Path, ...]
 
     @property
     def sentence(self) -> str:
-        """What was kept and how to get the new text; empty if nothing was."""
-        if not self.kept:
+        """Names the changed files and says how to get new ones; empty if none was changed."""
+        if not self.changed:
             return ""
-        names = ", ".join(f"{p.parent.name}/{p.name}" for p in self.kept[:3])
-        more = f" and {len(self.kept) - 3} more" if len(self.kept) > 3 else ""
+        names = ", ".join(f"{p.parent.name}/{p.name}" for p in self.changed[:3])
+        more = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
         return f"Kept as you changed them: {names}{more}. Rename or delete a file to get the new one."
 
 
 def make_editions(folder: pathlib.Path) -> MadeEditions:
-    """Write all editions of all lessons below ``folder``; keep files that changed since they were written."""
+    """Write all editions of all lessons below ``folder``, but no file that was changed."""
     with tempfile.TemporaryDirectory() as fresh:
         for edition in EDITIONS:
             _write_edition(edition, pathlib.Path(fresh) / edition)
-        kept = _copy_unless_changed(pathlib.Path(fresh), folder)
+        changed = _copy_unless_changed(pathlib.Path(fresh), folder)
     lessons = (folder / edition / source.name for edition in EDITIONS for source in sorted(NOTEBOOKS.glob("*.ipynb")))
-    return MadeEditions(tuple(lessons), tuple(kept))
+    return MadeEditions(tuple(lessons), tuple(changed))
 
 
 def _write_edition(edition: str, home: pathlib.Path) -> None:
@@ -100,26 +100,26 @@ def _write_edition(edition: str, home: pathlib.Path) -> None:
 
 
 def _copy_unless_changed(fresh: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Copy all files, and remove those of earlier editions; return the files that somebody changed.
+    """Copy files, and remove those of earlier editions; return the changed ones.
 
     A list of digests in the folder has what was written. A file that is not in it is nobody's to overwrite.
     """
     listed = folder / WRITTEN
     written: dict[str, str] = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
     new = {p.relative_to(fresh).as_posix(): p for p in sorted(fresh.rglob("*")) if p.is_file()}
-    kept = []
+    changed = []
     for name in sorted({*new, *written}):
         target = folder / name
         content = new[name].read_bytes() if name in new else None
         if target.exists() and target.read_bytes() != content and _digest(target) != written.get(name):
-            kept.append(target)
+            changed.append(target)
         elif content is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         else:
             target.unlink(missing_ok=True)
     _dump({name: _digest(path) for name, path in new.items()}, listed)
-    return kept
+    return changed
 
 
 def _digest(path: pathlib.Path) -> str:

@@ -30,7 +30,7 @@ def editions(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def test_what_a_learner_changed_is_kept(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Changed files and files of the learner's own stay, and one sentence says so; others become new."""
+    """Changed files and the learner's own stay, and a sentence says so."""
     source = tmp_path / "notebooks"
     shutil.copytree(
         NOTEBOOKS_DIR, source, ignore=shutil.ignore_patterns("[1-9]*.ipynb", "0[2-9]*.ipynb", "puzzles.ipynb")
