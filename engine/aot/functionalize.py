@@ -38,7 +38,7 @@ from engine.aot.version_counters import write_count
 from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode, without_absent_generator
-from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements
+from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements, symbolic_calls
 from engine.graph.lazy_module import LazyGraphModule, trace_lazily
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
@@ -315,7 +315,8 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         try:
             return super().run_node(n)
         finally:
-            forget_symbolic_placements()
+            if symbolic_calls:
+                forget_symbolic_placements()
 
     def _replace_layout_mutation(self, n: torch.fx.Node) -> Any:
         """Replace an in-place layout change by a view.

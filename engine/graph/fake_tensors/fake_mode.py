@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -76,7 +77,8 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     _run_first_backward()
-    patch_placement_caches()
+    if "torch.distributed.tensor" in sys.modules:
+        patch_placement_caches()
     clear_symbol_caches()
     if len(FakeTensorMode.cache) > MAX_CACHED_RESULTS:  # each constant of each traced function is a new key
         FakeTensorMode.cache_clear()

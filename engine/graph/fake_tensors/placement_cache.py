@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 _KEYS_HAVE_ALL_KEYWORDS = torch_version() < (2, 13)
 """True if the keys of the C++ cache have keyword arguments that do not affect placements."""
 _patched: set[type] = set()
-_symbolic_calls: list[Any] = []
+symbolic_calls: list[Any] = []
 """Calls with a symbol in their keys that torch may have added to its C++ cache."""
 
 
@@ -27,7 +26,8 @@ def patch_placement_caches() -> None:
     Without a hash (TypeError), torch chooses the placements without its Python cache. It expects that error of symbolic sizes, but an
     unbacked float raises another one, as it has no value yet.
     """
-    if "torch.distributed.tensor" not in sys.modules or (schema := lazily_loaded.OpSchema) in _patched:
+    schema = lazily_loaded.OpSchema
+    if schema in _patched:
         return
     propagator: Any = lazily_loaded.ShardingPropagator
     hash_call: Callable[[Any], int] = schema.__hash__
@@ -43,7 +43,7 @@ def patch_placement_caches() -> None:
     @functools.wraps(propagate)
     def propagate_and_note(self: Any, call: Any) -> Any:
         if _has_symbols(call):
-            _symbolic_calls.append(call.op)
+            symbolic_calls.append(call.op)
         return propagate(self, call)
 
     schema.__hash__ = hash_schema  # type: ignore[method-assign]
@@ -52,14 +52,13 @@ def patch_placement_caches() -> None:
 
 
 def forget_symbolic_placements() -> None:
-    """Clear the thread's C++ cache if a call added a key with a symbol.
+    """Clear the thread's C++ cache after a call in ``symbolic_calls``.
 
     A later lookup compares keys whose hashes fall close by, and that guards on their symbols, also on those of an earlier
     compilation. It happens at random, as the hash of a symbol is its address: to one rank and not to another.
     """
-    if _symbolic_calls:
-        _symbolic_calls.clear()
-        lazily_loaded.clear_placement_cache()
+    symbolic_calls.clear()
+    lazily_loaded.clear_placement_cache()
 
 
 def _has_symbols(call: Any) -> bool:

@@ -16,7 +16,7 @@ from engine.group_pairs import group_pairs
 from engine.ir.guards.base import Guard, ValueCode
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
-from engine.ir.introspection.tensor_spec import is_spec
+from engine.ir.introspection.tensor_spec import TensorSpec, is_spec
 from engine.ir.sources.base import Source
 from engine.records.guards import Fix
 from engine.torch_private.dispatch import DispatchKeySet, dispatch_key_parse
@@ -35,7 +35,7 @@ def dispatch_keys_of(tensor: Any) -> str:
 
 
 def _dispatch_key_bits(tensor: Any) -> int:
-    if is_spec(tensor):
+    if type(tensor) is TensorSpec:
         return _parse_dispatch_keys(tensor.dispatch_keys) or 0
     return int(torch_dispatch_keys(tensor).raw_repr())
 
@@ -52,7 +52,7 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
     get = descriptor.__get__ if hasattr(type(descriptor), "__set__") else None
 
     def read(value: Any) -> Any:
-        if is_spec(value):
+        if type(value) is TensorSpec:
             attribute = getattr(value, name)
             return attribute() if name in ("size", "stride") else attribute
         with DisableTorchFunction():
@@ -132,7 +132,7 @@ def _contexts_match(cls: type, expected: Any, actual: Any) -> bool:
     own = getattr(cls, "__metadata_guard__", None)
     if own is not None:
         return bool(own(expected, actual))
-    if type(expected) is tuple and type(actual) is tuple and len(expected) == len(actual):
+    if type(expected) is type(actual) is tuple and len(expected) == len(actual):
         return all(_context_items_match(e, g) for e, g in zip(expected, actual, strict=True))
     return bool(expected == actual)
 

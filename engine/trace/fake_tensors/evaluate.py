@@ -15,7 +15,7 @@ from engine.errors import error_line
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
 from engine.graph.fake_tensors.fake_mode import without_absent_generator
-from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements
+from engine.graph.fake_tensors.placement_cache import forget_symbolic_placements, symbolic_calls
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import PreserveDispatchKeyGuard, enable_python_dispatcher
@@ -144,4 +144,5 @@ def call_on_fakes(
             traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        forget_symbolic_placements()
+        if symbolic_calls:
+            forget_symbolic_placements()
