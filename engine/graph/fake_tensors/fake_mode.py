@@ -18,7 +18,7 @@ from engine.graph.fake_tensors.eager_results import (
     arguments_by_name,
 )
 from engine.graph.fake_tensors.eager_stride_rules import StrideRule, eager_strides, stride_rule_for
-from engine.graph.fake_tensors.placement_cache import patch_placement_caches
+from engine.graph.fake_tensors.placement_cache import patch_placement_caches, patched_classes
 from engine.interrupts.weak_tables import WeakTable, WeakValueTable
 from engine.ir.introspection.operator_facts import has_only_effect, memo_by_identity
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
@@ -77,7 +77,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     _run_first_backward()
-    if "torch.distributed.tensor" in sys.modules:
+    if not patched_classes and "torch.distributed.tensor" in sys.modules:
         patch_placement_caches()
     clear_symbol_caches()
     if len(FakeTensorMode.cache) > MAX_CACHED_RESULTS:  # each constant of each traced function is a new key

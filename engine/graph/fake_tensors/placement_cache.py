@@ -15,7 +15,8 @@ from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 
 _KEYS_HAVE_ALL_KEYWORDS = torch_version() < (2, 13)
 """True if the keys of the C++ cache have keyword arguments that do not affect placements."""
-_patched: set[type] = set()
+patched_classes: set[type] = set()
+"""torch's class of DTensor calls, once it is patched."""
 symbolic_calls: list[Any] = []
 """Calls with a symbol in their keys that torch may have added to its C++ cache."""
 
@@ -27,8 +28,6 @@ def patch_placement_caches() -> None:
     unbacked float raises another one, as it has no value yet.
     """
     schema = lazily_loaded.OpSchema
-    if schema in _patched:
-        return
     propagator: Any = lazily_loaded.ShardingPropagator
     hash_call: Callable[[Any], int] = schema.__hash__
     propagate: Callable[[Any, Any], Any] = propagator.propagate_op_sharding_non_cached
@@ -48,7 +47,7 @@ def patch_placement_caches() -> None:
 
     schema.__hash__ = hash_schema  # type: ignore[method-assign]
     propagator.propagate_op_sharding_non_cached = propagate_and_note
-    _patched.add(schema)
+    patched_classes.add(schema)
 
 
 def forget_symbolic_placements() -> None:
