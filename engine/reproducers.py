@@ -19,6 +19,7 @@ from engine.errors import BadArgument, NotReproduced
 from engine.find_compilation import find_compilation
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.operator_definitions import operator_definitions
+from engine.records.counts import is_user_error
 from engine.records.graph import GraphRecord
 from engine.records.kernels import KernelRecord
 from engine.records.scripts.graph_script import (
@@ -378,9 +379,11 @@ def _event_check(record: CompilationRecord, what: str) -> tuple[str, str]:
         failure = record.failures[0].sentence
         return _assertion("[f.sentence for c in session.compilations for f in c.failures]", failure), failure
     if what == "break" and record.trace is not None and record.trace.breaks:
-        title = record.trace.breaks[0].title
+        stop = record.trace.breaks[0]
+        title = stop.title
         listed = "[b.title for c in session.compilations if c.trace for b in c.trace.breaks]"
-        return _assertion(listed, title), f"The graph breaks: {title}."
+        sentence = stop.context if is_user_error(stop) else f"The graph breaks: {title}"
+        return _assertion(listed, title), f"{sentence.rstrip('.')}."
     if what == "recompile" and not record.id.endswith("/0"):
         return _assertion("[c.cause for c in session.compilations]", record.cause), f"It recompiles: {record.cause}"
     raise CannotWrite(f"no {what} was recorded for this compilation")
