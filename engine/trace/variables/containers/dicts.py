@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from engine.ir.guards.python_values import DictKeysMatch, LengthMatch
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import Source
+from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.containers import DictKeysSource, DictValuesSource, GetItemSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import BreakGraph, Unsupported, UserException
@@ -30,6 +31,7 @@ from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.iterators import iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.objects.globals_dict import GlobalsDictVariable
 from engine.trace.variables.objects.id_and_hash import (
     UserHashKey,
     check_keys_rebuildable,
@@ -432,6 +434,10 @@ def _dict(tx: Tracer, real: dict[Any, Any], source: Source) -> Variable:
         why = "it holds the attributes of an object"
         tx.guard(SameObject, source, AttrSource(owner.source, "__dict__"), True, why=why)
         return owner.get_attr(tx, "__dict__")
+    if real is sys.modules:
+        tx.guard_identity(real, source, "modules were looked up")
+        namespace = GlobalsNamespace(sys.modules, "sys.modules")
+        return tx.objects.variables_by_dict_id.setdefault(id(real), GlobalsDictVariable(namespace))
     if type(real) is dict:
         tx.guard_type(real, source, "it was used as a dict")
         return DictVariable({}, source, load_entries=lambda: _read_entries(tx, real, source))

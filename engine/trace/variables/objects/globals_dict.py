@@ -1,7 +1,8 @@
-"""``globals()`` of the calling function as a dict variable."""
+"""``globals()`` of the calling function, and ``sys.modules``, as dict variables."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from engine.ir.guards.python_values import IdMatch
@@ -15,7 +16,10 @@ from engine.trace.variables.callables.methods import builtin_attribute
 
 @dataclass(frozen=True, eq=False)
 class GlobalsDictVariable(Variable):
-    """The globals dict: reads and writes by name; listing the names is unsupported."""
+    """A dict that any code may add names to: reads and writes by name.
+
+    Listing the names is unsupported.
+    """
 
     __slots__ = ("namespace",)
     cls = dict
@@ -61,7 +65,8 @@ class GlobalsDictVariable(Variable):
                 return self.get_item(tx, operands[0])
             case "__contains__", 1:
                 return ConstantVariable(self.contains(tx, operands[0]))
-        raise self.unsupported(f"the method {name!r} of globals()", "unsupported-method")
+        owner = "sys.modules" if self.namespace.values is sys.modules else "globals()"
+        raise self.unsupported(f"the method {name!r} of {owner}", "unsupported-method")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_namespace(self.namespace)

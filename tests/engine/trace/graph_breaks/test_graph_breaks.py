@@ -10,7 +10,9 @@ import contextlib
 import io
 import linecache
 import random
+import sys
 import traceback
+import wsgiref
 from collections.abc import Callable
 from typing import Any
 
@@ -593,6 +595,35 @@ def _call_in_loop(x: Any) -> Any:
 def test_iterations_share_one_compilation(function: Any, count: int) -> None:
     """The start, one iteration per graph break in it, and the end of the loop."""
     assert compile_count(function, [(X,), (X,), (X + 1,)]) == count
+
+
+def test_imports_elsewhere_do_not_compile_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up in ``sys.modules`` depends on the name that is looked up."""
+
+    def scaled(x: Any) -> Any:
+        return x * 2 if "not_imported_yet" in sys.modules else x * (sys.modules["torch"] is torch)
+
+    compiled = engine.compile(scaled, backend="eager")
+    with engine.record() as session:
+        assert torch.equal(compiled(X), X)
+        monkeypatch.setitem(sys.modules, "imported_elsewhere", sys)
+        assert torch.equal(compiled(X), X)
+        assert len(session.compilations) == 1
+        monkeypatch.setitem(sys.modules, "not_imported_yet", sys)
+        assert torch.equal(compiled(X), X * 2)
+        assert len(session.compilations) == 2
+
+
+def test_a_library_imports_its_own_modules_while_traced() -> None:
+    """The first call of a library need not run as Python."""
+
+    def name_of_module(x: Any) -> Any:
+        from wsgiref import simple_server  # noqa: PLC0415 - the first import is tested
+
+        return x + 1, simple_server.__name__
+
+    found = engine.compile(name_of_module, backend="eager", fullgraph=True)(X)
+    assert found[1] == f"{wsgiref.__name__}.simple_server"
 
 
 def test_a_failure_of_fake_tensors_is_no_error_of_the_function() -> None:
