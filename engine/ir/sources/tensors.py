@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import ConstName, FunctionSource, Source
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 
@@ -36,7 +37,7 @@ class TensorMemberSource(Source):
 
     def read(self, base: Any) -> Any:
         with DisableTorchFunctionSubclass():
-            value = getattr(torch.Tensor, self.member).__get__(base)
+            value = getattr(base, self.member) if is_spec(base) else getattr(torch.Tensor, self.member).__get__(base)
             return value if self.arguments is None else value(*self.arguments)
 
 

@@ -9,6 +9,7 @@ import torch
 
 import engine
 from engine import TensorSpec, api
+from engine.runtime.dispatch.what_if import what_if
 
 
 def f(x: Any, w: Any, scale: float = 1.0) -> Any:
@@ -114,3 +115,16 @@ def test_an_unchanged_call_hits_its_entry_whatever_modes_it_ran_under(mode: str)
     assert api.what_if(session, entry.frame, {}).hit == entry.id
     assert api.what_if(session, entry.frame, {"x": {"dtype": "float64"}}).hit is None
     assert before == (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"))
+
+
+def test_an_entry_with_a_dynamic_row_length_is_hit_by_another_length() -> None:
+    """Its guard on the strides reads those of the edited call."""
+    engine.reset()
+    compiled = engine.compile(lambda x: x.softmax(-1) * 2, backend="eager")
+    with engine.record() as session:
+        for columns in (10, 20):
+            compiled(torch.randn(4, columns))
+    frame = session.frames[0].id
+    found = what_if(session, frame, {"x": {"shape": "4, 25"}})
+    assert found.hit == session.compilations[1].id
+    assert all("unreadable" not in f.sentence for f in found.guard_failures)
