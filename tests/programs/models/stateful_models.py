@@ -11,8 +11,8 @@ from torch.torch_version import TorchVersion
 
 from tests.programs import program
 
-#: Whether a copy into a part of unknown size stays in a graph: torch before 2.12 asks if the sizes are equal.
-COPIES_UNKNOWN_SIZES = TorchVersion(torch.__version__) >= (2, 12)
+#: Whether a copy into a part of unknown size stays in a graph: torch before 2.13 asks if the sizes are equal.
+COPIES_UNKNOWN_SIZES = TorchVersion(torch.__version__) >= (2, 13)
 
 Transition = namedtuple("Transition", "state action reward next_state done")
 
