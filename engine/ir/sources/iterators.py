@@ -32,11 +32,12 @@ def position_sources(iterator: Source) -> tuple[Source, ...]:
 
 def positions_in(iterator: Any, source: Source) -> tuple[Source, ...]:
     """Return the numbers that change when a real iterator advances, or those inside it."""
-    if type(iterator) in (enumerate, zip):
+    kind = type(iterator)
+    if kind in (enumerate, zip):
         parts, arguments = iterator.__reduce__()[1:2], GetItemSource(iterator_state_source(source), 1)
-        inner = parts[0][:1] if type(iterator) is enumerate else parts[0] if parts else ()
+        inner = parts[0][:1] if kind is enumerate else parts[0] if parts else ()
         return tuple(p for n, part in enumerate(inner) for p in positions_in(part, GetItemSource(arguments, n)))
-    return position_sources(source) if type(iterator) in _POSITIONED else ()
+    return position_sources(source) if kind in _POSITIONED else ()
 
 
 def iterator_item_or_missing(iterator: Any, index: int) -> Any:
