@@ -94,7 +94,8 @@ class Pipeline:
                 traced = self._trace(request, work)
             resume_functions: tuple[Any, ...] = ()
             if traced.code is None:
-                code = intercept_calls(request.function.__code__, self.dispatch_callee)
+                code = request.function.__code__
+                code = intercept_calls(code, self.dispatch_callee) if traced.compiles_callees else code
             else:
                 code, resume_functions = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
             with work.stage("guards"):

@@ -103,12 +103,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test marked ``forks_backward`` in a new process where a fork runs no backward."""
-    if OWN_PROCESS in os.environ or pyfuncitem.get_closest_marker("forks_backward") is None:
-        return None
-    from tests.forked_backwards import backward_raises_in_fork
-
-    if not backward_raises_in_fork():
+    """Run a test in a new process where this one cannot run what it is marked with."""
+    if OWN_PROCESS in os.environ or not _needs_own_process(pyfuncitem):
         return None
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", pyfuncitem.nodeid]
     ran = subprocess.run(
@@ -122,6 +118,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if ran.returncode:
         pytest.fail(ran.stdout + ran.stderr, pytrace=False)
     return True
+
+
+def _needs_own_process(item: pytest.Function) -> bool:
+    if item.get_closest_marker("nests_calls") is not None and _room_for_calls(0) < DEPTH * 4 // 5:
+        return True
+    if item.get_closest_marker("forks_backward") is None:
+        return False
+    from tests.forked_backwards import backward_raises_in_fork
+
+    return backward_raises_in_fork()
+
+
+def _room_for_calls(depth: int) -> int:
+    """Return how deep calls may be nested here.
+
+    After an error of its tracer, torch keeps its hook for frames. Python 3.12 then counts each call as one in C, and
+    allows 750.
+    """
+    try:
+        return _room_for_calls(depth + 1)
+    except RecursionError:
+        return depth
 
 
 def _release_trace_log() -> None:

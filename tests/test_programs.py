@@ -174,6 +174,13 @@ def recompiles(loaded: Loaded, compiled: Any) -> list[str]:
     return ["a repeated call compiled again"] if is_recompiled else []
 
 
+NEST_CALLS = (
+    "stdlib_basics.infinite_recursion",
+    "warnings_and_logging.deep_calls",
+    "warnings_and_logging.recursion_without_end",
+)
+
+
 def cases() -> Iterator[Any]:
     """List each program and backend, with modules again without gradients for kernel backends.
 
@@ -183,6 +190,8 @@ def cases() -> Iterator[Any]:
         is_lowered_for_gpu = not slow_except_sample(name, GPU_KERNELS_SHARE)
         for backend in BACKENDS:
             marks = () if backend == "triton" else slow_except_sample(name, OTHER_BACKENDS_SHARE)
+            if name in NEST_CALLS:
+                marks = (*marks, pytest.mark.nests_calls)
             if backend in program.skip:
                 marks = (pytest.mark.skip(reason=program.skip[backend]),)
             yield pytest.param(name, backend, True, is_lowered_for_gpu, id=f"{name}-{backend}", marks=marks)

@@ -136,6 +136,8 @@ class TracedFrame:
     """Objects for the remaining slots: helpers and objects of modules."""
     prefetched_params: PrefetchedParams | None = None
     """Receives module tensors from the guard check, so ``code`` need not read them again."""
+    compiles_callees: bool = True
+    """False for a skipped frame whose calls are nested too deeply to compile each one."""
 
 
 CALLEE_SLOT = ConstSlot("callee")

@@ -72,6 +72,10 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
         except TracerException as signal:
             internal = SkipFrame("internal", f"{type(signal).__name__}: {signal}")
             return _make_skipped_frame(request, options, internal, attempt.inlined_calls_and_steps())
+        except RecursionError:
+            deep = SkipFrame("depth", "tracing its calls needs more stack than Python has left")
+            skipped = _make_skipped_frame(request, options, deep, attempt.inlined_calls_and_steps())
+            return replace(skipped, compiles_callees=False)
         except Exception as error:  # an internal error must never reach the user's program
             internal = SkipFrame("internal", describe_internal_error(error))
             return _make_skipped_frame(request, options, internal, attempt.inlined_calls_and_steps())

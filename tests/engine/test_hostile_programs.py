@@ -36,6 +36,7 @@ def test_mutual_recursion_is_one_graph() -> None:
     assert torch.equal(compiled(X, 50), even(X, 50))
 
 
+@pytest.mark.nests_calls
 def test_calls_nested_600_deep_are_one_graph() -> None:
     """A chain of six hundred calls is traced."""
     space: dict[str, Any] = {}

@@ -249,7 +249,7 @@ def _fail(*_: Any) -> None:
         "engine.trace.driver.higher_recursion_limit",
         "engine.trace.tracer.Tracer.make_user_exception",
         "engine.trace.attempt.TraceAttempt.run",
-        "engine.aot.functionalize.make_fx",
+        "engine.graph.lazy_module.make_fx",
         "engine.aot.functionalize.fake_mode_of",
         "engine.aot.joint._SequenceNrInterpreter.run_node",
         "engine.backends.call_backend._compile",

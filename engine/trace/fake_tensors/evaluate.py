@@ -80,6 +80,8 @@ def evaluate_on_fakes(
         raise Unsupported(
             "no-fake-implementation", f"{name} does not run on fake tensors: {error_line(error)}"
         ) from error
+    except RecursionError:
+        raise  # the stack of the tracer is exhausted, not that of the user
     except (
         RuntimeError,
         TypeError,
