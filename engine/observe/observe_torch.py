@@ -138,7 +138,7 @@ def observe_torch() -> Iterator[Session]:
     # First: torch's handler removes itself during the first record, so the logging loop skips the next handler.
     log.handlers.insert(0, listener)
     try:
-        with hits.install(), _provenance_tracking():
+        with hits.install(), _provenance_tracking(), _enabled(log):
             yield session
     finally:
         with contextlib.suppress(ValueError):
@@ -147,6 +147,26 @@ def observe_torch() -> Iterator[Session]:
         log.propagate = propagate
         listener.finish()
         _finish_session(session)
+
+
+@contextlib.contextmanager
+def _enabled(log: logging.Logger) -> Iterator[None]:
+    """Let the trace pass ``logging.disable`` and ``disable_existing_loggers``.
+
+    Both are about what a program prints. Since 2.13, torch itself exempts its trace from the first.
+    """
+    disabled, attributes = log.disabled, vars(log)
+    own = attributes.get("isEnabledFor")
+    log.disabled = False
+    attributes["isEnabledFor"] = lambda level: level >= log.level
+    try:
+        yield
+    finally:
+        log.disabled = disabled
+        if own is None:
+            attributes.pop("isEnabledFor", None)
+        else:
+            attributes["isEnabledFor"] = own
 
 
 @contextlib.contextmanager

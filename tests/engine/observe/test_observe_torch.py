@@ -492,6 +492,24 @@ def test_the_root_logger_gets_no_trace(caplog: pytest.LogCaptureFixture) -> None
     assert (log.level, log.propagate) == before
 
 
+@pytest.mark.parametrize("silence", ["disable", "existing loggers"])
+def test_a_program_that_silences_its_logs_is_observed(silence: str) -> None:
+    """``logging.disable`` and ``disable_existing_loggers`` hide no compilation, and hold afterwards."""
+    log, existing = logging.getLogger("torch.__trace"), silence == "existing loggers"
+    torch.compiler.reset()
+    logging.disable(logging.NOTSET if existing else logging.CRITICAL)
+    log.disabled = existing
+    before = dict(vars(log), _cache={})
+    try:
+        with observe_torch() as session:
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        assert len(session.compilations) == 1
+        assert dict(vars(log), _cache={}) == before
+    finally:
+        logging.disable(logging.NOTSET)
+        log.disabled = False
+
+
 def test_what_fullgraph_raises_is_a_break_with_its_line() -> None:
     """A graph break that torch raises is no internal error, and nothing runs as Python."""
 
