@@ -19,6 +19,13 @@ _CLASS = re.compile(r"class (?P<name>\w+)")
 _MAX_CLASS_LINES = 5_000
 """Maximum number of lines above a method that are searched for its class."""
 _SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
+_CALLEE = re.compile(r"source=L\['fn'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
+_CALLEE_NAME = re.compile(
+    r"not ___dict_contains\('(forward|__call__)', L\['fn'\]\.__dict__\)|L\['fn'\]\.__code__, \d+\), type=<code object (\w+) "
+)
+"""Method of a wrapped object, or name of a wrapped function; torch 2.13 and later print no code objects."""
+_DYNAMO_FRAMES = "/torch/_dynamo/external_utils.py"
+"""File whose functions Dynamo compiles in place of callables of torch, or, until torch 2.12, without a source file."""
 WRAPPER_NAMES = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
 
 _METHODS = ("forward", "__call__")
@@ -78,10 +85,13 @@ class FrameRegistry:
                 return
 
     def record_self_type(self, id: str, text: str) -> None:
-        """Record the class of a frame's ``self``, from its printed guards."""
-        match = None if id in self._self_types else _SELF.search(text)
+        """Record the class of a frame's ``self``, or what a frame of Dynamo calls, from its printed guards."""
+        is_wrapper = self._is_dynamo_frame(id)
+        match = None if id in self._self_types else (_CALLEE if is_wrapper else _SELF).search(text)
         if match is not None:
             self._self_types[id] = match["name"].rpartition(".")[2]
+        if is_wrapper and (callee := _CALLEE_NAME.search(text)):
+            self._first_inlined[id] = callee[1] or callee[2]
 
     def record_break(self, id: str, stack: list[tuple[str, str]]) -> None:
         """Record a graph break, with the functions (file, name) of its stack.
@@ -113,9 +123,20 @@ class FrameRegistry:
         if inside is not None and self._is_wrapper(plain, frame):
             plain = inside
         elif plain in WRAPPER_NAMES and not self._sources.is_user_file(frame.file):
-            return f"{plain} ({os.path.basename(frame.file)}){self._suffix}"
+            name = self._only_operator(frame.id) if self._is_dynamo_frame(frame.id) else ""
+            return (name or f"{plain} ({os.path.basename(frame.file)})") + self._suffix
         owner = self._owner(frame)
         return (f"{owner}.{plain}" if owner and plain in _METHODS else plain) + self._suffix
+
+    def _is_dynamo_frame(self, id: str) -> bool:
+        return id in self._records and self._records[id].file.replace("\\", "/").endswith(_DYNAMO_FRAMES)
+
+    def _only_operator(self, id: str) -> str:
+        """Return the name of the only operator in a frame's graph; empty if it has several."""
+        graphs = [g for c in self._session.compilations if c.frame == id for g in c.graphs if g.stage == "fx"]
+        calls = [n for n in graphs[0].nodes if n.op.startswith("call")] if graphs else []
+        is_function = len(calls) == 1 and calls[0].op == "call_function"
+        return calls[0].target.rpartition(".")[2] if is_function else ""
 
     def _owner(self, frame: FrameRecord) -> str:
         """Return the class of a frame's ``self``; empty if it is no method."""

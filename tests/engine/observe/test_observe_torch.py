@@ -492,6 +492,38 @@ def test_the_root_logger_gets_no_trace(caplog: pytest.LogCaptureFixture) -> None
     assert (log.level, log.propagate) == before
 
 
+class Tripling:
+    """A callable object."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return thrice the tensor."""
+        return x * 3
+
+
+WITHOUT_SOURCE: dict[str, Any] = {}
+exec("def thrice(x):\n    y = x * 3\n    return y + 0\n", WITHOUT_SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "name"),
+    [
+        (torch.nn.Linear(4, 4), "Linear.forward"),
+        (torch.nn.ReLU(), "ReLU.forward"),
+        (torch.nn.TransformerEncoderLayer(4, 2, 8), "TransformerEncoderLayer.forward"),
+        (torch.sin, "sin"),
+        (torch.nn.functional.gelu, "gelu"),
+        (torch.nn.functional.softmax, "softmax"),
+        (Tripling(), "Tripling.__call__"),
+        (WITHOUT_SOURCE["thrice"], "thrice"),
+    ],
+)  # fmt: skip
+def test_a_frame_of_dynamo_is_named_by_what_it_calls(compiled: Any, name: str) -> None:
+    """Dynamo compiles a frame of its own that calls a callable of torch or one without a source file."""
+    with observe_torch() as session:
+        torch.compile(compiled, backend="eager")(torch.ones(3, 4))
+    assert [f.name for f in session.frames] == [name]
+
+
 @pytest.mark.parametrize("silence", ["disable", "existing loggers"])
 def test_a_program_that_silences_its_logs_is_observed(silence: str) -> None:
     """``logging.disable`` and ``disable_existing_loggers`` hide no compilation, and hold afterwards."""
