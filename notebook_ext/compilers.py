@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import keyword
+import linecache
 import pathlib
 import weakref
 from collections.abc import Callable, Iterator
@@ -175,11 +176,15 @@ def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable
 def _place_of(module: torch.nn.Module) -> tuple[str, int]:
     """Return the file name and the first line of a layer's ``forward``.
 
-    The name is in angle brackets, without a folder: torch does not compile code in its own files.
+    The name is in angle brackets, without a folder: torch does not compile code in its own files. Python finds the
+    source: until torch 2.12, code without one is compiled as a wrapper of Dynamo's, without its name.
     """
     forward: Any = inspect.unwrap(type(module).forward)
     code = getattr(forward, "__code__", None)
-    return (f"<{pathlib.Path(code.co_filename).name}>", code.co_firstlineno) if code else ("<torch>", 1)
+    file, line = (f"<{pathlib.Path(code.co_filename).name}>", code.co_firstlineno) if code else ("<torch>", 1)
+    lines = linecache.getlines(code.co_filename) if code else []
+    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+    return file, line
 
 
 def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ...]) -> Callable[..., Any]:
