@@ -23,9 +23,15 @@ _CALLEE = re.compile(r"source=L\['fn'\], [^\n]{0,400}?type=<class '(?P<name>[^'\
 _CALLEE_NAME = re.compile(
     r"not ___dict_contains\('(forward|__call__)', L\['fn'\]\.__dict__\)|L\['fn'\]\.__code__, \d+\), type=<code object (\w+) "
 )
-"""Method of a wrapped object, or name of a wrapped function; torch 2.13 and later print no code objects."""
+"""Method of a called object, or name of a called function.
+
+Torch 2.13 and later print no names of code objects.
+"""
 _DYNAMO_FRAMES = "/torch/_dynamo/external_utils.py"
-"""File whose functions Dynamo compiles in place of callables of torch, or, until torch 2.12, without a source file."""
+"""File of the wrappers that Dynamo compiles in place of some callables.
+
+These are callables of torch, and, until torch 2.12, functions without a source file.
+"""
 WRAPPER_NAMES = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
 
 _METHODS = ("forward", "__call__")
@@ -85,7 +91,10 @@ class FrameRegistry:
                 return
 
     def record_self_type(self, id: str, text: str) -> None:
-        """Record the class of a frame's ``self``, or what a frame of Dynamo calls, from its printed guards."""
+        """Record the class of a frame's ``self``, from its printed guards.
+
+        Of a wrapper of Dynamo's own, record what it calls.
+        """
         is_wrapper = self._is_dynamo_frame(id)
         match = None if id in self._self_types else (_CALLEE if is_wrapper else _SELF).search(text)
         if match is not None:

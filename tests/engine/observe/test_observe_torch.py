@@ -518,7 +518,7 @@ exec("def thrice(x):\n    y = x * 3\n    return y + 0\n", WITHOUT_SOURCE)
     ],
 )  # fmt: skip
 def test_a_frame_of_dynamo_is_named_by_what_it_calls(compiled: Any, name: str) -> None:
-    """Dynamo compiles a frame of its own that calls a callable of torch or one without a source file."""
+    """Frames of Dynamo's own call a callable of torch or one without a source file."""
     with observe_torch() as session:
         torch.compile(compiled, backend="eager")(torch.ones(3, 4))
     assert [f.name for f in session.frames] == [name]
@@ -526,7 +526,7 @@ def test_a_frame_of_dynamo_is_named_by_what_it_calls(compiled: Any, name: str) -
 
 @pytest.mark.parametrize("silence", ["disable", "existing loggers"])
 def test_a_program_that_silences_its_logs_is_observed(silence: str) -> None:
-    """``logging.disable`` and ``disable_existing_loggers`` hide no compilation, and hold afterwards."""
+    """Silenced loggers hide no compilation, and are silent again afterwards."""
     log, existing = logging.getLogger("torch.__trace"), silence == "existing loggers"
     torch.compiler.reset()
     logging.disable(logging.NOTSET if existing else logging.CRITICAL)
