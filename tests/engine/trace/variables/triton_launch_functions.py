@@ -131,6 +131,20 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (
 )
 
 
+def expected(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """Return what eager returns.
+
+    Until torch 2.12, ``wrap_triton`` accepts compiled kernels alone, so eager cannot interpret an operator made of a launch.
+    The compiled function launches its kernel: what the kernel's own launch returns is expected.
+    """
+    try:
+        return function(*inputs)
+    except RuntimeError as error:
+        if function is not calls_triton_op or "only works on functions annotated with triton.jit" not in str(error):
+            raise
+        return (adds(inputs[0].sin(), inputs[1]) / 2).cos() + 1
+
+
 def compare(function: Callable[..., Any], backend: str) -> None:
     """Raise if the compiled function differs from eager, or has more than one graph.
 
@@ -140,7 +154,7 @@ def compare(function: Callable[..., Any], backend: str) -> None:
     for number, size in enumerate((40, 40, 24)):
         mine = (torch.arange(float(size)), torch.arange(float(size)).flip(0))
         other = tuple(t.clone() for t in mine)
-        want = function(*mine)
+        want = expected(function, *mine)
         with engine.expect(graphs=None if number else 1, breaks=0):
             got = compiled(*other)
         torch.testing.assert_close((got, *other), (want, *mine))
