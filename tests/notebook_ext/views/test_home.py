@@ -466,7 +466,7 @@ def test_one_line_that_breaks_several_times_is_one_finding(shell: Shell) -> None
     found = home(run(shell, cell))["findings"]
     assert [(f["title"], f["saves"].partition(",")[0]) for f in found] == [
         ("f breaks the graph: a file or the file system is used", "2 graph breaks")
-    ]
+    ], [f["place"] for f in found]
     assert found[0]["fixes"][0]["text"].startswith("Read files before the compiled function")
 
 
