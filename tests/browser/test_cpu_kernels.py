@@ -88,7 +88,7 @@ def test_recorded_launches_stand_below_the_kernel(explorer: Show) -> None:
     page = explorer(session)
     page.locator('.lm button[data-target="kernels|cpu"]').click()
     section = page.locator(".lm .kdetail .launches")
-    assert section.locator("h4").inner_text() == "Launches of c0: 3"
+    assert section.locator("h4").inner_text() == "Launches: 3"
     assert "f32[200]" in section.locator("p").first.inner_text()
     heads = section.locator("th").all_inner_texts()
     assert heads[0] == "x_ptr"

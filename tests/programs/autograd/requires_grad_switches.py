@@ -143,7 +143,7 @@ def leaf_and_weights():
     return torch.randn(3, requires_grad=True), torch.randn(3)
 
 
-@program(rows_and_weights, leaf_and_weights)
+@program(rows_and_weights, leaf_and_weights, breaks=1)
 def switched_before_an_error(x, weights):
     """What is switched before the operator that raises remains switched."""
     y = x * 2
@@ -152,7 +152,7 @@ def switched_before_an_error(x, weights):
     return y + weights
 
 
-@program(rows_and_weights, leaf_and_weights)
+@program(rows_and_weights, leaf_and_weights, breaks=1)
 def switched_after_an_error(x, weights):
     """What is switched after the operator that raises is not switched."""
     y = x * 2
