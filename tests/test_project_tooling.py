@@ -314,6 +314,7 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
         "combinations",
         "forks_backward",
         "gpu",
+        "nests_calls",
         "slow",
         "thorough",
     }
