@@ -134,16 +134,18 @@ class Emitter:
 def drop_unused_temporaries(code: Sequence[Item], variables: Collection[str]) -> list[Item]:
     """Return the code without locals that nothing, or only the next instruction, reads.
 
-    ``variables`` are the locals of the user's function; their stores stay.
+    ``variables`` are the locals of the user's function; their stores stay. Cells, which Python 3.13 and later load like
+    locals, are no temporaries.
     """
-    reads = Counter(getattr(i, "arg", None) for i in code if getattr(i, "name", "") == "LOAD_FAST")
+    reads = Counter(str(getattr(i, "arg", "")) for i in code if getattr(i, "name", "") == "LOAD_FAST")
     kept: list[Item] = []
     for item in code:
         before = kept[-1] if kept else None
         last = getattr(before, "name", ""), getattr(before, "arg", None)
         name, variable = getattr(item, "name", ""), getattr(item, "arg", None)
-        is_unneeded = (name == "STORE_FAST" and last == ("COPY", 1) and not reads[variable]) or (
-            name == "LOAD_FAST" and last == ("STORE_FAST", variable) and reads[variable] == 1
+        is_unneeded = isinstance(variable, str) and (
+            (name == "STORE_FAST" and last == ("COPY", 1) and not reads[variable])
+            or (name == "LOAD_FAST" and last == ("STORE_FAST", variable) and reads[variable] == 1)
         )
         if is_unneeded and variable not in variables:
             kept.pop()
