@@ -323,22 +323,23 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
 def test_ci_script_stops_at_the_first_failure() -> None:
     """The CI script is valid bash and runs without standard input under CI=true.
 
-    It names the CPU build of torch 2.13.0 itself, and runs a part of the tests on torch 2.14.1.
+    It names the CPU build of torch 2.13.0 itself, and runs a part of the tests on torch 2.14.1 and a newer Python.
     """
     path = ROOT / ".ci" / "run"
     text = path.read_text(encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
     assert "set -euo pipefail" in text
     assert "\nmake test PYTHON=python3.11 TORCH=torch==2.13.0+cpu </dev/null\n" in text
-    assert 'make matrix PYTHON=python3.11 TORCH=torch==2.14.1 TESTS="$tests" </dev/null' in text
+    assert 'make matrix PYTHON="$python" TORCH=torch==2.14.1 TESTS="$tests" </dev/null' in text
     assert os.access(path, os.X_OK)
 
 
+@pytest.mark.parametrize("version", ["3.13", "3.11"])
 @pytest.mark.parametrize(("fails", "code"), [("", 0), ("test", 2), ("matrix", 1)])
-def test_ci_script_reports_each_failing_part(tmp_path: Path, fails: str, code: int) -> None:
+def test_ci_script_reports_each_failing_part(tmp_path: Path, fails: str, code: int, version: str) -> None:
     """A failure on 2.13.0 ends the script; one on 2.14.1 says so and fails.
 
-    An environment that cannot be made early is left to ``make matrix``.
+    An environment that cannot be made early is left to ``make matrix``. It has Python 3.13 where there is one.
     """
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
@@ -347,7 +348,10 @@ def test_ci_script_reports_each_failing_part(tmp_path: Path, fails: str, code: i
     script(tools / "make", f'echo "made $1"; test "$1" != "{fails}" || exit 2')
     script(tools / "chromium", "exit 0")
     script(tools / "npm", "exit 0")
-    script(tools / "python3.11", f'echo "$*" >{tmp_path / "early"}; exit 1')
+    script(tools / "pyenv", "exit 1")
+    script(tools / "python3.13", "exit 1")
+    early = f'if [ "$1" = -m ]; then echo "$*" >{tmp_path / "early"}; exit 1; fi; test -z "$2" || echo python{version}'
+    script(tools / f"python{version}", early)
     ran = subprocess.run(
         [str(tmp_path / ".ci" / "run")],
         env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"},
@@ -357,7 +361,7 @@ def test_ci_script_reports_each_failing_part(tmp_path: Path, fails: str, code: i
     )
     assert ran.returncode == code
     if fails != "test":
-        assert (tmp_path / "early").read_text(encoding="utf-8") == "-m venv matrix/python3.11-torch2.14.1\n"
+        assert (tmp_path / "early").read_text(encoding="utf-8") == f"-m venv matrix/python{version}-torch2.14.1\n"
     assert ran.stdout.splitlines() == (["made test"] if fails == "test" else ["made test", "made matrix"])
     assert ("torch 2.14.1 failed" in ran.stderr) == (fails == "matrix")
 
