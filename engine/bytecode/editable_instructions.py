@@ -12,6 +12,7 @@ from bytecode.instr import CellVar, FreeVar, TryBegin, TryEnd
 
 from engine.bytecode.decode import decode
 from engine.bytecode.opcodes import RULES, VERSION
+from engine.interrupts.weak_tables import WeakTable
 
 EditableItem = Instr | Label | TryBegin | TryEnd
 
@@ -26,6 +27,14 @@ _PARTS = {
 
 Pairs of CPython 3.13 and later: an operand has four bits, maybe too few for new variables. Borrowed loads of 3.14: they
 are right only where the compiler proved that the variable outlives the value on the stack.
+"""
+
+
+_MAX_RECENT = 8
+_recent: WeakTable[CodeType, tuple[tuple[EditableItem, int], ...]] = WeakTable()
+"""Items of the last codes.
+
+A frame with a graph break reads its own four times, and each recompile again.
 """
 
 
@@ -54,12 +63,21 @@ def editable_bytecode(code: CodeType) -> Bytecode:
     return read
 
 
-def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
-    """Yield instructions, labels and try ranges of ``code`` in order, each with an index.
+def editable_instructions(code: CodeType) -> tuple[tuple[EditableItem, int], ...]:
+    """Return instructions, labels and try ranges of ``code`` in order, each with an index.
 
     The index is that of the instruction, or of the instruction that follows a label or range. Handlers preserve their
-    stack depths. A fused pair becomes two instructions with the same index.
+    stack depths. A fused pair becomes two instructions with the same index. Callers share the items: change none.
     """
+    found = _recent.get(code)
+    if found is None:
+        if len(_recent) >= _MAX_RECENT:
+            _recent.clear()
+        found = _recent[code] = tuple(_read_items(code))
+    return found
+
+
+def _read_items(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
     index = 0
     for item in editable_bytecode(code):
         if isinstance(item, Instr):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.fuzz.forked import run_forked
+from tests.fuzz.forked import Worker, run_forked
 from tests.fuzz.shrink import shrink
 from tests.fuzz.targets import Aliasing, Kernels, Programs, Target, warm_up
 from tests.programs import PROGRAMS_FOLDER
@@ -49,17 +49,41 @@ def fuzz(
     """Run cases until the time is spent; shrink and write those that differ."""
     end = time.monotonic() + minutes * 60
     report = Report()
-    for seed in seeds:
-        text = target.write(seed)
-        for backend in backends:
-            if time.monotonic() > end:
-                return report
-            report.runs += 1
-            found = run_forked(lambda text=text, backend=backend: target.differences(text, backend))  # type: ignore[misc]
-            if found:
-                _report(report, target, text, (seed, backend, found[0]), folder, shrink_seconds)
-                break  # the next backends would most likely show the same
+    worker = Worker(lambda seed, backend: target.differences(target.text_of(seed), backend))
+    try:
+        for seed in seeds:
+            for backend in backends:
+                if time.monotonic() > end:
+                    return report
+                report.runs += 1
+                found = worker.run(seed, backend)
+                if found:
+                    _judge(report, target, (seed, backend, found[0]), worker, folder, shrink_seconds)
+                    break  # the next backends would most likely show the same
+    finally:
+        worker.close()
     return report
+
+
+def _judge(
+    report: Report,
+    target: Target,
+    found: tuple[int, str, str],
+    worker: Worker,
+    folder: pathlib.Path,
+    shrink_seconds: float,
+) -> None:
+    """Report a difference that a worker has seen, and whether the program differs alone too."""
+    seed, backend, first = found
+    seeds = sorted({other for other, _ in worker.done})
+    worker.close()
+    text = target.text_of(seed)
+    alone = run_forked(lambda: target.differences(text, backend))
+    if alone:
+        _report(report, target, text, (seed, backend, alone[0]), folder, shrink_seconds)
+        return
+    report.found.append(f"seed {seed} [{backend}], only after the programs {seeds[0]} to {seeds[-1]}: {first[:300]}")
+    print(report.found[-1], flush=True)
 
 
 def _report(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 import random
+import sys
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 import engine
 from engine.aot.saved_tensors import CAN_UNPACK_SINGLE
 from tests import programs
-from tests.differential import Comparison, beyond_rounding, observe, prepare, tolerances
+from tests.differential import Comparison, Observation, beyond_rounding, observe, prepare, tolerances
 from tests.engine.aot.aliasing.compare_programs import check as check_aliasing
 from tests.engine.aot.aliasing.generate_programs import Case, generate
 from tests.fuzz.grammar import write_program
+from tests.programs import Program
 
 SLIPS = ("NameError", "UnboundLocalError", "SyntaxError")
 """Exceptions that a smaller program must not raise unless the first one did."""
@@ -34,14 +37,31 @@ class Target(ABC):
     """A kind of random text, and what the engine makes of it."""
 
     backends: tuple[str, ...] = ("eager", "aot_eager", "triton")
+    _written: tuple[int, str] | None = None
 
     @abstractmethod
     def write(self, seed: int) -> str:
         """Return the text of one case."""
 
+    def text_of(self, seed: int) -> str:
+        """Return the text of one case; that of the last seed is remembered."""
+        if self._written is None or self._written[0] != seed:
+            self._written = seed, self.write(seed)
+        return self._written[1]
+
     @abstractmethod
     def differences(self, text: str, backend: str, *, is_shrinking: bool = False) -> list[str]:
         """Return a line per difference from eager; empty if the case is not sound."""
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """A program file, and what its plain run has shown; None if it is not sound."""
+
+    text: str
+    stem: str
+    program: Program | None
+    seen: Observation | None
 
 
 class Programs(Target):
@@ -52,6 +72,7 @@ class Programs(Target):
         self.folder.mkdir(parents=True, exist_ok=True)
         programs.SEARCHED_FOLDERS.append(folder)
         self.stem = f"fuzzed_program_{len(programs.SEARCHED_FOLDERS)}"
+        self._plain: PlainRun | None = None
 
     def write(self, seed: int) -> str:
         """Return a program file."""
@@ -59,14 +80,42 @@ class Programs(Target):
 
     def differences(self, text: str, backend: str, *, is_shrinking: bool = False) -> list[str]:
         """Run a program file plainly and compiled."""
-        (self.folder / f"{self.stem}.py").write_text(text, encoding="utf-8")
-        name = f"{self.stem}.fuzzed"
         warnings.simplefilter("ignore")
         try:
-            plain = prepare(name, "plain")
-            expected = observe(plain, plain.target)
+            return self._differences_from(self.plain_run(text), backend, is_shrinking=is_shrinking)
+        finally:
+            if is_shrinking:
+                self._forget_plain()
+
+    def plain_run(self, text: str) -> PlainRun:
+        """Return what the plain run of a program file shows."""
+        if self._plain is None or self._plain.text != text:
+            self._forget_plain()
+            self._plain = self._run_plainly(text)
+        return self._plain
+
+    def _run_plainly(self, text: str) -> PlainRun:
+        # Other texts need other files: Python takes one of equal size and time for the same and runs its old bytecode.
+        stem = f"{self.stem}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        (self.folder / f"{stem}.py").write_text(text, encoding="utf-8")
+        try:
+            plain = prepare(f"{stem}.fuzzed", "plain")
+            return PlainRun(text, stem, plain.program, observe(plain, plain.target))
         except (SyntaxError, RuntimeError):
-            return []  # no program, or eager's backward raises
+            return PlainRun(text, stem, None, None)  # no program, or eager's backward raises
+
+    def _forget_plain(self) -> None:
+        if self._plain is not None:
+            for name in [n for n in sys.modules if n.startswith(f"tests.programs.{self._plain.stem}__")]:
+                del sys.modules[name]
+            for path in self.folder.rglob(f"{self._plain.stem}.*py*"):
+                path.unlink(missing_ok=True)
+            self._plain = None
+
+    def _differences_from(self, plain: PlainRun, backend: str, *, is_shrinking: bool) -> list[str]:
+        name, expected, program = f"{plain.stem}.fuzzed", plain.seen, plain.program
+        if expected is None or program is None:
+            return []
         raised = {o["error"][0] for o in expected.outcomes if "error" in o}
         if is_shrinking and raised & set(SLIPS):
             return []
@@ -78,7 +127,7 @@ class Programs(Target):
             return (
                 [] if any(text in str(error) for text in KNOWN_LIMITS) else [f"backward raises only compiled: {error}"]
             )
-        comparison = Comparison(None if backend == "eager" else tolerances(plain.program))
+        comparison = Comparison(None if backend == "eager" else tolerances(program))
         found = beyond_rounding(name, comparison, expected, actual, grad=True)
         if found:
             again = prepare(name, "again")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +13,10 @@ import torch
 
 import engine
 from tests.fuzz.__main__ import fuzz, kind_of
-from tests.fuzz.forked import run_forked
+from tests.fuzz.forked import Worker, run_forked
 from tests.fuzz.grammar import write_program
 from tests.fuzz.shrink import shrink
-from tests.fuzz.targets import Aliasing, Kernels, Programs
+from tests.fuzz.targets import Aliasing, Kernels, Programs, Target
 
 SEEDS = range(20, 24)
 
@@ -90,11 +92,71 @@ def test_planted_bugs_are_found_and_made_small(
 
 def test_crashes_and_hangs_are_found() -> None:
     """A child that dies or does not end is a difference."""
-    import os
-    import signal
-
     assert run_forked(lambda: os.kill(os.getpid(), signal.SIGKILL) or []) == ["crash: SIGKILL"]
     assert run_forked(lambda: signal.pause() or [], limit=0.3)[0].startswith("hang")
+
+
+def end_or_tell(seed: int, backend: str) -> list[str]:
+    """Die, hang, or return the number of the process."""
+    if backend == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif backend == "hangs":
+        signal.pause()
+    return [str(os.getpid())]
+
+
+def test_a_worker_makes_many_checks_and_survives_crashes_and_hangs() -> None:
+    """One child makes the checks; another takes over after one that dies or does not end."""
+    worker = Worker(end_or_tell, limit=5.0)
+    first = worker.run(1, "fine")
+    assert worker.run(2, "fine") == first != [str(os.getpid())]
+    assert worker.done == [(1, "fine"), (2, "fine")]
+    assert worker.run(3, "dies") == ["crash: SIGKILL"]
+    second = worker.run(4, "fine")
+    assert second not in (first, [str(os.getpid())])
+    assert worker.done == [(4, "fine")]
+    worker.close()
+    hanging = Worker(end_or_tell, limit=0.3)
+    assert hanging.run(5, "hangs")[0].startswith("hang")
+    hanging.close()
+
+
+class Counting(Target):
+    """Differs in each process from the third check on, or always."""
+
+    def __init__(self, *, differs_alone: bool) -> None:
+        self.differs_alone = differs_alone
+        self.checks = 0
+
+    def write(self, seed: int) -> str:
+        """Return a text that names the seed."""
+        return f"text {seed}"
+
+    def differences(self, text: str, backend: str, *, is_shrinking: bool = False) -> list[str]:
+        """Return the text from the third check on."""
+        self.checks += 1
+        return [text] if self.differs_alone or self.checks > 2 else []
+
+
+def test_differences_that_need_other_programs_are_told_apart(tmp_path: pathlib.Path) -> None:
+    """A program that differs in a worker is run alone too; only then it is written."""
+    report = fuzz(Counting(differs_alone=False), range(4, 7), ("eager", "triton"), tmp_path, shrink_seconds=0)
+    assert report.found == ["seed 5 [eager], only after the programs 4 to 5: text 5"]
+    assert report.runs == 5
+    alone = fuzz(Counting(differs_alone=True), range(4, 5), ("eager", "triton"), tmp_path, shrink_seconds=0)
+    assert alone.found[0].startswith("seed 4 [eager]: text 4 (")
+    assert (tmp_path / "seed_4_eager.py").read_text() == "text 4"
+
+
+def test_programs_of_one_size_are_not_taken_for_each_other(tmp_path: pathlib.Path) -> None:
+    """Each text is run, also where only one digit differs from the text before."""
+    target = Programs(tmp_path)
+    texts = [PROGRAM.replace("y * 2", f"y * {n}") for n in (2, 3, 2)]
+    seen = [target.plain_run(text).seen for text in texts]
+    results = [s.outcomes[0]["result"][0] for s in seen if s is not None]
+    assert torch.equal(results[0], results[2])
+    assert not torch.equal(results[0], results[1])
+    assert len(list(target.folder.glob("*.py"))) == 1
 
 
 def test_programs_are_the_same_for_one_seed() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import types
+from collections import Counter
 from typing import Any
 
+import pytest
+
+from engine.bytecode import editable_instructions
 from engine.bytecode.decode import decode
 from engine.bytecode.resume_functions import NULL, VALUE, ResumePoint, resume_code, resume_info, shared_cell_names
 
@@ -65,3 +69,21 @@ def test_null_entries_are_made_again() -> None:
     """A NULL on the stack is no parameter."""
     code = resume_code(plain.__code__, ResumePoint(0, (NULL, VALUE), ("a", "b")))
     assert code.co_varnames[:3] == ("__stack_1", "a", "b")
+
+
+def test_the_code_of_a_frame_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resume functions of several points share what was read of their code."""
+    reads: Counter[types.CodeType] = Counter()
+    read = editable_instructions.editable_bytecode
+
+    def count(code: types.CodeType) -> Any:
+        reads[code] += 1
+        return read(code)
+
+    monkeypatch.setattr(editable_instructions, "editable_bytecode", count)
+    fresh = plain.__code__.replace(co_name="fresh")
+    index = next(op.index for op in decode(fresh).ops if op.opname == "STORE_FAST")
+    rest = resume_code(fresh, ResumePoint(index, (VALUE,), ()))
+    whole = resume_code(fresh, ResumePoint(1, (), ("a", "b")))
+    assert types.FunctionType(rest, {})(21) == types.FunctionType(whole, {})(20, 1) == 42
+    assert reads == {fresh: 1}
