@@ -228,15 +228,6 @@ def test_replication_pad_backward(show: Show) -> None:
     show(lambda grad, x: aten.replication_pad1d_backward(grad, x, [1, 1]), torch.ones(1, 2, 5), torch.ones(1, 2, 3))
 
 
-@shows(INTERPOLATION)
-def test_adaptive_avg_pool_backward(show: Show) -> None:
-    """Gives each input element its share of the gradients of its windows.
-
-    This is the gradient of adaptive average pooling.
-    """
-    show(lambda grad, x: (aten._adaptive_avg_pool2d_backward(grad, x),), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 4, 4))
-
-
 @shows(RANDOM)
 def test_normal(show: Show) -> None:
     """With fused_random, computes normal numbers from uniform ones.

@@ -1,4 +1,4 @@
-"""Decompositions of interpolation, replication padding and adaptive average pooling.
+"""Decompositions of interpolation and replication padding.
 
 They cover the backwards of these operators, linear and anti-aliased interpolation. Taps describe one dimension: for each
 output position, the input positions that it reads (or that its gradient is added to) and their weights.
@@ -219,15 +219,6 @@ def _replication_taps(grad: torch.Tensor, size: Any, before: Any, after: Any) ->
     return InterpolationTaps(position.clamp(0, size - 1)[None])
 
 
-def _adaptive_average_taps(grad: torch.Tensor, size: int, count: int) -> InterpolationTaps:
-    window = torch.arange(count, device=grad.device)
-    start, end = window * size // count, ((window + 1) * size + count - 1) // count
-    longest = max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
-    position = start + torch.arange(longest, device=grad.device)[:, None]
-    share = 1.0 / (end - start).to(_float_arange(1, grad).dtype)
-    return InterpolationTaps(position.clamp(max=size - 1), torch.where(position < end, share, 0.0))
-
-
 def _upsample_backward(side: Callable[..., InterpolationTaps], *, aligns: bool) -> Callable[..., torch.Tensor]:
     """Build the backward of an interpolation from its taps along one dimension."""
 
@@ -246,14 +237,6 @@ def _replication_pad_backward(grad: torch.Tensor, a: torch.Tensor, padding: Sequ
     ends = [(padding[2 * k], padding[2 * k + 1]) for k in range(rank)][::-1]
     sides = [_replication_taps(grad, n, *end) for n, end in zip(a.shape[-rank:], ends, strict=True)]
     return scatter_add_taps(grad, a.shape, sides)
-
-
-def _adaptive_avg_pool_backward(rank: int) -> Callable[..., torch.Tensor]:
-    def backward(grad: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        sizes = zip(a.shape[-rank:], grad.shape[-rank:], strict=True)
-        return scatter_add_taps(grad, a.shape, [_adaptive_average_taps(grad, int(n), int(c)) for n, c in sizes])
-
-    return backward
 
 
 def _antialiased_upsample(reach: float, weight: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -307,8 +290,6 @@ INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_overloads(*(f"{name}_backward" for name in _LINEAR)), _linear_upsample_backward),
     **dict.fromkeys(_overloads(*(f"replication_pad{n}d_backward" for n in (1, 2, 3))), _replication_pad_backward),
     aten.upsample_bicubic2d_backward.default: _upsample_backward(_cubic_taps, aligns=True),
-    aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward(2),
-    aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool_backward(3),
     aten._upsample_bilinear2d_aa.default: _antialiased_upsample(1.0, lambda x: (1.0 - x).clamp(min=0.0)),
     aten._upsample_bicubic2d_aa.default: _antialiased_upsample(
         2.0, lambda x: torch.where(x < 2.0, _cubic_weight(x, ANTIALIAS_CUBIC_COEFFICIENT), 0.0)

@@ -209,6 +209,7 @@ _POOLS_THREE_DIMENSIONS = frozenset(
         aten.max_pool3d_with_indices.default,
         aten.max_pool3d_with_indices_backward.default,
         aten.adaptive_max_pool3d_backward.default,
+        aten._adaptive_avg_pool3d_backward.default,
     )
 )
 
@@ -360,27 +361,52 @@ def _window_elements(
     for offsets in product(*(range(length) for _, _, length in windows)):
         position = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
         parts = zip(position, ends, offsets, windows, strict=True)
-        # Every window has at least ``size // count`` elements.
-        uncertain = ((p, end) for p, (_, end), offset, (size, count, _) in parts if offset >= size // count)
+        # Every window has at least ``size // count`` elements, and at least one.
+        uncertain = ((p, end) for p, (_, end), offset, (size, count, _) in parts if offset >= max(size // count, 1))
         yield (*lead, *position), conjunction(b.index_value(p) < b.index_value(end) for p, end in uncertain)
 
 
-@register_lowering(aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
+def _element_count(b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[int, int, int]]) -> LoopIROp:
+    """Return the number of elements of a window."""
+    bounds = [_window_bounds(w, n, c) for w, (n, c, _) in zip(index[-len(windows) :], windows, strict=True)]
+    return functools.reduce(operator.mul, (b.index_value(end) - b.index_value(start) for start, end in bounds))
+
+
+@register_lowering(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def adaptive_avg_pool(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
     if not a.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
     windows, math_dtype = _pooling_windows(a, size), compute_dtype(a.dtype)
+    if all(n % c == 0 for n, c, _ in windows):
+        return _avg_pool(low, a, [length for _, _, length in windows], rank=len(windows))
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        total, count = b.constant(0.0, math_dtype), b.constant(1, b.index_dtype)
+        total = b.constant(0.0, math_dtype)
         for position, inside in _window_elements(b, index, windows):
             total = total + load_if(b, a, position, inside, 0.0)
-        for w, (n, c, _) in zip(index[-3:], windows, strict=True):
-            start, end = _window_bounds(w, n, c)
-            count = count * (b.index_value(end) - b.index_value(start))
-        return total / b.cast(count, math_dtype)
+        return total / b.cast(_element_count(b, index, windows), math_dtype)
 
     return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
+
+
+@register_lowering(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
+def adaptive_avg_pool_backward(low: LoweringContext, grad: LoweredTensor, a: LoweredTensor) -> LoweredTensor:
+    """Gather each element's gradient from the windows that contain it.
+
+    They are the windows of a pooling the other way round.
+    """
+    containing = _pooling_windows(grad, a.shape[-pool_rank(low) :])
+    windows, math_dtype = [(n, c, 0) for c, n, _ in containing], compute_dtype(grad.dtype)
+
+    def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        def share(window: Coordinates) -> LoopIROp:
+            count = b.cast(_element_count(b, window, windows), math_dtype)
+            return b.cast(grad.load(b, window), math_dtype) / count
+
+        parts = ((inside, functools.partial(share, w)) for w, inside in _window_elements(b, index, containing))
+        return _masked_sum(b, parts, math_dtype)
+
+    return low.pointwise(a.shape, grad.dtype, body)
 
 
 @register_lowering(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)

@@ -1059,6 +1059,7 @@ def pad_and_adaptive_pool_backward(grad: Any, small: Any, boxes: Any) -> Any:
         (aten.replication_pad2d_backward(grad, small, [2, 1, 0, 3]), aten._adaptive_avg_pool2d_backward(small, grad)),
         (aten.adaptive_max_pool2d_backward(best * 2, small, where), deep, there),
         aten.max_pool3d_with_indices_backward(deep, boxes, [3] * 3, [2] * 3, [1] * 3, [1] * 3, False, there),
+        (aten._adaptive_avg_pool2d_backward(grad, small), aten._adaptive_avg_pool3d_backward(deep, boxes)),
         aten.avg_pool3d_backward(deep, boxes, [3] * 3, [2] * 3, [1] * 3, False, False, None),
     )
 

@@ -541,6 +541,21 @@ def test_resampled_images_stay_in_kernels(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("cpu_kernels")
+def test_large_uneven_windows_are_left_to_aten() -> None:
+    """Adaptive pooling of large windows of several sizes copies none of their elements."""
+    x = torch.randn(2, 4, 56, 56)
+
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.adaptive_avg_pool2d(x * 2, (5, 9)) + 1
+
+    with engine.record() as session:
+        torch.testing.assert_close(engine.compile(pool)(x), pool(x))
+    (lowering,) = [c.lowering for c in session.compilations if c.lowering]
+    assert [(e.op, e.kind) for e in lowering.externs] == [("aten._adaptive_avg_pool2d.default", "large-window")]
+    assert len(session.compilations[0].kernels) == 2
+
+
+@pytest.mark.usefixtures("cpu_kernels")
 def test_a_scale_other_than_the_ratio_of_sizes_is_honored() -> None:
     """A scale that is not the ratio of sizes decides which elements nearest's gradient adds."""
     grad = torch.randn(1, 2, 6, 6)
