@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, eq
+from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -138,6 +138,17 @@ class RecordedOutput:
         return source.as_strided(size, stride, source.storage_offset() + offset)
 
 
+Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
+"""Returns some items of a sequence."""
+
+
+def items_at(positions: Sequence[int]) -> Pick:
+    """Return a function that picks the items at these positions as a tuple."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda items: tuple([items[n] for n in positions])
+
+
 @dataclass(eq=False)
 class ReplayInstance:
     """One recording for inputs at ``static_addresses``; other tensor inputs are copied.
@@ -163,9 +174,14 @@ class ReplayInstance:
     """Inputs whose memory a replay overwrites."""
 
     @functools.cached_property
-    def _returned_inputs(self) -> tuple[int, ...]:
-        """For each output, the position of the input that it is; -1 for others."""
-        return tuple(out.whole_input for out in self.recorded_outputs)
+    def _returned_inputs(self) -> Pick:
+        """Returns, for each output, the input that it is; the first input for others."""
+        return items_at([max(out.whole_input, 0) for out in self.recorded_outputs])
+
+    @functools.cached_property
+    def _static_inputs_of(self) -> Pick:
+        """Returns the items of static inputs, of one item per input."""
+        return items_at(self.static_inputs)
 
     @functools.cached_property
     def _static_outputs(self) -> tuple[tuple[int, ...], list[torch.Tensor]]:
@@ -188,7 +204,7 @@ class ReplayInstance:
 
     def matches_addresses(self, addresses: Sequence[int]) -> bool:
         """Return True if the static inputs have their recorded addresses."""
-        return all(map(eq, map(addresses.__getitem__, self.static_inputs), self.static_addresses))
+        return self._static_inputs_of(addresses) == self.static_addresses
 
     def can_replay(self, inputs: Sequence[Any]) -> bool:
         """Return True if a replay overwrites nothing that the caller or autograd holds."""
@@ -219,7 +235,7 @@ class ReplayInstance:
             for n, buffer in zip(self.copied_inputs, self.input_buffers, strict=True):
                 if n in self.written_inputs:
                     arguments[n].copy_(buffer, non_blocking=True)
-        results = [arguments[n] if n >= 0 else None for n in self._returned_inputs]
+        results = list(self._returned_inputs(arguments))
         positions, memory = self._static_outputs
         for n, output in zip(positions, map(new_tensor, memory), strict=True):
             results[n] = output
@@ -284,7 +300,8 @@ class CudaGraphReplay:
         self._recorder = recorder
         self._is_boxed = is_boxed
         self._is_dynamic = is_dynamic
-        self._are_tensors: tuple[bool, ...] | None = None
+        self._are_tensors: Sequence[bool] | None = None
+        """For each input, True if it is a tensor; empty if all are."""
         self._visible_outputs = visible_outputs
         self._written_inputs = written_inputs
         self._first_tangent = first_tangent
@@ -300,9 +317,14 @@ class CudaGraphReplay:
         arguments: Sequence[Any] = inputs[0] if self._is_boxed else inputs
         kinds = self._are_tensors
         if kinds is None:
-            kinds = self._are_tensors = tuple([isinstance(x, torch.Tensor) for x in arguments])
-        addresses = [x.data_ptr() if is_tensor else 0 for x, is_tensor in zip(arguments, kinds, strict=True)]
-        numbers = () if all(kinds) else [x for x, is_tensor in zip(arguments, kinds, strict=True) if not is_tensor]
+            kinds = [isinstance(x, torch.Tensor) for x in arguments]
+            kinds = self._are_tensors = () if all(kinds) else tuple(kinds)
+        numbers: Sequence[Any] = ()
+        if kinds:
+            addresses = [x.data_ptr() if is_tensor else 0 for x, is_tensor in zip(arguments, kinds, strict=True)]
+            numbers = [x for x, is_tensor in zip(arguments, kinds, strict=True) if not is_tensor]
+        else:
+            addresses = [x.data_ptr() for x in arguments]
         sizes = [x.shape for x in arguments if isinstance(x, torch.Tensor)] if self._is_dynamic else ()
         key = (stream, torch.is_inference_mode_enabled(), *numbers, *sizes)
         with self._lock:
