@@ -14,6 +14,7 @@ from engine.ir.loop_ir.index_expr import contiguous_strides, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import R
 from engine.ir.node_values import called_overload
+from engine.ir.reachable import reachable
 from engine.lowering.memory.buffer_reuse import (
     bytes_of,
     can_run_in_place,
@@ -169,6 +170,8 @@ def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, ta
     loads = [op for op in kernel.ops if op.name == "load" and op.buffer == target]
     if len(stores) != 1 or stores[0].name != "store" or kernel.initial_values or kernel.matmul is not None:
         return False
+    # What the stored value does not need may be loaded after the store.
+    needed = set(reachable(stores[0].args, lambda op: op.args))
     return all(R not in op.loops and op.mask is None for op in (*stores, *loads)) and all(
-        op.index == stores[0].index for op in loads
+        op.index == stores[0].index and op in needed for op in loads
     )

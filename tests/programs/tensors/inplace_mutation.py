@@ -272,3 +272,18 @@ def row_of_a_leaf_after_a_result(x, log):
     log.append(1)
     x.t()[0].mul_(3.0)
     return x.detach() + 1
+
+
+@program(
+    lambda: (torch.arange(12, dtype=torch.float64).reshape(2, 6),),
+    lambda: (torch.arange(40, dtype=torch.float64).reshape(8, 5) / 7,),
+)
+def copied_before_it_is_written(x):
+    """A kernel stores the input's new value in place and reads a copy of the old one after it."""
+    before = x.clone()
+    x[:, 1:] += 0.7
+    before.add_(x.flip(0), alpha=2)
+    x += 0.25
+    total = torch.stack([before + x + x, before * 0.3 + 0.3]).sum(0)
+    total.add_(x / 0.3, alpha=2)
+    return total
