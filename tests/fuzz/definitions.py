@@ -121,6 +121,10 @@ def linear_rows(t):
     return F.linear(t, torch.eye(t.shape[1]) * 0.5)
 
 
+def net_or_double(t):
+    return net(t.float()) if t.shape[0] > 2 else double(t)
+
+
 def produce(t, count):
     for i in range(count):
         yield t + i
@@ -140,6 +144,10 @@ def engine_break(number):
 
 HELD = Box(torch.ones(1, 1))
 BUFFER = torch.zeros(2)
+LEAF = torch.full((1,), 0.5, requires_grad=True)
+GROWN = torch.full((1,), 0.5, requires_grad=True).detach() * 2
+with torch.inference_mode():
+    INFERRED = torch.full((1,), 1.5)
 LOG: list = []
 COUNTS: dict = {"calls": 0}
 '''
@@ -173,4 +181,6 @@ def _defines(statement: ast.stmt) -> set[str]:
             return _names(statement.targets[0])
         case ast.AnnAssign():
             return _names(statement.target)
+        case ast.With():
+            return {name for inner in statement.body for name in _defines(inner)}
     return set()

@@ -16,6 +16,8 @@ from typing import IO
 
 LIMIT = 60.0
 """Seconds until a check counts as hanging."""
+GARBAGE_THRESHOLD = 10_000
+"""New objects until a worker collects garbage: a compile makes many that live on."""
 MAX_CHECKS = 300
 """Checks that one worker makes, so that what they leave in memory stays small."""
 
@@ -92,6 +94,7 @@ class Worker:
 
     def _serve(self, requests: int, replying: int) -> None:
         gc.freeze()  # what the parent has loaded is no garbage of a program
+        gc.set_threshold(GARBAGE_THRESHOLD)
         _silence()
         with os.fdopen(requests, "rb") as lines, os.fdopen(replying, "wb") as replies:
             for line in lines:

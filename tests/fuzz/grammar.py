@@ -17,6 +17,10 @@ INPLACE = ("add_(1)", "mul_(0.5)", "sin_()", "tanh_()", "neg_()", "clamp_(-2, 2)
 DTYPES = ("torch.float64", "torch.float32", "torch.int64", "torch.float16", "torch.bfloat16", "torch.bool")
 ERRORS = ("ValueError", "KeyError", "RuntimeError", "ZeroDivisionError", "StopIteration", "Custom")
 ROW_OF = ("sum(0)", "mean(0)", "amax(0)", "select(0, 0)", "var(0)", "prod(0)", "cumsum(0)[-1]")
+CHECKPOINTED = (
+    "double", "helper", "lambda v: v.float().sin() * v", "lambda v: F.dropout(v.float(), 0.5)", "lambda v: v * LEAF + s", "net_or_double",
+    "lambda v: v.clone().mul_(2)",
+)  # fmt: skip
 SCALAR_OF = ("sum()", "mean()", "max()", "norm()", "std()", "min()", "flatten()[0]")
 
 
@@ -115,6 +119,12 @@ class ProgramWriter:
             lambda: f"{m()}.reshape(-1).view(x.shape)",
             lambda: f"{m()}.cumsum({r.choice((0, 1))})",
             lambda: f"torch.clamp({m()}, -1, {self.number()})",
+            lambda: self.promoted(depth + 1),
+            lambda: self.promoted(depth + 1),
+            lambda: self.written_out(depth + 1),
+            lambda: self.indexed(depth + 1),
+            lambda: f"checkpoint({r.choice(CHECKPOINTED)}, {m()}, use_reentrant={r.choice(('False', 'False', 'True'))})",
+            lambda: f"({m()} {r.choice('+*')} {r.choice(('LEAF', 'GROWN', 'INFERRED'))})",
         ]  # fmt: skip
         if self.has("list"):
             options += [lambda: f"{self.one('list')}[{r.choice((0, -1))}]", lambda: f"sum({self.one('list')})"]
@@ -125,6 +135,55 @@ class ProgramWriter:
         if self.has("function"):
             options += [lambda: f"{self.one('function')}({m()})"] * 3
         return self.pick(*options)
+
+    def promoting(self, depth: int) -> str:
+        """A number, or a tensor without dimensions of any dtype."""
+        r = self.rng
+        return self.pick(
+            self.number, self.integer, lambda: r.choice(("True", "flag")), lambda: f"torch.tensor({self.number()})", lambda: "torch.tensor(True)",
+            lambda: f"torch.tensor({r.randint(-2, 3)})", lambda: f"torch.tensor({r.uniform(-2, 2):.1f}, dtype={r.choice(DTYPES[:5])})",
+            lambda: self.scalar(depth),
+        )  # fmt: skip
+
+    def promoted(self, depth: int) -> str:
+        """A matrix promoted by numbers and tensors without dimensions."""
+        r, m, number = self.rng, lambda: self.matrix(depth), lambda: self.promoting(depth)
+        return self.pick(
+            lambda: f"({m()} {r.choice('+-*/')} {number()})", lambda: f"({number()} {r.choice('+-*')} {m()})",
+            lambda: f"({m()}.to({r.choice(DTYPES)}) {r.choice('+*')} {number()})", lambda: f"torch.where({self.mask(depth)}, {m()}, {number()})",
+            lambda: f"torch.where({self.mask(depth)}, {number()}, {number()})", lambda: f"torch.add({m()}, {m()}, alpha={r.choice(('2', '0.5', 'n'))})",
+            lambda: f"torch.{r.choice(('maximum', 'minimum', 'fmod'))}({m()}, torch.tensor({r.randint(1, 3)}))", lambda: f"({m()} // {r.randint(1, 3)})",
+            lambda: f"({m()} {r.choice(('>', '<=', '=='))} {number()}) * {number()}", lambda: f"({m()}.float() ** {r.choice(('2', '0', '3'))})",
+            lambda: f"torch.full_like({m()}, {self.number()})", lambda: f"{m()}.to({r.choice(DTYPES)}).mul({number()})",
+            lambda: f"torch.lerp({m()}.float(), {m()}.float(), {self.number()})", lambda: f"({self.mask(depth)} & {self.mask(depth)}) + {number()}",
+        )  # fmt: skip
+
+    def written_out(self, depth: int) -> str:
+        """A matrix that an operator writes to ``out=``: fitting, empty, a view, another dtype."""
+        r, m = self.rng, lambda: self.matrix(depth)
+        fresh = self.pick(
+            lambda: f"torch.zeros_like({m()}.float())", lambda: "torch.empty(0)", lambda: f"torch.zeros(x.shape, dtype={r.choice(DTYPES)})",
+            lambda: "torch.zeros(x.shape[1], x.shape[0]).t()", lambda: "torch.zeros(x.shape[0], 2 * x.shape[1])[:, ::2]",
+        )  # fmt: skip
+        place = fresh if r.random() < 0.7 else self.one("matrix")
+        return self.pick(
+            lambda: f"torch.{r.choice(('add', 'mul', 'sub'))}({m()}, {self.number()}, out={place})", lambda: f"torch.{r.choice(('sin', 'tanh', 'abs'))}({m()}, out={place})",
+            lambda: f"torch.cat([{m()}[:1], {m()}[1:]], out={place})", lambda: f"torch.cumsum({m()}, {r.choice((0, 1))}, out={place})",
+            lambda: f"torch.mm({m()}.float(), torch.eye(x.shape[1]), out={fresh})", lambda: f"torch.where({self.mask(depth)}, {m()}, {m()}, out={place})",
+        )  # fmt: skip
+
+    def indexed(self, depth: int) -> str:
+        """A matrix read by masks and indices of other shapes."""
+        r, m = self.rng, lambda: self.matrix(depth)
+        return self.pick(
+            lambda: f"{m()}[{r.choice(('[0, -1]', 'torch.tensor([0, -1])', 'torch.tensor([n, 0])'))}].sum(0, keepdim=True).expand_as(x)",
+            lambda: f"{m()}[torch.arange(x.shape[0]).flip(0)]", lambda: f"{m()}[..., None].squeeze(-1)", lambda: f"{m()}[None].squeeze(0)",
+            lambda: f"{m()}.index_select({r.choice((0, 1))}, torch.tensor([0])).expand_as(x)", lambda: f"{m()}[torch.tensor(0)].expand_as(x)",
+            lambda: f"{m()}.gather(1, torch.zeros_like(x, dtype=torch.int64))", lambda: f"{m()}[{m()}[:, 0] > {self.number()}].sum(0).expand_as(x)",
+            lambda: f"{m()}[{self.mask(depth)}].sum().expand_as(x)", lambda: f"{m()}[True].squeeze(0)", lambda: f"{m()}.masked_select({self.row(depth)} > 0).sum().expand_as(x)",
+            lambda: f"{m()}.take(torch.tensor([0, -1])).prod().expand_as(x)", lambda: f"{m()}[slice(None, None, 1), torch.arange(x.shape[1])]",
+            lambda: f"torch.take_along_dim({m()}, {m()}.argsort(0), 0)", lambda: f"{m()}.sort({r.choice((0, 1))}).values",
+        )  # fmt: skip
 
     def row(self, depth: int = 0) -> str:
         """A tensor of one dimension that broadcasts with a matrix."""
@@ -229,7 +288,41 @@ class ProgramWriter:
             lambda: f"{t}.add_({self.matrix()}, alpha={r.choice((0.5, 2))})", lambda: f"{t}[0, 0].add_(1)", lambda: f"{t}.data.mul_(2)",
             lambda: f"{t}.detach().add_(1)", lambda: f"torch.add({t}, 1, out={t})", lambda: f"{t}.t()[0].mul_({self.number()})",
             lambda: f"{t}.index_fill_(0, torch.tensor([0]), {self.number()})", lambda: f"{t}.reshape(-1)[::2].zero_()",
+            lambda: self.write_indexed(t), lambda: self.write_indexed(t), lambda: self.write_product(t), lambda: self.written_out(1),
+            lambda: f"{t}.{r.choice(('mul_', 'add_', 'sub_', 'div_'))}({self.pick(self.scalar, lambda: f'torch.tensor({self.number()})', self.row)})",
         ))  # fmt: skip
+
+    def write_indexed(self, t: str) -> str:
+        """A write by a mask or by indices, some of a shape that does not fit."""
+        r = self.rng
+        index = self.pick(
+            self.mask, lambda: f"{self.row()} > 0", lambda: f"{t}[:, 0] > {self.number()}", lambda: "torch.tensor([0, -1])", lambda: "[0, -1]",
+            lambda: "torch.tensor(0)", lambda: f"..., {r.choice((0, -1))}", lambda: "None, 0", lambda: "torch.tensor([True, False])", lambda: "n",
+            lambda: "torch.arange(x.shape[0]), 0", lambda: "True", lambda: "[0], [-1]",
+        )  # fmt: skip
+        value = self.pick(
+            self.number,
+            self.scalar,
+            self.row,
+            lambda: f"torch.tensor({self.number()})",
+            lambda: f"{self.one('matrix')}[:1]",
+        )
+        return self.pick(
+            lambda: f"{t}[{index}] {r.choice(('=', '=', '+=', '*='))} {value}", lambda: f"{t}.masked_fill_({self.mask()}, {value})",
+            lambda: f"{t}.index_put_((torch.tensor([0, 0]),), {value}, accumulate={r.choice(('True', 'False'))})",
+            lambda: f"{t}.scatter_({r.choice((0, 1))}, torch.zeros(1, 1, dtype=torch.int64), {self.number()})",
+            lambda: f"{t}.index_add_(0, torch.tensor([0, 0]), {self.one('matrix')}[:1].expand(2, -1).clone())",
+            lambda: f"{t}.index_copy_(0, torch.tensor([-1 % x.shape[0]]), {self.one('matrix')}[:1].clone())",
+        )  # fmt: skip
+
+    def write_product(self, t: str) -> str:
+        """A write of a matrix product, which autocast computes in bfloat16, through a view."""
+        r, product = self.rng, f"({self.matrix(1)}.float() @ torch.eye(x.shape[1]))"
+        return self.pick(
+            lambda: f"{t}[0].{r.choice(('copy_', 'add_', 'mul_'))}({product}[-1])", lambda: f"{t}.t().copy_({product}.t())", lambda: f"{t}[:, :1] = {product}[:, :1]",
+            lambda: f"{t}.view(-1)[1:].add_({product}.reshape(-1)[:-1])", lambda: f"{t}.unsqueeze(0)[0].mul_({product})", lambda: f"{t} += {product}",
+            lambda: f"{t}.select(0, 0).{r.choice(('addmv_', 'copy_'))}({product}[0])" if r.random() < 0.3 else f"{t}.diagonal().add_({product}.diagonal())",
+        )  # fmt: skip
 
     def augment(self) -> None:
         """Use an augmented assignment, in place for tensors."""
@@ -257,6 +350,14 @@ class ProgramWriter:
                     ".unsqueeze(0)[0]",
                     ".detach()",
                     ".transpose(0, 1).mT",
+                    ".view(-1).view(x.shape)",
+                    "[:1].expand_as(x)",
+                    "[:, :1].expand_as(x)",
+                    ".as_strided(x.shape, (x.shape[1], 1))",
+                    ".unfold(0, 1, 1).squeeze(-1)",
+                    ".swapaxes(0, 1).movedim(1, 0)",
+                    ".view(x.dtype)",
+                    ".T.mT",
                 )
             )
             self.line(f"{self.new('matrix')} = {t}{text}")
@@ -318,6 +419,11 @@ class ProgramWriter:
             lambda: f"{self.new('int')} = int(({self.mask()}).sum())", lambda: f"LOG.append({self.one('matrix')}.dtype)",
             lambda: f"LOG.append(({self.one('matrix')}.shape, {self.one('matrix')}.stride()))", lambda: f"LOG.append(isinstance({self.integer()}, bool))",
             lambda: f"{self.new('int')} = {self.one('matrix')}.argmax().item()", lambda: "x.register_hook(lambda g: g * 2) if x.requires_grad else None",
+            lambda: f"LOG.append(({self.one('matrix')}.is_leaf, {self.one('matrix')}.requires_grad, {self.one('matrix')}.is_inference()))",
+            lambda: f"LOG.append(torch.result_type({self.one('matrix')}, {self.number()}))", lambda: "x.retain_grad() if x.requires_grad else None",
+            lambda: f"{self.new('matrix')} = torch.autograd.grad({self.matrix()}.float().sum() + x.sum(), x, retain_graph=True)[0] if x.requires_grad and torch.is_grad_enabled() else x",
+            lambda: f"{self.new('matrix')} = {self.one('matrix')}.detach().float().clone().requires_grad_()",
+            lambda: "LOG.append(x._version)", lambda: f"{self.new('mask')} = {self.row()} > 0",
         ))  # fmt: skip
 
     def branch(self) -> None:
@@ -370,7 +476,7 @@ class ProgramWriter:
             self.line(self.pick(
                 lambda: f"if {self.condition()}: raise {error}(f'bad {{n}}')", lambda: "LOG[99]", lambda: "{}['missing']", lambda: "1 / (n - 2)",
                 lambda: "torch.zeros(3) @ torch.zeros(5)", lambda: "x.no_such_attribute", lambda: f"{self.one('matrix')}.add_(1)",
-                lambda: "int(mode)", lambda: f"x[{self.integer()}]", lambda: f"return {self.matrix()}",
+                lambda: "int(mode)", lambda: f"x[{self.integer()}]", lambda: f"return {self.matrix()}", self.raising, self.raising,
             ))  # fmt: skip
             self.body(r.randint(0, 1))
         handler = r.choice(
@@ -396,11 +502,27 @@ class ProgramWriter:
             with self.block("finally:"):
                 self.body(1)
 
+    def raising(self) -> str:
+        """An operator that mostly raises: shapes, dtypes or dimensions do not fit.
+
+        Where only running it for real raises, its result is used: graphs drop operators without a use.
+        """
+        t, r = self.one("matrix"), self.rng
+        return self.pick(
+            lambda: f"{t}.view(7, -1)", lambda: f"torch.cat([{t}, {t}[:, :1]])", lambda: f"{t} + torch.zeros(9, 9)", lambda: f"{t}.add_(torch.zeros(9, 9))",
+            lambda: f"torch.stack([{t}, {t}[0]])", lambda: f"LOG.append({t}.double() @ torch.eye(x.shape[1]))", lambda: f"{t}.sum(5)", lambda: f"{t}.long().mul_(0.5)",
+            lambda: f"{t}[torch.zeros(9, dtype=torch.bool)] = 1", lambda: f"LOG.append({t}.index_select(0, torch.tensor([9])))", lambda: f"LOG.append({t}.gather(0, torch.tensor([[9]])))",
+            lambda: f"torch.add({t}, 1.5, out=torch.zeros(x.shape, dtype=torch.int64))", lambda: f"{t}.expand(2, 2, 2, 2).add_(1)", lambda: f"{t}[:1].expand(3, -1).add_(1)",
+            lambda: f"{t}.copy_(torch.zeros(9, 9))", lambda: f"torch.where({self.mask()}, {t}, torch.zeros(9))", lambda: f"{t}.squeeze(4)", lambda: f"{t}.numpy()",
+            lambda: f"{t}.requires_grad_()", lambda: f"{t}.set_({r.choice(('x', t))}.long())", lambda: f"{t}.float().norm(p='no')",
+        )  # fmt: skip
+
     def context(self) -> None:
         """Write a with statement."""
         header = self.rng.choice((
             "torch.no_grad()", "torch.enable_grad()", "torch.autocast('cpu', dtype=torch.bfloat16)", "Tracked(LOG)", "managed(LOG, n)",
             "contextlib.suppress(ValueError, IndexError, RuntimeError)", "torch.set_grad_enabled(flag)", "torch.inference_mode()", "contextlib.nullcontext(n) as _",
+            "torch.inference_mode(flag)", "torch.autocast('cpu', enabled=flag)", "torch.autocast('cpu')",
         ))  # fmt: skip
         known = {kind: list(names) for kind, names in self.names.items()}
         with self.block(f"with {header}:"):
@@ -494,7 +616,10 @@ def calls_of(rng: random.Random) -> list[str]:
         x = rng.choice((
             f"torch.randn({a}, {b})", f"torch.randn({a}, {b})", f"torch.randn({b}, {a}).t()", f"torch.randn({a}, {2 * b})[:, ::2]", f"torch.randn({a}, {b}, requires_grad=True)",
             f"torch.randn({a}, {b}, requires_grad=True) * 1", f"torch.randn({a}, {b}, dtype=torch.float64)", f"torch.arange({a * b}).reshape({a}, {b})",
-            f"torch.randn(1, {b}).expand({a}, {b}) if {rng.randint(0, 2)} == 2 else torch.randn({a}, {b})",
+            f"torch.randn(1, {b}).expand({a}, {b})", f"torch.randn({a}, 1).expand({a}, {b})", f"torch.randn({a * b + 3})[3:].view({a}, {b})", f"torch.randn({2 * a}, {b})[::2]",
+            f"torch.inference_mode()(torch.randn)({a}, {b})", f"torch.randn({a}, {b}, dtype=torch.{rng.choice(('bfloat16', 'float16'))})", f"torch.randn({a}, {b}) > 0",
+            f"torch.randn({a}, {b}, requires_grad=True)", f"torch.randn({b}, {a}, requires_grad=True).t()", f"torch.randn({a}, {b}, requires_grad=True).detach()",
+            f"torch.randn({a}, {b})", f"torch.randn({a}, {b})", f"torch.randn({a}, {b}).t().contiguous().t()",
         ))  # fmt: skip
         numbers = (rng.randint(0, 4), round(rng.uniform(-1, 3), 1), rng.random() < 0.5, rng.choice("abc"))
         calls.append(f"lambda: ({x}, {', '.join(map(repr, numbers))})")

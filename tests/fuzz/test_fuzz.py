@@ -59,6 +59,19 @@ def fuzzed(x, n):
 """
 
 
+WRITTEN_AFTER_PRODUCT = """
+import torch
+from tests.programs import program
+@program(lambda: (torch.randn(3, 4, requires_grad=True),), tolerance=1e-7)
+def fuzzed(x):
+    y = x * 1
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        product = y @ y.t()
+        y[:, 0] = product[:, 0]
+    return y, product.float()
+"""
+
+
 def count_lines(text: str) -> int:
     """Return the number of lines of a program's function."""
     return len(text.partition("def fuzzed")[2].strip().splitlines())
@@ -146,6 +159,21 @@ def test_differences_that_need_other_programs_are_told_apart(tmp_path: pathlib.P
     alone = fuzz(Counting(differs_alone=True), range(4, 5), ("eager", "triton"), tmp_path, shrink_seconds=0)
     assert alone.found[0].startswith("seed 4 [eager]: text 4 (")
     assert (tmp_path / "seed_4_eager.py").read_text() == "text 4"
+
+
+@pytest.mark.parametrize(("factor", "is_found"), [(1.0, False), (1.01, False), (1.2, True)])
+def test_rounding_is_judged_where_float64_cannot_run(
+    factor: float, is_found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """In float64 a product saves its operand itself, and the later write to it raises."""
+
+    def scale_product(compiled: Any, x: Any) -> Any:
+        y, product = compiled(x)
+        return y, product * factor
+
+    planted(monkeypatch, scale_product)
+    found = Programs(tmp_path).differences(WRITTEN_AFTER_PRODUCT, "aot_eager")
+    assert bool(found) == is_found
 
 
 def test_programs_of_one_size_are_not_taken_for_each_other(tmp_path: pathlib.Path) -> None:
