@@ -174,6 +174,14 @@ def checkpointed(x):
     return checkpoint(lambda a: torch.sin(a) * 2, x, use_reentrant=False)
 
 
+@program(lambda: (torch.randn(3, 4), leaf()), lambda: (leaf(), torch.randn(3, 4)), lambda: (leaf(), leaf()))
+def checkpointed_by_the_function(x, weight):
+    """A reentrant checkpoint differentiates its arguments, not what its function closes over."""
+    first = checkpoint(lambda a: torch.sin(a) * weight, x, use_reentrant=True)
+    second = checkpoint(lambda a: torch.sin(a) * weight, x, use_reentrant=False)
+    return first, second, first.requires_grad, second.requires_grad, torch.is_grad_enabled()
+
+
 @program(lambda: (leaf(), []), breaks=1)
 def checkpointed_with_effects(x, seen):
     """What a checkpointed function changes, the backward changes again: Python runs it."""

@@ -18,6 +18,7 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.higher_order.pytrees import map_leaves
 from engine.trace.variables.higher_order.subgraph import tensor_values
+from engine.trace.variables.torch_api.grad_and_autocast_contexts import GradModeVariable
 
 _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 """Keyword arguments of ``checkpoint`` itself, not of the function."""
@@ -29,11 +30,23 @@ def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     fakes = [fake for v in (*args[1:], *call_kwargs.values()) if (fake := realize(tx, v).fake) is not None]
     if torch.is_grad_enabled() and any(fake.is_inference() for fake in fakes):
         raise Unsupported("checkpoint-side-effect", "a checkpoint saves its arguments, here an inference tensor")
+    if torch.is_grad_enabled() and _is_reentrant(tx, kwargs) and not any(fake.requires_grad for fake in fakes):
+        without_grad = GradModeVariable(torch.no_grad, mode=False).call(tx, args[:1], {})
+        return realize(tx, without_grad).call(tx, args[1:], call_kwargs)
     policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
     has_other_contexts = "context_fn" in kwargs and policy is None
     region = contextlib.nullcontext() if has_other_contexts else tx.graph.checkpoint_region(policy)
     with _check_no_side_effects(tx), region:
         return realize(tx, args[0]).call(tx, args[1:], call_kwargs)
+
+
+def _is_reentrant(tx: Tracer, kwargs: Kwargs) -> bool:
+    """Return True for the variant that only differentiates its tensor arguments.
+
+    It is an ``autograd.Function``: without such a tensor nothing in it needs a gradient.
+    """
+    chosen = realize(tx, kwargs["use_reentrant"]) if "use_reentrant" in kwargs else None
+    return chosen is None or chosen.python_type() is type(None) or bool(chosen.is_truthy(tx))
 
 
 @contextlib.contextmanager
