@@ -52,7 +52,7 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
 def mutate_inputs(plan: AotMetadata) -> WrapperCode:
     """Return code with ``copy_``, ``as_strided_`` and version updates for mutated inputs.
 
-    The version counter is set only where the other two do not match eager.
+    The version counter is set only where the other two do not match eager, and then not increased before.
     """
     names: dict[str, Any] = {}
     before = [*symbol_reads(plan, view_sizes(i.new_layout for i in plan.inputs))]
@@ -73,6 +73,7 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
             after.append(f"i{n}.as_strided_({layout}, {offset_expr(f'i{n}', i.new_layout.offset)})")
     if any(i.is_mutated and i.has_version_counter for i in plan.inputs):
         names |= {"copy_results": copy_results, "copy_without_grad": torch.no_grad()(copy_results)}
+    if any(i.is_mutated and i.has_version_counter and _version_matches_eager(i) for i in plan.inputs):
         names["increment_version"] = torch.autograd.graph.increment_version
         after.append("if written: increment_version(written)")
     counted = sorted((i.version_bumps, n) for n, i in enumerate(plan.inputs) if not _version_matches_eager(i))
@@ -92,9 +93,10 @@ def _copy_back_lines(plan: AotMetadata) -> list[str]:
     counted = [(n, i) for n, i in enumerate(plan.inputs) if i.is_mutated and i.has_version_counter]
     lines: list[str] = []
     for is_hidden, copy in ((False, "copy_results"), (True, "copy_without_grad")):
-        pairs = [(f"i{n}", f"r{i.result_index}") for n, i in counted if i.mutation_hidden_from_autograd is is_hidden]
-        if pairs:
-            inputs, are_written = "".join(f"{i}, " for i, _ in pairs), " and ".join(f"{r} is {i}" for i, r in pairs)
+        chosen = [(n, i) for n, i in counted if i.mutation_hidden_from_autograd is is_hidden]
+        if pairs := [(f"i{n}", f"r{i.result_index}") for n, i in chosen]:
+            inputs = "".join(f"i{n}, " for n, i in chosen if _version_matches_eager(i))
+            are_written = " and ".join(f"{r} is {i}" for i, r in pairs)
             copied = f"{copy}({', '.join(f'({i}, {r})' for i, r in pairs)})"
             lines.append(f"written {'+=' if lines else '='} ({inputs}) if {are_written} else {copied}")
     return lines

@@ -193,6 +193,8 @@ class MutatedStorageCheck:
         same = list(map(operator.is_, map(operator.call, references), tensors))
         if stable is not None:
             are_stable, are_new, addresses, starts, ends = stable
+            if pointers == addresses and all(same):
+                return True
             if all(compress(same, are_stable)) and list(compress(pointers, are_stable)) == addresses:
                 if len(addresses) == len(tensors):
                     return True

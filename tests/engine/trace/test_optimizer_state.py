@@ -109,3 +109,18 @@ def test_one_guard_tells_the_state_of_all_parameters_from_others(count: int) -> 
     checks = [c.guards.check_text for c in session.compilations if c.guards is not None]
     assert not any(" is not _" in check for check in checks)
     assert any("first_are_distinct" in check for check in checks)
+
+
+def test_a_step_that_stores_its_buffers_back_has_no_side_effects() -> None:
+    """SGD stores each momentum buffer under its key again: the dicts are not refilled."""
+    parameters = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    step = engine.compile(optimizer.step, backend="eager")
+    with engine.record() as session:
+        for _ in range(2):
+            for p in parameters:
+                p.grad = torch.ones(3)
+            step()
+    assert session.compilations[-1].trace.side_effects == ()
+    for state in optimizer.state.values():
+        torch.testing.assert_close(state["momentum_buffer"], torch.full((3,), 1.9))

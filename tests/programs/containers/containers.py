@@ -280,3 +280,14 @@ def list_at_a_new_tensor(x):
     """A list indexed by a tensor of a constant: its number is known while tracing."""
     parts = [x, x + 1, x * 3]
     return parts[torch.tensor(1)] + parts[torch.tensor(2)]
+
+
+@program(lambda: (torch.ones(2), {"mean": torch.ones(2), "count": [1]}))
+def values_stored_back_into_their_dict(x, state):
+    """Storing the value that a key has is no mutation, and keeps the order of keys."""
+    mean = state["mean"]
+    mean.mul_(0.5).add_(x)
+    state["mean"] = mean
+    state["count"] = state["count"]
+    state["step"] = state.pop("step", 0) + 1
+    return x + mean, list(state)

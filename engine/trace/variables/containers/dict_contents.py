@@ -74,7 +74,10 @@ class DictContents(AttributeDictVariable):
         return [v for _, v in self.entries.values()]
 
     def set_hashed_item(self, tx: Tracer, hash_key: Any, key: Variable, value: Variable) -> None:
-        """Set the value of a key that is already hashed."""
+        """Set the value of a key that is already hashed; to store the value it has is no mutation."""
+        entry = self.entries.get(hash_key) if self.load_entries is None else None
+        if entry is not None and entry[1].resolved is value.resolved:
+            return
         tx.side_effects.record_mutation(self)
         if self.load_entries is not None and type(hash_key) in (str, int):
             self.pending_stores[hash_key] = (key, value)
