@@ -66,7 +66,7 @@ class Tab:
         stack = error.stack or ""
         is_jupyter = "/static/notebook/" in stack or str(error).startswith("Error: Canceled future for create_subshell")
         if not is_jupyter or "blob:" in stack:
-            self.errors.append(str(error))
+            self.errors.append(f"{error}\n{stack[:1000]}")
 
     def _stop(self, route: Any) -> None:
         self.outside.append(route.request.url)

@@ -34,10 +34,13 @@ QUIET = {
 
 
 PLACES = {
-    "jupyterlab": ("LabApp", "lab/tree/{}?token={}&reset"),
-    "notebook": ("JupyterNotebookApp", "notebooks/{}?token={}"),
+    "jupyterlab": ("LabApp", "lab/workspaces/{2}/tree/{0}?token={1}"),
+    "notebook": ("JupyterNotebookApp", "notebooks/{0}?token={1}"),
 }
-"""By front end: the class that is configured, and where it opens a notebook."""
+"""By front end: the class that is configured, and where it opens a notebook.
+
+A workspace of its own is empty. One that is reset is reloaded at any time, and its notebooks are then replaced.
+"""
 
 
 class Lab:
@@ -100,7 +103,7 @@ class Lab:
 
     def url(self, notebook: str) -> str:
         """Where a notebook opens, in a fresh workspace."""
-        return f"http://127.0.0.1:{self.port}/{self._place.format(notebook, self.token)}"
+        return f"http://127.0.0.1:{self.port}/{self._place.format(notebook, self.token, secrets.token_hex(4))}"
 
     def close(self) -> None:
         """Stop the server with its kernels."""
@@ -146,7 +149,7 @@ def open_notebook(page: Any, lab: Lab, notebook: str) -> None:
 def wait_until_ready(page: Any, seconds: float) -> None:
     """Wait until the kernel is connected and idle.
 
-    The page reloads once while its workspace is reset.
+    What is evaluated while the page still loads may fail.
     """
     from playwright.sync_api import Error
 

@@ -156,7 +156,8 @@ def test_a_theme_is_kept_and_reaches_the_explorer(open_page: Callable[..., Any])
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     frame = page.locator("details.explorer iframe").content_frame
     frame.locator("body[data-jp-theme-light=false]").wait_for()
-    page.click("nav.parts a >> nth=2")
+    with page.expect_navigation():  # A click does not wait: what follows would reach the old page.
+        page.click("nav.parts a >> nth=2")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
