@@ -19,7 +19,11 @@ _CLASS = re.compile(r"class (?P<name>\w+)")
 _MAX_CLASS_LINES = 5_000
 """Maximum number of lines above a method that are searched for its class."""
 _SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
-_CALLEE = re.compile(r"source=L\['fn'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
+_CALLEE = re.compile(r"source=L\['fn'\](?:\.func)*, [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
+"""Type of the called object; behind ``.func``, of what a ``functools.partial`` calls."""
+_CALLEE_READS = re.compile(r"L\['fn'\]\.[^\n]{1,400}?  # [^\n]{1,300}:\d+ in (\w+)$", re.MULTILINE)
+"""Function that reads an argument of a ``functools.partial``: the one that it calls."""
+_PARTIAL = "partial"
 _CALLEE_NAME = re.compile(
     r"not ___dict_contains\('(forward|__call__)', L\['fn'\]\.__dict__\)|L\['fn'\]\.__code__, \d+\), type=<code object (\w+) "
 )
@@ -96,11 +100,15 @@ class FrameRegistry:
         Of a wrapper of Dynamo's own, record what it calls.
         """
         is_wrapper = self._is_dynamo_frame(id)
-        match = None if id in self._self_types else (_CALLEE if is_wrapper else _SELF).search(text)
-        if match is not None:
-            self._self_types[id] = match["name"].rpartition(".")[2]
+        matches = () if id in self._self_types else (_CALLEE if is_wrapper else _SELF).finditer(text)
+        types = [match["name"].rpartition(".")[2] for match in matches]
+        if types:
+            inner = (t for t in types if types[0] == _PARTIAL and t not in (_PARTIAL, "function"))
+            self._self_types[id] = next(inner, types[0])
         if is_wrapper and (callee := _CALLEE_NAME.search(text)):
             self._first_inlined[id] = callee[1] or callee[2]
+        elif is_wrapper and (reader := _CALLEE_READS.search(text)):
+            self._first_inlined.setdefault(id, reader[1])
 
     def record_break(self, id: str, stack: list[tuple[str, str]]) -> None:
         """Record a graph break, with the functions (file, name) of its stack.
@@ -133,6 +141,7 @@ class FrameRegistry:
             plain = inside
         elif plain in WRAPPER_NAMES and not self._sources.is_user_file(frame.file):
             name = self._only_operator(frame.id) if self._is_dynamo_frame(frame.id) else ""
+            name = name or (_PARTIAL if self._self_types.get(frame.id) == _PARTIAL else "")
             return (name or f"{plain} ({os.path.basename(frame.file)})") + self._suffix
         owner = self._owner(frame)
         return (f"{owner}.{plain}" if owner and plain in _METHODS else plain) + self._suffix

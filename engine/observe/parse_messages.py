@@ -354,6 +354,7 @@ def _leaf_texts(rest: str, source: str) -> tuple[str, str, str]:
     """Return what a guard expects, its code, and who reads the value."""
     code, _, comment = rest.partition("  #")
     why = _GUARD_COMMENT.sub("", comment).strip(" #").split("  #")[0].strip()
+    why += "...)" if why.endswith("(") else ""  # torch prints one line of a call that spans several
     return _expected(code.strip(), source), code.strip(), f"read by: {why}" if why else ""
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import pytest
 
 from engine.observe import lazy_records
+from engine.observe.frame_registry import FrameRegistry
 from engine.observe.lazy_records import LazyGraph
 from engine.observe.parse_aot_metadata import parse_aot_metadata
 from engine.observe.parse_graph import parse_graph, parse_nodes, parse_tensor_type
 from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons, parse_timings
 from engine.observe.parse_output_code import parse_kernels, parse_lowering
-from engine.observe.source_files import is_generated_file, strip_notebook_frames
+from engine.observe.source_files import SourceFiles, is_generated_file, strip_notebook_frames
 from engine.observe.trace_events import frame_id_of, parse_compile_id, parse_event
 from engine.observe.trace_files import InMemoryPayload
-from engine.records.bytecode import Span
+from engine.records.bytecode import SourceFile, Span
 from engine.records.findings import find_problems
 from engine.records.session import CompilationRecord, Session
 
@@ -339,6 +340,40 @@ def test_printed_guards_are_read_whole() -> None:
         "no dimension marked dynamic where possible",
         "different tensors: x, w",
     ]
+
+
+def test_a_read_that_spans_lines_is_not_cut_open() -> None:
+    """torch prints the first line of the call that reads a value."""
+    text = "+- GuardManager: source=L['x']\n| +- TENSOR_MATCH: hasattr(L['x'], 'y') == False  # return F.conv2d(  # nn/conv.py:5 in f\n"
+    guard = parse_guards(text, whole).guards[-1]
+    assert guard.why == "read by: return F.conv2d(...)"
+
+
+PARTIAL = """\
+| +- GuardManager: source=L['fn'], accessed_by=FrameLocalsGuardAccessor(key='fn'), type=<class 'functools.partial'>
+| | +- GuardManager: source=L['fn'].func, accessed_by=GetAttrGuardAccessor(func), type=<class '{type}'>
+| | +- EQUALS_MATCH: L['fn'].keywords['by'] == 0.5         #   # <string>:2 in {reader}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (PARTIAL.format(type="function", reader="made"), "made"),
+        (PARTIAL.format(type="__main__.Scaler", reader="__call__"), "Scaler.__call__"),
+        (PARTIAL.partition("\n")[0], "partial"),
+    ],
+)
+def test_a_partial_without_source_has_the_users_name(text: str, name: str) -> None:
+    """Dynamo compiles a wrapper of its own in its place, whose name says nothing."""
+    session = Session()
+    registry = FrameRegistry(
+        session, SourceFiles("/lib/torch/", lambda file: SourceFile(file, file, ""), session.add_file), ""
+    )
+    registry.add("0", [("inner", Span("/lib/torch/_dynamo/external_utils.py", 67))])
+    registry.record_self_type("0", text)
+    registry.finish()
+    assert [f.name for f in session.frames] == [name]
 
 
 def test_stages_of_a_compilation_do_not_overlap() -> None:
