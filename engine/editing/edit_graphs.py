@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import pathlib
@@ -136,11 +137,33 @@ class EditedFunction:
 
 def edit_file_text(texts: Mapping[str, str], backend: str) -> str:
     """Return a Python file whose ``apply(fn)`` compiles with edited graphs and kernels."""
-    return (
-        '"""Edited graphs and kernels. They were checked on the inputs of one call; other inputs were not checked."""\n\n'
-        f"import engine\n\nTEXTS = {dict(texts)!r}\n\n\n"
-        f"def apply(fn):\n    return engine.edited(fn, TEXTS, backend={backend!r})\n"
-    )
+    entries = "".join(f"    {name!r}: {_string_literal(text)},\n" for name, text in texts.items())
+    return f'''"""Edited graphs and kernels: "apply(function)" compiles the function with them.
+
+They were checked on the inputs of one call; other inputs were not checked.
+"""
+
+import engine
+
+# The first line of each text names the graph or kernel that it replaces: leave it as it is.
+TEXTS = {{
+{entries}}}
+
+
+def apply(fn):
+    """Return the function compiled with the edited texts."""
+    return engine.edited(fn, TEXTS, backend={backend!r})
+'''
+
+
+def _string_literal(text: str) -> str:
+    """Return a text as a literal that spans its lines; as ``repr`` writes it, if Python would read another text."""
+    escaped = text.replace("\\", "\\\\").replace('"""', r"\"\"\"")
+    literal = f'"""\\\n{escaped}"""'
+    try:
+        return literal if ast.literal_eval(literal) == text else repr(text)
+    except (SyntaxError, ValueError):
+        return repr(text)
 
 
 def edited(

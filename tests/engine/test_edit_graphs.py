@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import runpy
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 
 import engine
 from engine import errors
+from engine.editing.edit_graphs import edit_file_text
 from engine.graph.user_passes.read_graph import lines_of, read_graph
 from engine.records.graph import PassRecord
 
@@ -126,11 +128,22 @@ def test_an_edit_is_kept_in_a_file(tmp_path: pathlib.Path) -> None:
     x, b = inputs()
     text = text_of("aten").replace("aten.gelu(", "aten.relu.default(")
     path = engine.edited(bias_gelu, {"mine": text}, backend="aot_eager").keep(tmp_path / "kept.py")
+    assert text in path.read_text()  # line by line, as it was edited
     with pytest.warns(errors.WrongResult):
         made = runpy.run_path(str(path))["apply"](bias_gelu)(x, b)
     want = F.relu(x + b) + 1
     want[0] = 3
     torch.testing.assert_close(made, want.sum(-1))
+
+
+@pytest.mark.parametrize(
+    "text", ['say("""\\n""")\n', "c:\\new\\x", 'ends with "', "a\rb\r\n", "\0\ud800", "", "{x} \u2028"]
+)
+def test_a_file_of_edits_has_the_text_that_was_kept(text: str) -> None:
+    """Quotes, backslashes and line ends of other systems are read back as they were."""
+    source = edit_file_text({"k0": text}, "triton")
+    values = {n.targets[0].id: n.value for n in ast.parse(source).body if isinstance(n, ast.Assign)}  # type: ignore[attr-defined]
+    assert ast.literal_eval(values["TEXTS"]) == {"k0": text}
 
 
 @pytest.mark.parametrize("stage", ["traced", "aten"])
