@@ -623,7 +623,7 @@ def _recompile_edit(
     first = [c for c in calls if c.outcome == "compiled" and c.entry == cluster.failure.entry]
     name = source_name(cluster.failure.source).split(".")[0]
     parameters = _argument_positions(session, cluster.call)
-    for fix in fixes:
+    for fix in () if _is_inlined(session, cluster.call.frame) else fixes:
         if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code or fix not in own:
             continue
         is_assignment = fix.code.startswith(f"{name} = ")
@@ -639,6 +639,18 @@ def _recompile_edit(
         what = "every size" if is_size else f"{name} and every size"
         return CellEdit(options=(DYNAMIC_OPTION,)), f"Make {what} a symbol from the first call."
     return None, ""
+
+
+def _is_inlined(session: Session, frame: str) -> bool:
+    """Return True for what follows a break in an inlined call: the cell's call passes other arguments."""
+    frames = {f.id: f for f in session.frames}
+    record = frames.get(frame)
+    while record is not None and record.role == "resume" and record.parent in frames:
+        parent = frames[record.parent]
+        if (parent.file, parent.first_line) != (record.file, record.first_line):
+            return True
+        record = parent
+    return False
 
 
 def _argument_positions(session: Session, call: CallRecord) -> dict[str, int | None]:

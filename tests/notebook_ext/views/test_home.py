@@ -397,6 +397,31 @@ def test_inputs_whose_dtypes_change_together_are_converted_together(shell: Shell
     assert "f(x.double().to(torch.float32), w.double().to(torch.float32))" in finding.edit.apply(cell).body
 
 
+STACKED = """\
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.up(x)
+        if h.abs().max() > 100:
+            print("large")
+        return x + h
+
+net = nn.Sequential(Block(), Block())
+net(torch.ones(2, 4)).sum().backward()
+"""
+
+
+def test_an_input_of_an_inlined_call_is_no_argument_of_the_cell(shell: Shell) -> None:
+    """The second block's x requires a gradient; the cell passes another x, and detaching it changes nothing."""
+    shell.run("import torch.nn as nn")
+    found = [f for f in findings(run(shell, STACKED)) if "x requires_grad: False -> True" in f.title]
+    assert [f.edit for f in found] == [None]
+    assert "Remove the graph break" in found[0].fixes[0].text
+
+
 CREDITED = {
     "a number beside a size": ("return x * k", "f(ones(4), 2.0)\nf(ones(5), 3.0)", {"k 2.0 -> 3.0": ""}),
     "two numbers": ("return x * k + m", "f(ones(4), 2.0, 1.0)\nf(ones(4), 3.0, 5.0)", {"k 2.0 -> 3.0": "1 compile"}),
