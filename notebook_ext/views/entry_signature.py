@@ -17,6 +17,7 @@ _WORD = re.compile(r"\w+")
 _BOUND = re.compile(r"-?\d+")
 _LINEAR = re.compile(r"(?P<added>\(-\d+\) \+ |\d+ \+ )?_ (?P<sign>>=|>|<=|<) (?P<limit>-?\d+)")
 _MAX_CONDITIONS = _MAX_UNLISTED = 4
+_SAME_OBJECT = "the same object as "
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,13 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     implied = {s.name for s in traced if s.name not in in_kernels and _is_contiguous_stride(s, traced, inputs)}
     symbols = sorted((s for s in traced if s.name not in implied), key=lambda s: s.is_stride)
     by_place = {source: s for s in symbols for source in s.places}
-    parts = [f"{sanitize(name)} {_symbolize_input(name, sanitize(text), by_place)}" for name, text in inputs.items()]
+    same = _same_objects(compilation, inputs)
+    parts = [
+        f"{sanitize(name)} is {sanitize(same[name][0])}"
+        if same[name][0] != name
+        else f"{sanitize(name)} {_symbolize_input(_name_in_places(same[name], by_place), sanitize(text), by_place)}"
+        for name, text in inputs.items()
+    ]
     shown = {s.name for source, s in by_place.items() if _is_shown(source, inputs)}
     unlisted = [_unlisted_symbol_text(s) for s in symbols if s.places and s.name not in shown]
     left = len(unlisted) - _MAX_UNLISTED
@@ -81,6 +88,22 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     cut = len(conditions) - _MAX_CONDITIONS
     more = [f"{cut} more conditions"] if cut > 1 else conditions[_MAX_CONDITIONS:]
     return ", ".join([*parts, *conditions[:_MAX_CONDITIONS], *more])
+
+
+def _same_objects(compilation: CompilationRecord, inputs: dict[str, str]) -> dict[str, list[str]]:
+    """Return by input the names of all inputs that must be the same object as it, in their order."""
+    groups = {name: [name] for name in inputs}
+    for guard in compilation.guards.guards if compilation.guards else ():
+        pair = (source_name(guard.source), guard.expected.removeprefix(_SAME_OBJECT))
+        if guard.expected.startswith(_SAME_OBJECT) and all(name in groups for name in pair):
+            members = {*groups[pair[0]], *groups[pair[1]]}
+            groups |= {member: [name for name in inputs if name in members] for member in members}
+    return groups
+
+
+def _name_in_places(names: list[str], by_place: dict[str, _Symbol]) -> str:
+    """Return the name of an object whose sizes have symbols; the first if there is none."""
+    return next((n for n in names if any(p == n or p.startswith(f"{n}.") for p in by_place)), names[0])
 
 
 def _is_contiguous_stride(symbol: _Symbol, traced: list[_Symbol], inputs: dict[str, str]) -> bool:

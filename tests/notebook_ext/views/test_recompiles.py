@@ -208,6 +208,17 @@ def test_an_upper_bound_that_the_range_implies_is_not_repeated() -> None:
     assert entry_signature(Session(), record) == "n s0, 1 <= s0 <= 49, s0 <= 40"
 
 
+def test_an_input_that_is_another_one_has_no_sizes_of_its_own() -> None:
+    """The sizes of the first call would contradict the symbols of the input that it must be."""
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(lambda q, k: q @ k.mT, backend="eager")
+        for length in (4, 6):
+            compiled(x := torch.ones(length, 8), x)
+    signature = entry_signature(session, session.compilations[-1])
+    assert re.fullmatch(r"q f32\[(s\d+), 8\], k is q, \1 >= 2", signature), signature
+
+
 def test_two_resume_functions_of_one_line_have_two_names() -> None:
     """Both resume after one line: the call that broke the graph tells them apart."""
     engine.reset()
