@@ -305,7 +305,8 @@ class LinkedPanes:
         Each kernel is linked as a whole to the nodes that Inductor names.
         """
         is_cpp = bool(self.kernels) and all(k.language == "cpp" for k in self.kernels)
-        pane = self._open_pane("triton", "C++" if is_cpp else "Triton", parent, "cpp" if is_cpp else "python")
+        title = "C++" if is_cpp else "Triton" if self.kernels else "Kernels"
+        pane = self._open_pane("triton", title, parent, "cpp" if is_cpp else "python")
         for kernel in self.kernels:
             up = self._rows_of_nodes(kernel.fused_nodes)
             rows = (
@@ -314,6 +315,8 @@ class LinkedPanes:
             )
             self._add_kernel_rows(pane, kernel, rows)
         pane.empty = "" if pane.texts else self._why_no_kernels()
+        if not self.kernels and self.compilation.lowering is None:
+            return
         program = self._open_pane("program", "Program", "triton", "python")
         text = self.compilation.lowering.wrapper_text if self.compilation.lowering else ""
         lines = enumerate(sanitize(text).splitlines(), 1)
@@ -434,7 +437,8 @@ class LinkedPanes:
         if not self.compilation.graphs:
             return "This frame has no graph, so it has no kernels."
         if self.session.compiler == "torch" and lowering is None:
-            return "The backend in use makes no kernels."
+            graph = "FX" if all(g.stage == "fx" for g in self.compilation.graphs) else "ATen"
+            return f'No kernels: the backend runs the {graph} graph operator by operator in ATen. The backend "inductor" makes kernels.'
         return "No kernel: nothing in this graph computes."
 
     def _why_no_listing(self, target: TargetRecord | None, title: str) -> str:

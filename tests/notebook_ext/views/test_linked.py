@@ -122,6 +122,20 @@ def test_empty_panes_give_their_reason() -> None:
     assert "ptxas ran out of registers" in pane(linked(session, "0/0"), "ptx")["empty"]
 
 
+def test_stock_torch_compile_without_kernels_says_what_ran() -> None:
+    """A backend without kernels has no pane of Triton code or of Inductor's program."""
+    made = head_session()
+    record = replace(made.compilation("0/0"), kernels=(), lowering=None, backend="", aot=None, compiler="torch")
+    session = Session(subject="torch")
+    for file in made.files:
+        session.add_file(file)
+    session.put_compilation(record)
+    panes = {p["id"]: p for p in linked(session, "0/0")["panes"]}
+    assert "program" not in panes
+    assert panes["triton"]["title"] == "Kernels"
+    assert panes["triton"]["empty"].startswith("No kernels: the backend runs the ATen graph operator by operator")
+
+
 def test_a_part_is_small_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     """The structure of 10,000 lines of PTX and SASS stays below 200 kB of JSON.
 
