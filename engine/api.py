@@ -625,13 +625,17 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
     return ask.what_if(session, frame, edits)
 
 
-def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
+def what_if_inputs(
+    session: Session, frame: str, edits: Mapping[str, Mapping[str, str]] = types.MappingProxyType({})
+) -> dict[str, dict[str, str]]:
     """Return the fields that ``what_if`` can edit, as text, by path.
 
+    With ``edits``, those of the call that it then asks about: the strides follow an edited shape.
+
     Raises:
-        BadArgument: the session is not live.
+        BadArgument: the session is not live, or a text cannot be parsed.
     """
-    return {i.path: dict(i.fields) for i in ask.editable_inputs(session, frame)}
+    return {i.path: dict(i.fields) for i in ask.editable_inputs(session, frame, edits)}
 
 
 def measure_kernels(session: Session) -> int:

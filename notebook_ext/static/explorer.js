@@ -91,8 +91,8 @@ export class Frame {
     this.finder = new Finder(this);
     const tools = h("div", { class: "tools" },
       button("‹", ",", () => this.walk(-1), { "aria-label": "Back", title: "Back to the previous selection. Key: ," }), button("›", ".", () => this.walk(1), { "aria-label": "Forward", title: "Forward again. Key: ." }),
-      button("Find", ":", () => this.finder.toggle(), { class: "b long", "data-short": ":", "aria-label": "Find", title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { class: "b long", "data-short": "y", "aria-label": "Copy", title: "Copy this view as text. Key: y" }),
-      model.link ? button("Link", "Y", () => this.copyLink(), { class: "b long", "data-short": "Y", "aria-label": "Link", title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
+      button("Find", ":", () => this.finder.toggle(), { title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { title: "Copy this view as text. Key: y" }),
+      model.link ? button("Link", "Y", () => this.copyLink(), { title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, this.othersButton, tools), this.others, this.help, this.finder.el, this.panel, this.sentence);
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
     resizable(this.root);

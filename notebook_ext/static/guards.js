@@ -41,6 +41,7 @@ class WhatIf {
     this.show = show;
     /** @type {Record<string, Record<string, string>>} */
     this.edits = {};
+    this.isWaiting = false;
     this.inputs = h("div", { class: "wi-in" });
     this.answer = h("div", { class: "wi-out", "aria-live": "polite" });
     this.el = h("div", { class: "whatif", role: "group", "aria-label": "What if", hidden: true }, this.inputs, this.answer);
@@ -49,7 +50,6 @@ class WhatIf {
   toggle() {
     this.el.hidden = !this.el.hidden;
     if (this.el.hidden) return this.show(null);
-    put(this.answer, muted("Asking the kernel …"));
     this.ask();
   }
 
@@ -61,16 +61,26 @@ class WhatIf {
   }
 
   ask() {
-    this.frame.send({ type: "what-if", entry: this.entry(), edits: this.edits });
+    const { progress } = this.frame.overview.summary;
+    this.isWaiting = true;
+    put(this.answer, muted(progress ? `Asking the kernel, which is busy: ${progress} …` : "Asking the kernel …"));
+    this.frame.ask({ type: "what-if", entry: this.entry(), edits: this.edits }, () => this.isWaiting);
   }
 
   /** @param {any} data */
   told(data) {
+    this.isWaiting = false;
     if (!this.inputs.childElementCount) put(this.inputs, Object.entries(data.inputs).map(([path, fields]) => this.row(path, fields)));
+    // The fields show the call that the answer is about; text that is being typed stays.
+    for (const field of this.inputs.querySelectorAll("input")) {
+      const { path = "", name = "" } = field.dataset, text = data.asked[path]?.[name];
+      if (text !== undefined && field !== document.activeElement) field.value = text;
+    }
     const changed = Object.keys(this.edits).length > 0;
     if (data.problem || !data.told) {
       put(this.answer, h("span", { class: "bad" }, data.problem || "No answer."));
-      return;
+      this.show(null);
+      return this.frame.say(h("b", {}, "What if: "), data.problem);
     }
     const { told } = data;
     put(
@@ -90,11 +100,12 @@ class WhatIf {
       const of = (this.edits[path] = this.edits[path] || {});
       if (value === fields[name]) delete of[name];
       else of[name] = value;
+      if (name === "shape") delete of.stride;
       if (!Object.keys(of).length) delete this.edits[path];
       this.ask();
     };
     const label = (/** @type {string} */ name) => `${name} of ${path}`;
-    const text = (/** @type {string} */ name, /** @type {number} */ size) => h("input", { type: "text", value: fields[name], size, "aria-label": label(name), spellcheck: "false", onchange: (/** @type {Event} */ e) => edit(name, /** @type {HTMLInputElement} */ (e.target).value), onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && edit(name, /** @type {HTMLInputElement} */ (e.target).value) });
+    const text = (/** @type {string} */ name, /** @type {number} */ size) => h("input", { type: "text", value: fields[name], size, "data-path": path, "data-name": name, "aria-label": label(name), spellcheck: "false", onchange: (/** @type {Event} */ e) => edit(name, /** @type {HTMLInputElement} */ (e.target).value), onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && edit(name, /** @type {HTMLInputElement} */ (e.target).value) });
     const pick = (/** @type {string} */ name, /** @type {string[]} */ from) => choice(label(name), [...new Set([fields[name], ...from])].map((v) => [v, name === "requires_grad" ? `requires_grad ${v}` : v]), fields[name], (v) => edit(name, v));
     if ("value" in fields) return h("div", { class: "wi" }, h("code", {}, path), text("value", 10));
     return h("div", { class: "wi" }, h("code", {}, path), "[", text("shape", 10), "]", pick("dtype", DTYPES), pick("device", ["cpu", "cuda:0"]), pick("requires_grad", ["False", "True"]), h("label", {}, muted("strides "), text("stride", 10)));

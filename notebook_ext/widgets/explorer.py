@@ -115,6 +115,7 @@ class Explorer(anywidget.AnyWidget):
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
         self._timer_lock = threading.Lock()
+        self._verify_lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._cost = 0.0
         self._seen: dict[str, CompilationRecord] = seen
@@ -252,17 +253,23 @@ class Explorer(anywidget.AnyWidget):
 
     def _verify(self) -> None:
         if self._on_verify is None:
-            self.send(
-                {
-                    "type": "say",
-                    "text": "These kernels cannot be checked here: the session was loaded, not recorded in this kernel.",
-                }
+            self._send_message(
+                "These kernels cannot be checked here: the session was loaded, not recorded in this kernel."
             )
             return
+        if not self._verify_lock.acquire(blocking=False):
+            self._send_message("The check is already running: its results appear as they arrive.")
+            return
+        # In a thread of its own: a check takes minutes, and other requests, such as what-if, need an answer meanwhile.
+        threading.Thread(target=self._run_check, args=(self._on_verify,), name="explorer-verify", daemon=True).start()
+
+    def _run_check(self, check: Callable[[], object]) -> None:
         try:
-            self._on_verify()
+            check()
         except Exception as error:
-            self.send({"type": "say", "text": f"The check failed: {type(error).__name__}: {error}"})
+            self._send_message(f"The check failed: {type(error).__name__}: {error}")
+        finally:
+            self._verify_lock.release()
 
     # Requests that need a live session. They import the engine only here: a saved session opens without torch.
 
@@ -271,10 +278,11 @@ class Explorer(anywidget.AnyWidget):
         from engine.errors import EngineError
 
         changes = edits if isinstance(edits, dict) else {}
-        answer: dict[str, Any] = {"inputs": {}, "told": None, "problem": ""}
+        answer: dict[str, Any] = {"inputs": {}, "asked": {}, "told": None, "problem": ""}
         try:
             frame = self.session.compilation(entry).frame
             answer["inputs"] = api.what_if_inputs(self.session, frame)
+            answer["asked"] = api.what_if_inputs(self.session, frame, _texts(changes))
             answer["told"] = what_if(self.session, api.what_if(self.session, frame, _texts(changes)), entry)
         except (EngineError, KeyError, TypeError) as error:
             answer["problem"] = str(error)

@@ -256,7 +256,7 @@ def test_verify_calls_back_and_tells_a_failure() -> None:
     called = []
     widget = Recorded(head_session(), on_verify=lambda: called.append(1))
     widget.handle_message({"type": "verify"})
-    assert called == [1]
+    until(lambda: called == [1])
     loaded = Recorded(head_session())
     loaded.handle_message({"type": "verify"})
     assert "cannot be checked here" in loaded.out[-1]["text"]
@@ -266,7 +266,29 @@ def test_verify_calls_back_and_tells_a_failure() -> None:
 
     failing = Recorded(head_session(), on_verify=fail)
     failing.handle_message({"type": "verify"})
-    assert failing.out[-1]["text"] == "The check failed: ValueError: no worker"
+    until(lambda: failing.out and failing.out[-1]["text"] == "The check failed: ValueError: no worker")
+
+
+def test_what_if_is_answered_while_a_check_runs() -> None:
+    """A check has a thread of its own; a second one is not started beside it."""
+    compiled = engine.compile(lambda x: x + 1, backend="eager")
+    with engine.record() as session:
+        compiled(torch.ones(3))
+    finish, checks = threading.Event(), []
+
+    def check() -> None:
+        checks.append(1)
+        finish.wait(60)
+
+    widget = Recorded(session, on_verify=check)
+    widget.handle_message({"type": "verify"})
+    widget.handle_message({"type": "what-if", "entry": session.compilations[0].id, "edits": {"x": {"shape": "4"}}})
+    assert widget.out[-1]["data"]["told"]["hit"] == ""
+    widget.handle_message({"type": "verify"})
+    assert "already running" in widget.out[-1]["text"]
+    finish.set()
+    until(lambda: not widget._verify_lock.locked())
+    assert checks == [1]
 
 
 def test_questions_that_only_a_live_session_answers() -> None:
@@ -351,6 +373,9 @@ def test_what_if_on_a_live_session() -> None:
     assert widget.out[-1]["data"]["told"]["hit"] == entry
     widget.handle_message({"type": "what-if", "entry": entry, "edits": {"x": {"shape": "4"}}})
     assert widget.out[-1]["data"]["told"]["case"]["failed"] >= 0
+    widget.handle_message({"type": "what-if", "entry": entry, "edits": {"x": {"shape": "4, 5"}}})
+    data = widget.out[-1]["data"]
+    assert (data["inputs"]["x"]["stride"], data["asked"]["x"]["stride"]) == ("1", "5, 1")
 
 
 def test_a_closed_widget_stops_following() -> None:
@@ -437,8 +462,8 @@ if {early}:
 """
 
 
-@pytest.mark.parametrize(("early", "wanted"), [(True, "sent\n"), (False, "")])
-def test_nothing_is_sent_while_the_interpreter_ends(early: bool, wanted: str) -> None:
+@pytest.mark.parametrize(("early", "wanted"), [(True, {"sent"}), (False, set())])
+def test_nothing_is_sent_while_the_interpreter_ends(early: bool, wanted: set[str]) -> None:
     """Changes to the session at interpreter exit send no message.
 
     Workers that are closed at exit still change the session, but the sockets are closed already.
@@ -450,7 +475,7 @@ def test_nothing_is_sent_while_the_interpreter_ends(early: bool, wanted: str) ->
         text=True,
         check=True,
     )
-    assert (ran.stdout, ran.stderr) == (wanted, "")
+    assert (set(ran.stdout.split()), ran.stderr) == (wanted, "")  # A slow machine collects changes in two updates.
 
 
 def test_names_of_all_modules_are_told_apart() -> None:

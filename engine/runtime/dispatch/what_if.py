@@ -44,13 +44,14 @@ class EditableInput:
     fields: Mapping[str, str]
 
 
-def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
-    """Return the editable inputs of a frame's last recorded call.
+def editable_inputs(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> tuple[EditableInput, ...]:
+    """Return the editable inputs of a frame's last recorded call, with edits as in ``what_if``.
 
     Raises:
-        BadArgument: the session is not live.
+        BadArgument: the session is not live, or a text cannot be parsed.
     """
-    return tuple(i for name, value in _last_arguments(session, frame).items() for i in inputs_of(name, value))
+    arguments = _last_arguments(session, frame).items()
+    return tuple(i for name, value in arguments for i in inputs_of(name, edited_argument(name, value, edits)))
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:

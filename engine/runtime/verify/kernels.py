@@ -7,6 +7,7 @@ kernel reads ATen's intermediate values, so one kernel's error cannot show in an
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import torch
 import torch.fx
 
 from engine.errors import named_error_line
+from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.kernels.compile_llvm import CannotCompile
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
@@ -34,6 +36,7 @@ from engine.runtime.verify.kernels_in_worker import (
     compare_results,
 )
 from engine.runtime.workers.process_pool import INTERPRETER_IDLE_SECONDS, WorkerFailed, WorkerPool
+from engine.torch_private.operators import OpOverload
 
 INTERPRETER_NAME = "Triton's interpreter"
 CPU_NAME = "this CPU"
@@ -210,9 +213,15 @@ def _reference_values(
     parts: Mapping[str, tuple[str, int]],
 ) -> dict[str, Any]:
     recorder = _ValueRecorder(module, needed, parts)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    # The state is put back only after a graph that may draw: a cell can draw in another thread meanwhile.
+    with torch.no_grad(), torch.random.fork_rng(devices=[], enabled=any(map(_may_draw, module.graph.nodes))):
         recorder.run(*(v.clone_state() if isinstance(v, torch.Generator) else v for v in inputs))
     return recorder.values
+
+
+def _may_draw(node: torch.fx.Node) -> bool:
+    is_aten = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
+    return draws_random(node) or not (is_aten or node.target is operator.getitem or node.op != "call_function")
 
 
 class _SizeValues:
