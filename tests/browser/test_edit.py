@@ -204,9 +204,10 @@ def test_the_keyboard_alone_edits_and_asks(lab: Lab, tab: Callable[..., Any]) ->
     page.wait_for_selector(".lm .wi input", timeout=20_000)
     tab_to(page, "shape of ")
     page.keyboard.press("Control+a")
-    page.keyboard.type("7, 128")
+    page.keyboard.type("7, 64")
     page.keyboard.press("Enter")
     page.wait_for_selector(".lm .wi-out button", timeout=20_000)
+    assert page.locator("input[aria-label='stride of x']").input_value() == "64, 1"
     tab_to(page, "Reset")
     page.keyboard.press("Space")
     page.wait_for_function("!document.querySelector('.lm .wi-out button')", timeout=20_000)

@@ -289,6 +289,10 @@ def test_twelve_tabs_are_one_line_at_800_pixels(explorer: Show) -> None:
         page.evaluate("view => { document.querySelector(`.lm .tabs [data-view=${view}]`).hidden = false; }", view)
     assert page.locator(".lm .tabs [role=tab]:visible").count() == 12
     assert page.evaluate("document.querySelector('.lm .tabs').offsetHeight") < 40
+    words = page.locator(".lm .tools button").evaluate_all(
+        "buttons => buttons.filter((b) => parseFloat(getComputedStyle(b).fontSize) > 10).map((b) => b.innerText)"
+    )
+    assert words == ["‹", "›", "Find", "Copy", "Link", "?"]
 
 
 def test_breaks_counts_each_function_that_was_not_compiled(explorer: Show) -> None:
