@@ -102,36 +102,32 @@ def make_progress_line(shell: InteractiveShell, session: Session) -> ProgressLin
 
 
 class WidgetProgressLine:
-    """Progress line and button as widgets.
+    """Progress line with a button, as a widget.
 
     The output is emptied at the end, so that a saved notebook has no view without a widget.
     """
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
-        import ipywidgets
+        from notebook_ext.widgets.progress_widget import ProgressWidget
 
-        self._label = ipywidgets.Label()
-        tooltip = "Stop compiling: the cell continues as plain Python. Click again to interrupt the cell"
-        self._button = ipywidgets.Button(description="Cancel", tooltip=tooltip, layout={"width": "auto"})
-        self._button.on_click(lambda _: cancel(session))
-        handle_messages_while_busy(self._button)
         can_cancel = getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False)
         self._hint = "" if can_cancel else " (interrupt the kernel to cancel)"
-        self._box = ipywidgets.HBox([self._label, self._button] if can_cancel else [self._label])
+        self._widget = ProgressWidget(can_cancel=bool(can_cancel))
+        self._widget.on_msg(lambda *_: cancel(session))
         self._handle: Any = None
 
     def set_text(self, text: str) -> None:
-        """Show the text in a label of the cell's output."""
-        self._label.value = text + self._hint
+        """Show the text in the cell's output."""
+        self._widget.text = text + self._hint
+        handle_messages_while_busy(self._widget)
         if self._handle is None:
-            self._handle = display(self._box, display_id=True)
+            self._handle = display(self._widget, display_id=True)
 
     def close(self) -> None:
-        """Empty the output, then close the widgets."""
+        """Empty the output, then close the widget."""
         if self._handle is not None:
             self._handle.update({"text/plain": ""}, raw=True)
-        for widget in (self._button, self._label, self._box):
-            widget.close()
+        self._widget.close()
 
 
 class TerminalProgressLine:
