@@ -157,7 +157,10 @@ def apply(fn):
 
 
 def _string_literal(text: str) -> str:
-    """Return a text as a literal that spans its lines; as ``repr`` writes it, if Python would read another text."""
+    """Return a text as a literal that spans its lines.
+
+    It is written as by ``repr`` if Python would read another text.
+    """
     escaped = text.replace("\\", "\\\\").replace('"""', r"\"\"\"")
     literal = f'"""\\\n{escaped}"""'
     try:

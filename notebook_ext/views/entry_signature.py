@@ -91,7 +91,7 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
 
 
 def _same_objects(compilation: CompilationRecord, inputs: dict[str, str]) -> dict[str, list[str]]:
-    """Return by input the names of all inputs that must be the same object as it, in their order."""
+    """Return by input the names of all inputs that must be the same object, in order."""
     groups = {name: [name] for name in inputs}
     for guard in compilation.guards.guards if compilation.guards else ():
         pair = (source_name(guard.source), guard.expected.removeprefix(_SAME_OBJECT))

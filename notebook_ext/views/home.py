@@ -642,7 +642,10 @@ def _recompile_edit(
 
 
 def _is_inlined(session: Session, frame: str) -> bool:
-    """Return True for what follows a break in an inlined call: the cell's call passes other arguments."""
+    """Return True for what follows a break in an inlined call.
+
+    Its arguments are not those of the cell's call.
+    """
     frames = {f.id: f for f in session.frames}
     record = frames.get(frame)
     while record is not None and record.role == "resume" and record.parent in frames:

@@ -45,7 +45,7 @@ class EditableInput:
 
 
 def editable_inputs(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> tuple[EditableInput, ...]:
-    """Return the editable inputs of a frame's last recorded call, with edits as in ``what_if``.
+    """Return the editable inputs of a frame's last recorded call, with edits applied.
 
     Raises:
         BadArgument: the session is not live, or a text cannot be parsed.

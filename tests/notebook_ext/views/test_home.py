@@ -415,7 +415,7 @@ net(torch.ones(2, 4)).sum().backward()
 
 
 def test_an_input_of_an_inlined_call_is_no_argument_of_the_cell(shell: Shell) -> None:
-    """The second block's x requires a gradient; the cell passes another x, and detaching it changes nothing."""
+    """The second block's x requires a gradient, and is not the x that the cell passes."""
     shell.run("import torch.nn as nn")
     found = [f for f in findings(run(shell, STACKED)) if "x requires_grad: False -> True" in f.title]
     assert [f.edit for f in found] == [None]
