@@ -214,7 +214,7 @@ export class GraphView {
     this.groups = groups;
     this.groupOf = groupOf;
     this.closed = closedAtFirst(groups, part.count, groupOf);
-    this.steps = part.before ? rewrites(part.before.is_input, part.origins) : [];
+    this.steps = part.before ? rewrites(part.before.is_input, part.origins, (a, b) => part.before.texts[a].split("  # ")[0] === this.nodes[b].text) : [];
     this.stop();
     this.step = this.pass = -1;
     this.reads = this.nodes.map(() => /** @type {number[]} */ ([]));
@@ -547,14 +547,14 @@ export class GraphView {
 
   toggleRewrites() {
     if (!this.part) return;
-    if (!this.steps.length) return this.frame.say("This is the first graph: no earlier stage was recorded.");
+    if (!this.steps.length) return this.frame.say(this.part.before ? "No node changed." : "This is the first graph: no earlier stage was recorded.");
     if (this.step >= 0) {
       this.stop();
       this.step = -1;
       return this.draw();
     }
-    this.madeAt = this.nodes.map(() => Infinity);
-    this.steps.forEach((s, k) => { for (const i of s.after) this.madeAt[i] = Math.min(this.madeAt[i], k); });
+    this.madeAt = this.nodes.map(() => -1);
+    this.steps.forEach((s, k) => { for (const i of s.after) if (this.madeAt[i] < 0) this.madeAt[i] = k; });
     this.closed = new Set();
     this.step = 0;
     this.draw();
@@ -569,15 +569,16 @@ export class GraphView {
     if (after.length) this.choose(after[0]);
     else this.paint();
     const old = before >= 0 ? this.part.before.texts[before] : "";
+    const [from, to] = [this.part.before.stage, this.part.stage].map((s) => this.part.snapshots.find((/** @type {string[]} */ p) => p[0] === s)?.[1] ?? s);
     put(
       this.strip,
-      h("b", {}, `Rewrite ${this.step + 1} of ${this.steps.length}`), muted(`${this.part.before.stage} → ${this.part.stage}`),
+      h("b", {}, `Rewrite ${this.step + 1} of ${this.steps.length}`), muted(`${from} → ${to}`),
       button("◂", "k", () => this.rewrite(this.step - 1), { "aria-label": "Previous rewrite" }), button("▸", "j", () => this.rewrite(this.step + 1), { "aria-label": "Next rewrite" }), button(this.timer ? "■ Stop" : "▶ Play", "", () => (this.timer ? this.stop() : this.play())),
       h("code", { class: "was" }, old || "added by the compiler"), h("span", {}, "→"), h("code", { class: "is" }, after.slice(0, 6).map((i) => this.nodes[i].name).join(", ") + (after.length > 6 ? ` and ${after.length - 6} more` : "") || "removed: unused"),
     );
     this.strip.hidden = false;
     const kind = before < 0 ? "was added by the compiler" : !after.length ? "was removed: unused" : after.length === 1 ? "became one node" : `became ${after.length} nodes`;
-    this.frame.say(`Rewrite ${this.step + 1} of ${this.steps.length}, ${this.part.before.stage} to ${this.part.stage}: `, old ? [h("code", {}, old), " "] : "The selected node ", kind, after.length ? [": ", h("code", {}, after.slice(0, 4).map((i) => this.nodes[i].text).join("; ").slice(0, 400))] : "", ".");
+    this.frame.say(`Rewrite ${this.step + 1} of ${this.steps.length}, ${from} to ${to}: `, old ? [h("code", {}, old), " "] : "The selected node ", kind, after.length ? [": ", h("code", {}, after.slice(0, 4).map((i) => this.nodes[i].text).join("; ").slice(0, 400))] : "", ".");
   }
 
   play() {

@@ -295,9 +295,10 @@ export function boxOf(picture, id) {
  * The nodes that each operation of the previous stage became, in its order; last, the nodes without an origin.
  * @param {boolean[]} isInput for each previous node; inputs do not change
  * @param {number[][]} from for each new node, its origins
+ * @param {(before: number, after: number) => boolean} isSame true for a node that a pass left as it was
  * @returns {{before: number, after: number[]}[]} before is -1 for nodes without an origin
  */
-export function rewrites(isInput, from) {
+export function rewrites(isInput, from, isSame) {
   /** @type {{before: number, after: number[]}[]} */
   const steps = isInput.map((_, before) => ({ before, after: [] }));
   /** @type {number[]} */
@@ -306,6 +307,6 @@ export function rewrites(isInput, from) {
     if (origins.length) for (const o of origins) steps[o].after.push(i);
     else made.push(i);
   });
-  const operations = steps.filter((s) => !isInput[s.before]);
+  const operations = steps.filter((s) => !isInput[s.before] && !(s.after.length === 1 && isSame(s.before, s.after[0])));
   return made.length ? [...operations, { before: -1, after: made }] : operations;
 }

@@ -72,5 +72,7 @@ test("hundreds of inputs of one reader wrap into rows", () => {
 });
 
 test("each node of the stage before is followed to what became of it; the rest was made by the compiler", () => {
-  assert.deepEqual(rewrites([false, false, false, true], [[0], [0, 2], [], [3]]), [{ before: 0, after: [0, 1] }, { before: 1, after: [] }, { before: 2, after: [1] }, { before: -1, after: [2] }]);
+  const steps = rewrites([false, false, false, true], [[0], [0, 2], [], [3]], () => false);
+  assert.deepEqual(steps, [{ before: 0, after: [0, 1] }, { before: 1, after: [] }, { before: 2, after: [1] }, { before: -1, after: [2] }]);
+  assert.deepEqual(rewrites([false, false], [[0], [1]], (before) => before === 0), [{ before: 1, after: [1] }]); // what a pass left is no rewrite
 });
