@@ -143,7 +143,7 @@ def open_notebook(page: Any, lab: Lab, notebook: str) -> None:
     An idle badge alone appears too early.
     """
     page.goto(lab.url(notebook))
-    wait_until_ready(page, 90)
+    wait_until_ready(page, 180)
 
 
 def wait_until_ready(page: Any, seconds: float) -> None:
