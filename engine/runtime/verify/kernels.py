@@ -36,7 +36,6 @@ from engine.runtime.verify.kernels_in_worker import (
     compare_results,
 )
 from engine.runtime.workers.process_pool import INTERPRETER_IDLE_SECONDS, WorkerFailed, WorkerPool
-from engine.torch_private.operators import OpOverload
 
 INTERPRETER_NAME = "Triton's interpreter"
 CPU_NAME = "this CPU"
@@ -220,8 +219,8 @@ def _reference_values(
 
 
 def _may_draw(node: torch.fx.Node) -> bool:
-    is_aten = isinstance(node.target, OpOverload) and node.target.namespace == "aten"
-    return draws_random(node) or not (is_aten or node.target is operator.getitem or node.op != "call_function")
+    is_known = getattr(node.target, "namespace", "") == "aten" or node.target is operator.getitem
+    return draws_random(node) or not (is_known or node.op != "call_function")
 
 
 class _SizeValues:
