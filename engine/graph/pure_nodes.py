@@ -11,7 +11,8 @@ from engine.ir.introspection.operator_facts import facts_of_node
 _PURE_OPS = frozenset(
     "abs add all any arange bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil clamp clip div eq float floor floor_divide "
     "full ge getitem __getitem__ gt int isinf item le logical_and logical_not logical_or logical_xor long lt max maximum min "
-    "minimum mul multiply ne neg not_ ones pow remainder reshape round rsub sub subtract sum to tril triu true_divide trunc "
+    "minimum mul multiply ne neg not_ ones pow remainder reshape round rsub sub subtract sum sym_float sym_int sym_max "
+    "sym_min to tril triu true_divide trunc "
     "unsqueeze squeeze view zeros".split()
 )
 """Pure operations, by their names in ATen."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 
@@ -35,6 +36,7 @@ from engine.ir.sources.stdlib import ArgumentPath, ArgumentsSource, ComputedNumb
 from engine.ir.sources.tensors import TensorItemSource
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
+from engine.torch_private.sympy_functions import FloorDiv
 from engine.trace.annotations import Tracer
 
 _MAX_OPS = 40
@@ -254,19 +256,63 @@ def _is_cheap_for_guards(tensor: torch.Tensor) -> bool:
 
 
 def _size_input(tx: Tracer, node: torch.fx.Node) -> _SizeInput | None:
-    """Return the size of an input tensor that the node is; None if it is none."""
+    """Return the size of inputs, or computed from them, that the node is; None if none."""
     value: Any = node.meta.get("example_value")
-    symbol = getattr(getattr(value, "node", None), "expr", None)
-    if symbol is None or not value.node.has_hint() or not symbol.is_Symbol:
+    expr = getattr(getattr(value, "node", None), "expr", None)
+    if expr is None or not value.node.has_hint():
         return None
+    if expr.is_Symbol:
+        source = _source_of_size(tx, expr)
+    elif any(tensors_in([n.meta.get("example_value")]) for n in node.all_input_nodes):
+        source = _source_of_computed_size(tx, expr)
+    else:
+        return None
+    return None if source is None else _SizeInput(source, value.node.hint)
+
+
+def _source_of_size(tx: Tracer, symbol: sympy.Basic) -> Source | None:
     for tensor, _ in tx.inputs.input_tensors:
         if tensor.source is not None and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
             at_entry = tx.inputs.input_layouts.get(id(tensor.fake))
             for dim, size in enumerate(tensor.fake.shape if at_entry is None else at_entry[0]):
                 if getattr(getattr(size, "node", None), "expr", None) == symbol:
-                    source = GetItemSource(AttrSource(tensor.source, "shape"), dim)
-                    return _SizeInput(source, value.node.hint)
+                    return GetItemSource(AttrSource(tensor.source, "shape"), dim)
     return None
+
+
+_INTEGER_OPS: dict[type, Callable[..., Any]] = {
+    sympy.Add: operator.add,
+    sympy.Mul: operator.mul,
+    FloorDiv: operator.floordiv,
+}
+
+
+def _source_of_computed_size(tx: Tracer, expr: sympy.Expr) -> Source | None:
+    """Return the source of a result's size, which is an expression of sizes of inputs."""
+    symbols = sorted(expr.free_symbols, key=str)
+    sources = [source for s in symbols if (source := _source_of_size(tx, s)) is not None]
+    if not symbols or len(sources) < len(symbols):
+        return None
+    steps: list[ConditionOp] = []
+
+    def operand(part: Any) -> Any:
+        if part.is_Symbol:
+            return ValueRef(symbols.index(part))
+        if part.is_Integer:
+            return int(part)
+        result, *others = map(operand, part.args) if type(part) in _INTEGER_OPS else (None,)
+        if result is None:
+            raise _NotComputable
+        for other in others:
+            steps.append(ConditionOp(_INTEGER_OPS[type(part)], (result, other)))
+            result = ValueRef(len(symbols) + len(steps) - 1)
+        return result
+
+    operand(expr)
+    base, paths = (sources[0], ()) if len(sources) == 1 else _argument_paths(tx, sources)
+    return base and ComputedNumberSource(
+        base, NumberProgram(tuple(steps), paths), _text([s.expr for s in sources], tuple(steps))
+    )
 
 
 def _is_inplace_write(node: torch.fx.Node) -> bool:

@@ -17,9 +17,17 @@ from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import varies
 
 _VARYING_RESULTS = frozenset(
-    ("clock", "data-dependent", "random-generator", "random-value", "size-branch", "tensor-jump")
+    (
+        "clock",
+        "data-dependent",
+        "outside-iterator",
+        "random-generator",
+        "random-value",
+        "size-branch",
+        "tensor-jump",
+    )
 )
-"""Kinds of breaks at an instruction whose result depends on data, chance or time."""
+"""Kinds of breaks at an instruction whose result differs between its executions."""
 BROKEN_RESULT = ""
 """Key of the result of the instruction at which a resume function starts."""
 _MAX_DEPTH = 3

@@ -124,8 +124,9 @@ def _automatic_dynamic_dims(tx: Tracer, source: Source) -> frozenset[int]:
     For the next item of an iterator, these are the dims of any item of the underlying sequence.
     """
     seen = tx.request.dynamic_dims.get(source.expr, frozenset())
-    if any(ALL_NUMBERS in tx.request.dynamic_dims.get(link.expr, ()) for link in source.chain()):
-        seen |= {-1}
+    for link in source.chain():
+        if ALL_NUMBERS in (of_result := tx.request.dynamic_dims.get(link.expr, frozenset())):
+            seen |= of_result | {-1}  # also of an item of a result: its sizes vary like those of the others
     next_item = next((link for link in source.chain() if isinstance(link, IteratorItemSource)), None)
     if next_item is None:
         return seen

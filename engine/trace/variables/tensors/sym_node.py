@@ -18,13 +18,13 @@ from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.computed_conditions import fold_condition, fold_zero
+from engine.trace.computed_conditions import compute_before_graph, fold_condition, fold_zero
 from engine.trace.emit_node import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.symbol_locations import describe_symbolic
 from engine.trace.symbols.unbacked_symints import branch_break, data_dependent_break, describe_number, is_unbacked_float
-from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.slotted_type import state
 from engine.trace.variables.tensors import sym_operators
 
@@ -150,8 +150,10 @@ def _number_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
         depends_on_unbacked_float=_derives_from_unbacked_float(node, result),
         rounding_symbols=collect_rounding_symbols(node, result),
     )
-    is_rounded_int = number.rounding_symbols and number.python_type() is int
-    return ConstantVariable(number.as_python_constant(tx)) if is_rounded_int else number
+    if not number.rounding_symbols or number.python_type() is not int:
+        return number
+    computed = compute_before_graph(tx, None, [node])
+    return ConstantVariable(number.as_python_constant(tx)) if computed is None else realize(tx, tx.wrap(*computed))
 
 
 def _check_no_float_canceled(tx: Tracer, node: torch.fx.Node, result: Any) -> None:

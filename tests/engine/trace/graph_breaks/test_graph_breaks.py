@@ -9,6 +9,7 @@ import collections
 import contextlib
 import io
 import linecache
+import math
 import random
 import sys
 import traceback
@@ -425,6 +426,38 @@ def test_values_that_vary_at_a_break_are_symbols_after_it() -> None:
     assert compile_count(number, different) == 2
     assert compile_count(size, different) == 2
     assert compile_count(loop, [(torch.ones(6, 2),)]) == 3  # the frame, a round, the end
+
+
+def test_iterations_of_a_loop_with_a_break_share_entries() -> None:
+    """Numbers that Python computes, and items of an iterator, specialize no iteration."""
+
+    def adaptive_steps(x: Any, h: Any, t: Any, end: Any) -> Any:
+        for _ in range(6):
+            h = min(h, end - t)
+            x = x + h * math.sin(t + h / 2)
+            error = x.abs().mean().item()
+            if error <= 9:
+                t = t + h
+            h = h * min(5.0, max(0.2, 0.9 * (error + 1e-10) ** (-1 / 3)))
+        return x, h
+
+    def filled(x: Any, n: Any) -> Any:
+        rows, columns = torch.where(x > n)
+        if rows.numel() > 1:
+            return x.sum() + rows.sum() * rows.numel() + columns.float().mean()
+        return x
+
+    def passes(x: Any, layers: Any) -> Any:
+        for n, weight in enumerate(layers):
+            if x.sum().item() < n * 1000:
+                x = x * weight + n
+        return x
+
+    assert compile_count(adaptive_steps, [(torch.ones(3), 0.5, 0.0, 1.5)]) == 3  # the frame, a round, the end
+    grid = torch.arange(25.0).reshape(5, 5)
+    assert compile_count(filled, [(grid, torch.tensor(n)) for n in (3, 9, 17)]) == 2
+    # At most half the limit with known positions; the frame and the rest with an unknown one.
+    assert compile_count(passes, [(torch.ones(3), [torch.tensor(0.5)] * 30)]) <= 8
 
 
 def test_numbers_that_depend_on_data_or_chance_are_symbols_after_a_break() -> None:

@@ -41,6 +41,24 @@ def test_whole_part_and_remainder(by: float) -> None:
     assert len(session.compilations) == 2
 
 
+def test_rounded_share_of_a_computed_size_does_not_specialize() -> None:
+    """Python computes ``int()`` of a product of sizes before the graph runs."""
+    engine.reset()
+
+    def capacity(x, factor):
+        flat = x.reshape(-1, x.shape[-1])
+        halved = torch.nn.functional.conv1d(flat[None], flat.new_ones(4, flat.shape[0], 3), stride=2, padding=1)
+        count = min(int(factor * flat.shape[0] * 2 / 5), flat.shape[0])
+        return flat[:count] * 2, count, math.ceil(halved.shape[2] * 0.3 * factor), round(factor * 3 * x.shape[0])
+
+    compiled = engine.compile(capacity, backend="eager")
+    with engine.record() as session:
+        for rows, columns, width in ((2, 5, 6), (3, 7, 9), (4, 4, 8), (6, 9, 13)):
+            x = torch.ones(rows, columns, width)
+            torch.testing.assert_close(compiled(x, 1.3), capacity(x, 1.3), rtol=0, atol=0)
+    assert len(session.compilations) == 2
+
+
 @pytest.mark.parametrize("kind", [int, float])
 def test_functions_of_math_do_not_specialize(kind: type) -> None:
     """Python computes them before the graph runs; a branch on a result guards the result."""
