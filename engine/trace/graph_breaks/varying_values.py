@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import LocalSource
@@ -64,20 +66,36 @@ def varying_dims(
 
 
 def restart_if_changed(tx: Tracer, arguments: Iterable[tuple[str, Variable | str]]) -> None:
-    """Start over if a resume function passes tensors of other sizes to itself than it got.
+    """Start over if a resume function passes other sizes to itself than it got.
+
+    The same holds for numbers in attributes that it wrote, such as a counter of its steps.
 
     Raises:
-        RestartTracing: the sizes that differ are symbols in the next attempt.
+        RestartTracing: the sizes and numbers that differ are symbols in the next attempt.
     """
     changed: dict[str, frozenset[int]] = {}
     for name, value in arguments:
         if not isinstance(value, str):
             _compare(LocalSource(name), value, tx.request.arguments.get(name), changed, _MAX_DEPTH)
+    changed.update(dict.fromkeys(_written_numbers(tx), frozenset((-1,))))
     known = tx.request.dynamic_dims
     new = {e: dims | known.get(e, frozenset()) for e, dims in changed.items() if dims - known.get(e, frozenset())}
     if new and tx.options.dynamic is not False:
-        reason = Unsupported("retrace", "sizes change from one iteration of a loop to the next")
+        reason = Unsupported("retrace", "sizes or numbers change from one iteration of a loop to the next")
         raise RestartTracing(0, reason, dynamic_dims=new)
+
+
+def _written_numbers(tx: Tracer) -> list[str]:
+    """Return the expressions of guarded attributes that the trace set to other numbers."""
+    guards = tx.guards.all()
+    guarded = {g.source for g in guards if g.kind == EqualsMatch.kind}
+    return [
+        source.expr
+        for of in tx.side_effects.mutated_variables.values()
+        for name, value in getattr(of, "attr_writes", {}).items()
+        if value is not None and value.is_constant and value.python_type() in (int, float) and of.source is not None
+        if (source := AttrSource(of.source, name)) in guarded and EqualsMatch(source, value.constant) not in guards
+    ]
 
 
 def _compare(source: Source, value: Variable, real: Any, changed: dict[str, frozenset[int]], depth: int) -> None:

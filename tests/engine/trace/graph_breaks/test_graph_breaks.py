@@ -453,6 +453,20 @@ def test_iterations_of_a_loop_with_a_break_share_entries() -> None:
                 x = x * weight + n
         return x
 
+    class Counter:
+        steps, time = 0, 0.0
+
+    def counts(x: Any, counter: Any) -> Any:
+        counter.steps, counter.time = 0, 0.0
+        for _ in range(8):
+            x = x + counter.steps * 0.5 + counter.time
+            counter.steps += 1
+            counter.time += 0.25
+            if x.sum().item() > 1e6:
+                break
+        return x
+
+    assert compile_count(counts, [(torch.ones(3), Counter())]) == 3
     assert compile_count(adaptive_steps, [(torch.ones(3), 0.5, 0.0, 1.5)]) == 3  # the frame, a round, the end
     grid = torch.arange(25.0).reshape(5, 5)
     assert compile_count(filled, [(grid, torch.tensor(n)) for n in (3, 9, 17)]) == 2
