@@ -112,6 +112,22 @@ def test_no_part_of_an_operators_name_is_tested() -> None:
     assert set(EXCEPTIONS) <= found.keys()
 
 
+TABLED_FACTS = frozenset(("is_mutable", "CompositeImplicitAutograd"))
+"""What schemas and dispatch keys say that only the table reads."""
+
+
+def test_facts_are_read_from_the_table() -> None:
+    """Code asks the table if an operator writes or is composite, not its schema or kernels."""
+    found = {
+        (path, node.attr)
+        for path, tree in code_structure.parse(ROOT).items()
+        for node in walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in TABLED_FACTS
+        if ast.unparse(node.value).endswith(("schema", "DispatchKey"))
+    }
+    assert found == {("engine/ir/introspection/operator_facts.py", "CompositeImplicitAutograd")}
+
+
 @pytest.mark.parametrize(
     "test",
     [

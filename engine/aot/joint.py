@@ -74,10 +74,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
         FallbackRequired: see ``functionalize``; or gradients would flow differently than in eager.
         GraphVerificationError: the resulting graph violates a rule.
     """
-    changed = next(
-        (i.name for i in inputs if i.is_tensor and is_layout_mutated(i.fake, i.example_value)),
-        None,
-    )
+    changed = next((i.name for i in inputs if i.is_tensor and is_layout_mutated(i.fake, i.example_value)), None)
     if changed is not None:
         raise FallbackRequired(
             AotFallback.LAYOUT_MUTATION_NEEDS_GRAD,

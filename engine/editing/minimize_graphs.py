@@ -236,11 +236,7 @@ class _Search:
         self._trials += 1
         start = time.monotonic()
         result = run_in_fork(
-            work,
-            seconds=self._limit,
-            blocks_effects=False,
-            uses_gpu=_uses_gpu(module, inputs),
-            stop=self._stop,
+            work, seconds=self._limit, blocks_effects=False, uses_gpu=_uses_gpu(module, inputs), stop=self._stop
         )
         if self._stop.is_set():
             raise _Stopped

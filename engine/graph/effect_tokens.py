@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
 from engine.ir.node_values import called_overload
 from engine.torch_private.fake_tensors import detect_fake_mode
@@ -76,7 +77,7 @@ def _has_only_effect(node: Node) -> bool:
     The only one of ATen is ``_linalg_check_errors``, to which newer torch itself passes a token.
     """
     target = called_overload(node.target)
-    if target is None or target._schema.is_mutable:
+    if target is None or facts_of(target).writes:
         return False
     if target is torch.ops.aten._linalg_check_errors.default:
         return True

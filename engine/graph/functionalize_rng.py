@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.introspection.operator_facts import facts_of_overload
+from engine.ir.introspection.operator_facts import facts_of_node, facts_of_overload
 from engine.ir.node_metadata import checkpoint_of
 from engine.ir.node_values import called_overload, results_of
 from engine.torch_private.operators import OpOverload
@@ -148,7 +148,7 @@ def _device(value: Any) -> torch.device:
 def _supports_explicit_state(node: Node) -> bool:
     """Return True if a random op uses a default generator and returns only tensors."""
     schema = node.target._schema  # type: ignore[union-attr]
-    if node.target.namespace == "engine" or schema.is_mutable:  # type: ignore[union-attr]
+    if node.target.namespace == "engine" or facts_of_node(node).writes:  # type: ignore[union-attr]
         return False
     plain = all(str(r.type) == "Tensor" and r.alias_info is None for r in schema.returns)
     generators = [node.kwargs.get("generator"), *(a for a in node.args if isinstance(a, torch.Generator))]

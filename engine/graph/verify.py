@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload
 
 Rule = Callable[[torch.fx.GraphModule], Iterator[str]]
@@ -81,8 +82,7 @@ def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
 def is_functional(module: torch.fx.GraphModule) -> Iterator[str]:
     """Check that no operator mutates an argument."""
     for node in module.graph.nodes:
-        called = called_overload(node.target)
-        if called is not None and called._schema.is_mutable:
+        if facts_of(called_overload(node.target)).writes:
             yield f"{node.name} ({node.target}) mutates one of its arguments"
 
 

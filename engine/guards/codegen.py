@@ -343,11 +343,7 @@ def _tensor_lines(
 
 
 def _layout_line(
-    layouts: Sequence[Guard],
-    tensors: Collection[Source],
-    writer: CheckWriter,
-    slow_path: SlowPath,
-    lines: list[str],
+    layouts: Sequence[Guard], tensors: Collection[Source], writer: CheckWriter, slow_path: SlowPath, lines: list[str]
 ) -> None:
     """Append the statement that checks the layouts of DTensors, if there are any."""
     if not layouts:
@@ -358,12 +354,7 @@ def _layout_line(
 
 
 def _batch_line(
-    name: str,
-    sources: Sequence[Source],
-    make: MakeHelper,
-    writer: CheckWriter,
-    slow_path: SlowPath,
-    lines: list[str],
+    name: str, sources: Sequence[Source], make: MakeHelper, writer: CheckWriter, slow_path: SlowPath, lines: list[str]
 ) -> None:
     """Append the statement that checks the values of these sources in one call."""
     if not sources:

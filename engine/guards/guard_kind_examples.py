@@ -106,8 +106,7 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
     "dtype": GuardExample("The tensor has this dtype.", failing_args="torch.ones(3, dtype=torch.float64)"),
     "device": GuardExample("The tensor is on this device.", failing_args="torch.ones(3, device='meta')"),
     "layout": GuardExample(
-        "The tensor has this layout: dense, or a certain sparse layout.",
-        failing_args="torch.ones(3).to_sparse()",
+        "The tensor has this layout: dense, or a certain sparse layout.", failing_args="torch.ones(3).to_sparse()"
     ),
     "dispatch keys": GuardExample(
         "The tensor has these dispatch keys. For example, a tensor that was created in inference mode has others.",

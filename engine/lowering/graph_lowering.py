@@ -14,6 +14,7 @@ import torch.fx
 from engine.errors import EngineError
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.fallback import Fallback
+from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import BufferRef, ConstantTensor
 from engine.ir.kernels.symbol_locations import NUMBER, OFFSET, stride_location
@@ -220,7 +221,7 @@ class GraphLowering:
         ):
             self.values[node] = expression_of(value)
             return
-        if called is not None and called._schema.is_mutable:
+        if facts_of(called).writes:
             raise LoweringError(f"The graph is not functional: {node.target} mutates its argument.")
         self.compute_node_count += 1
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
@@ -424,11 +425,7 @@ class GraphLowering:
             return value
         self.context.current_node = source
         copied = self.context.pointwise(
-            value.shape,
-            value.dtype,
-            value.load,
-            name=f"{source.name}_copy",
-            stride=non_overlapping_stride(expected),
+            value.shape, value.dtype, value.load, name=f"{source.name}_copy", stride=non_overlapping_stride(expected)
         )
         self.context.current_node = None
         return replace(copied, is_complex=value.is_complex)

@@ -110,7 +110,7 @@ def _may_be_lowered(called: OpOverload) -> bool:
         called.overloadpacket in _ANY_DTYPE
         or facts.is_view
         or facts.draws_random
-        or called._schema.is_mutable
+        or facts.writes
         or runs_for_effect(called)
     ):
         return False

@@ -371,14 +371,7 @@ class StepObserver(TorchDispatchMode):
         return (args[0], work.boxed()) if len(func._schema.returns) == 2 else work.boxed()
 
     def _note_collective(
-        self,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        before: list[torch.Tensor],
-        after: list[torch.Tensor],
-        *,
-        waits: bool,
+        self, func: Any, args: Any, kwargs: Any, before: list[torch.Tensor], after: list[torch.Tensor], *, waits: bool
     ) -> None:
         kind = KINDS.get(func.overloadpacket.__name__)
         if kind is None:

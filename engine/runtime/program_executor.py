@@ -11,9 +11,7 @@ import torch
 from engine.errors import KernelBuildError
 from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
-from engine.ir.kernels.lowered_program import (
-    LoweredProgram,
-)
+from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.runtime.program_text import OutputMemory, ProgramWriter

@@ -18,7 +18,7 @@ import torch
 
 from engine.graph.functionalize_rng import bernoulli_into_new
 from engine.group_pairs import group_pairs
-from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.introspection.operator_facts import facts_of, facts_of_node
 from engine.ir.kernels.compile_triton import ALIGNMENT
 from engine.ir.kernels.generated_kernel import KernelArg, Size
 from engine.ir.kernels.lowered_program import (
@@ -514,7 +514,7 @@ def _returns_one_value(target: Any) -> bool:
 def _may_write(target: Any) -> bool:
     """Return True if a call may write its arguments, whose version counters then count it."""
     called = called_overload(target)
-    return called is None or called.namespace not in ("aten", "engine") or called._schema.is_mutable
+    return called is None or called.namespace not in ("aten", "engine") or facts_of(called).writes
 
 
 def _has_data_dependent_size(target: Any) -> bool:

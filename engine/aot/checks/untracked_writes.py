@@ -47,8 +47,6 @@ def check_untracked_writes(call: CheckedCall) -> Fallback | None:
             )
         if may_mutate(node) and not operand.requires_grad:
             return Fallback.for_node(
-                node,
-                AotFallback.WRITE_AFTER_DETACH,
-                "mutates, without autograd, memory of a tensor that requires grad",
+                node, AotFallback.WRITE_AFTER_DETACH, "mutates, without autograd, memory of a tensor that requires grad"
             )
     return None

@@ -22,7 +22,7 @@ from engine.graph.fake_tensors.output_strides import (
     suggested_format_strides,
     view_strides,
 )
-from engine.ir.introspection.operator_facts import memo_by_identity
+from engine.ir.introspection.operator_facts import facts_of_overload, memo_by_identity
 
 StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
 """Computes a result's strides from its sizes and the operands' sizes and strides."""
@@ -101,7 +101,7 @@ def stride_rule_for(func: Any) -> StrideRule | None:
     if func is torch.ops.aten.view.dtype:  # The sizes count elements of another dtype.
         return None
     rule = _contiguous if str(func) == "aten.pow.Scalar" else _OP_RULES.get(func._opname)
-    if rule is not None or func._opname in _RULES_IN_FAKE_TENSOR or func._schema.is_mutable:
+    if rule is not None or func._opname in _RULES_IN_FAKE_TENSOR or facts_of_overload(func).writes:
         return rule
     return elementwise_strides if torch.Tag.pointwise in func.tags and len(returns) == 1 else None
 

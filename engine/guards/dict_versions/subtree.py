@@ -21,12 +21,7 @@ from operator import attrgetter, call, getitem, is_, itemgetter, ne
 from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
-from engine.guards.dict_versions.collect import (
-    ObservedWrites,
-    SubtreeDependencies,
-    collect_dependencies,
-    read_own_dict,
-)
+from engine.guards.dict_versions.collect import ObservedWrites, SubtreeDependencies, collect_dependencies, read_own_dict
 from engine.guards.torch_c_helpers import always_false, make_layout_check, make_tensor_check
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import tensor_properties

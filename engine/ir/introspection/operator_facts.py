@@ -174,38 +174,40 @@ def memo_by_identity(compute: Callable[[Any], T]) -> Callable[[Any], T]:
 @memo_by_identity
 def facts_of_overload(op: OpOverload) -> OperatorFacts:
     """Return the facts of an overload's schema and tags, with known errors corrected."""
-    schema = op._schema
+    schema, tags = op._schema, op.tags
+    arguments, returns = schema.arguments, schema.returns  # a schema makes new objects at each access
     name = schema.name.partition("::")[2]
-    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    written = [a for a in arguments if (alias := a.alias_info) is not None and alias.is_write]
     in_place = [a for a in written if not a.kwarg_only]
-    writes_first = bool(in_place) and in_place[0].name == schema.arguments[0].name
+    names = [a.name for a in arguments]
+    writes_first = bool(in_place) and in_place[0].name == names[0]
     hides_alias, is_torch = name in _UNDECLARED_ALIASES, op.namespace in ("aten", "prims")
-    aliases = [r for r in schema.returns if r.alias_info is not None and not r.alias_info.is_write]
+    is_view = any((alias := r.alias_info) is not None and not alias.is_write for r in returns)
     base = name.removesuffix("_") if writes_first and is_torch else name
     return OperatorFacts(
         name=base,
-        draws_random=torch.Tag.nondeterministic_seeded in op.tags and name not in _NO_DRAW,
-        dropout=next(((a.name, n) for n, a in enumerate(schema.arguments) if a.name in ("dropout_p", "dropout")), None),
+        draws_random=torch.Tag.nondeterministic_seeded in tags and name not in _NO_DRAW,
+        dropout=next(((a, n) for n, a in enumerate(names) if a in ("dropout_p", "dropout")), None),
         writes=bool(written),
         writes_first=writes_first,
         counts_list_writes=writes_first
         and str(in_place[0].type) == "List[Tensor]"
         and name not in _UNCOUNTED_LIST_WRITES,
         has_uncounted_writes=len(in_place) > writes_first or name in _UNCOUNTED_LIST_WRITES,
-        running_stats=tuple(n for n, a in enumerate(schema.arguments) if a.name in ("running_mean", "running_var"))
+        running_stats=tuple(n for n, a in enumerate(names) if a in ("running_mean", "running_var"))
         if is_torch and name in _UNDECLARED_STATS_UPDATES
         else (),
         has_out=len(written) > len(in_place),
-        is_view=bool(aliases),
+        is_view=is_view,
         hides_alias=hides_alias,
         detaches=is_torch and base == "detach",
         addresses_storage=is_torch and base in _STORAGE_OPS,
-        is_pointwise=torch.Tag.pointwise in op.tags or (is_torch and base in _UNTAGGED_POINTWISE),
+        is_pointwise=torch.Tag.pointwise in tags or (is_torch and base in _UNTAGGED_POINTWISE),
         is_composite=_is_composite(op),
         is_linear_algebra=is_torch and name in _LINALG,
-        is_backward=name in _UNMARKED_BACKWARD or any(a.name.startswith("grad") for a in schema.arguments),
+        is_backward=name in _UNMARKED_BACKWARD or any(a.startswith("grad") for a in names),
         returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
-        returns_sizes=bool(schema.returns) and all(str(r.type) in ("int", "List[int]") for r in schema.returns),
+        returns_sizes=bool(returns) and all(str(r.type) in ("int", "List[int]") for r in returns),
     )
 
 

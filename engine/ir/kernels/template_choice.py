@@ -98,8 +98,7 @@ class FewRowsChooser:
         if question.unaligned_rows is None or question.unaligned_rows > MAX_FEW_ROWS or len(question.candidates) < 2:
             return ChoiceResult(0)
         return ChoiceResult(
-            1,
-            reason=f"For at most {MAX_FEW_ROWS} rows the template reads the other matrix only once, without padding.",
+            1, reason=f"For at most {MAX_FEW_ROWS} rows the template reads the other matrix only once, without padding."
         )
 
 

@@ -23,24 +23,10 @@ from engine.kernels.cpu.llvm_types import (
 from engine.kernels.cpu.vector_math import SLEEF_FUNCTIONS, VectorMath
 
 FLOAT_INSTRUCTIONS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-INTEGER_INSTRUCTIONS = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-    "shl": "shl",
-}
+INTEGER_INSTRUCTIONS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 FLOAT_COMPARISONS = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 INTEGER_COMPARISONS = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
-FLOAT_INTRINSICS = {
-    "floor": "floor",
-    "ceil": "ceil",
-    "trunc": "trunc",
-    "sqrt": "sqrt",
-    "copysign": "copysign",
-}
+FLOAT_INTRINSICS = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "sqrt": "sqrt", "copysign": "copysign"}
 UNSIGNED = (torch.uint8, torch.bool)
 
 

@@ -97,12 +97,7 @@ def _allocated_buffers(
 
 
 def _find_reusable_buffer(
-    name: str,
-    step: Launch,
-    kernel: LoopKernel | None,
-    buffers: Mapping[str, Buffer],
-    free: set[str],
-    dying: set[str],
+    name: str, step: Launch, kernel: LoopKernel | None, buffers: Mapping[str, Buffer], free: set[str], dying: set[str]
 ) -> str | None:
     """Return the buffer whose memory a new buffer reuses, None without one."""
     size = bytes_of(buffers[name])

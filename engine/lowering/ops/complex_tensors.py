@@ -353,11 +353,7 @@ _FILL_VALUES: dict[Any, int] = {
 
 
 @register_complex_lowering(
-    *_FILL_VALUES,
-    aten.full.default,
-    aten.full_like.default,
-    aten.new_full.default,
-    aten.scalar_tensor.default,
+    *_FILL_VALUES, aten.full.default, aten.full_like.default, aten.new_full.default, aten.scalar_tensor.default
 )
 def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     target = low.current_node.target if low.current_node is not None else None

@@ -195,8 +195,7 @@ def _masked_put(
     is_number = all(n == 1 for n in values.shape)
     if len(masks) != 1 or masks[0].dtype != torch.bool or first + len(masks[0].shape) > len(a.shape) or not is_number:
         raise NotLowered(
-            LoweringFallback.BOOLEAN_INDEX,
-            "the number of elements that a boolean index selects is data-dependent",
+            LoweringFallback.BOOLEAN_INDEX, "the number of elements that a boolean index selects is data-dependent"
         )
     if accumulate:
         raise NotLowered(LoweringFallback.BOOLEAN_INDEX, "accumulation under a boolean index has no lowering")

@@ -327,12 +327,7 @@ def trilinear(
         x, y, z = (t.load(b, i) for t in spread)
         return x * y * z
 
-    whole = low.pointwise(
-        shape,
-        math_dtype,
-        multiplied,
-        name=f"{low.node_name}_each",
-    )
+    whole = low.pointwise(shape, math_dtype, multiplied, name=f"{low.node_name}_each")
     dims = tuple(sorted(d % rank for d in sumdim))
     check_reducible(whole, dims)
     return reduce(low, "sum", whole, dims, False, first.dtype, whole.load)

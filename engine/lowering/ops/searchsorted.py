@@ -44,8 +44,7 @@ def binary_search(
     count = static_size(rows.shape[-1])
     if count is None or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered(
-            LoweringFallback.LONG_SEQUENCE,
-            f"{rows_name} that are empty, symbolic or longer than {MAX_ROW_LENGTH}",
+            LoweringFallback.LONG_SEQUENCE, f"{rows_name} that are empty, symbolic or longer than {MAX_ROW_LENGTH}"
         )
     tensors = lowered_tensors(values)
     math_dtype = promote_dtypes((rows, values))[0] if tensors else rows.dtype

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import ancestors_of, called_overload, map_tensors, tensor_meta
 
 
@@ -72,8 +73,8 @@ def _is_repeatable(node: torch.fx.Node) -> bool:
     """Return False if a second run may give other values, or change those that it reads."""
     if node.op != "call_function":
         return node.op == "get_attr"
-    called = called_overload(node.target)
-    return called is None or not (torch.Tag.nondeterministic_seeded in called.tags or called._schema.is_mutable)
+    facts = facts_of(called_overload(node.target))
+    return not (facts.draws_random or facts.writes)
 
 
 def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:

@@ -206,10 +206,7 @@ class _ValueRecorder(torch.fx.Interpreter):
 
 
 def _reference_values(
-    module: torch.fx.GraphModule,
-    inputs: tuple[Any, ...],
-    needed: frozenset[str],
-    parts: Mapping[str, tuple[str, int]],
+    module: torch.fx.GraphModule, inputs: tuple[Any, ...], needed: frozenset[str], parts: Mapping[str, tuple[str, int]]
 ) -> dict[str, Any]:
     recorder = _ValueRecorder(module, needed, parts)
     # The state is put back only after a graph that may draw: a cell can draw in another thread meanwhile.

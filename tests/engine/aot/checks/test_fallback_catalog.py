@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import re
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +26,14 @@ def test_each_kind_has_a_page() -> None:
     """Kinds and pages are the same ids; no title is used twice."""
     assert {kind.id for kind in AotFallback} == set(AOT_REASONS)
     assert len({page.title for page in AOT_REASONS.values()}) == len(AOT_REASONS)
+
+
+def test_no_kind_covers_too_much() -> None:
+    """Each kind is given by at most 5 % of the places, so that its advice is specific."""
+    files = [p for p in pathlib.Path(engine.__path__[0]).rglob("*.py") if p.name != "fallback_kinds.py"]
+    counts = Counter(re.findall(r"AotFallback\.(\w+)", "\n".join(p.read_text(encoding="utf-8") for p in files)))
+    assert max(counts.values()) <= 0.05 * counts.total(), counts.most_common(3)
+    assert counts.keys() == {kind.name for kind in AotFallback}
 
 
 @pytest.mark.parametrize("id", AOT_REASONS)
