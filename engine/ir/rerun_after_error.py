@@ -38,20 +38,24 @@ def can_rerun(error: BaseException) -> bool:
 
 
 def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
-    """Return a function that restores the present data, layout and version of a tensor."""
-    memory, version = tensor.detach(), tensor._version
+    """Return a function that restores the present data, layout and version of a tensor.
+
+    An inference tensor has no version, and only inference mode may write it.
+    """
+    memory, versions = tensor.detach(), () if tensor.is_inference() else (tensor._version,)
     elements = _spanned_memory(memory) if debug_has_internal_overlap(memory) else memory
     saved = elements.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def restore() -> None:
-        with torch.no_grad():
+        with torch.no_grad() if versions else torch.inference_mode():
             if tensor.untyped_storage()._cdata != memory.untyped_storage()._cdata or tensor.dtype != memory.dtype:
                 tensor.data = memory
             if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
                 tensor.as_strided_(*layout)
             elements.copy_(saved)
-        unsafe_set_version_counter((tensor,), (version,))
+        if versions:
+            unsafe_set_version_counter((tensor,), versions)
 
     return restore
 

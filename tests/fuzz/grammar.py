@@ -153,9 +153,9 @@ class ProgramWriter:
             lambda: f"({m()}.to({r.choice(DTYPES)}) {r.choice('+*')} {number()})", lambda: f"torch.where({self.mask(depth)}, {m()}, {number()})",
             lambda: f"torch.where({self.mask(depth)}, {number()}, {number()})", lambda: f"torch.add({m()}, {m()}, alpha={r.choice(('2', '0.5', 'n'))})",
             lambda: f"torch.{r.choice(('maximum', 'minimum', 'fmod'))}({m()}, torch.tensor({r.randint(1, 3)}))", lambda: f"({m()} // {r.randint(1, 3)})",
-            lambda: f"({m()} {r.choice(('>', '<=', '=='))} {number()}) * {number()}", lambda: f"({m()}.float() ** {r.choice(('2', '0', '3'))})",
+            lambda: f"(({m()} {r.choice(('>', '<=', '=='))} {number()}) * {number()})", lambda: f"({m()}.float() ** {r.choice(('2', '0', '3'))})",
             lambda: f"torch.full_like({m()}, {self.number()})", lambda: f"{m()}.to({r.choice(DTYPES)}).mul({number()})",
-            lambda: f"torch.lerp({m()}.float(), {m()}.float(), {self.number()})", lambda: f"({self.mask(depth)} & {self.mask(depth)}) + {number()}",
+            lambda: f"torch.lerp({m()}.float(), {m()}.float(), {self.number()})", lambda: f"(({self.mask(depth)} & {self.mask(depth)}) + {number()})",
         )  # fmt: skip
 
     def written_out(self, depth: int) -> str:

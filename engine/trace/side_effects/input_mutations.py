@@ -105,7 +105,6 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
         fake, real = value.fake, value.real_object
         if (
             tx.inputs.data_assigned_inputs
-            or fake.is_inference()
             or value.source is None
             or real is None
             or not is_plain_tensor(real)

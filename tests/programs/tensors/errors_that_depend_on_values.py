@@ -120,3 +120,16 @@ def masks_of_another_shape(x, square, row):
     return outcomes_of(
         lambda: assign(x.clone(), square), lambda: assign(x.clone(), row), lambda: (assign(unread, square), x)[1]
     )
+
+
+@program(*[lambda n=n: (torch.inference_mode()(torch.ones)(2, 3), torch.ones(3), n, []) for n in (1, 5)])
+def written_inference_tensor(x, source, n, log):
+    """What a function did before an operator raised stays done, also to an inference tensor."""
+
+    def write():
+        with torch.inference_mode():
+            log.append(n)
+            x.mul_(2)
+            return source[torch.full((1,), n)]
+
+    return outcomes_of(write)
