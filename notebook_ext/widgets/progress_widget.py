@@ -32,3 +32,7 @@ class ProgressWidget(anywidget.AnyWidget):
     _esm = _MODULE
     text = traitlets.Unicode().tag(sync=True)
     can_cancel = traitlets.Bool(False).tag(sync=True)
+
+    def __repr__(self) -> str:
+        """Return the text: a front end without widgets shows it."""
+        return self.text

@@ -85,15 +85,15 @@ class Kernel:
         return str(reply["content"]["subshell_id"])
 
     def click(self, comm: str, subshell: str) -> None:
-        """What a front end sends when a button is clicked."""
-        data = {"method": "custom", "content": {"event": "click"}}
+        """What a front end sends when Cancel is clicked."""
+        data = {"method": "custom", "content": {}}
         message = self.client.session.msg("comm_msg", {"comm_id": comm, "data": data})
         message["header"]["subshell_id"] = subshell
         self.client.shell_channel.send(message)
 
     def run(self, cell: str, *, while_running: Callable[[float], None] | None = None, seconds: float = 120) -> Ran:
         """Run a cell; ``while_running`` is called now and then with the seconds since the start."""
-        self.buttons: dict[str, str] = {}
+        self.progress: list[str] = []
         message = self.client.execute(cell, stop_on_error=False)  # else a cell sent right after an error is dropped
         ran = Ran(True, "")
         start = time.monotonic()
@@ -110,8 +110,8 @@ class Kernel:
             if told["msg_type"] == "status" and told["content"]["execution_state"] == "idle":
                 break
             self._take(ran, told)
-            if told["msg_type"] == "comm_open" and "description" in told["content"]["data"].get("state", {}):
-                self.buttons[told["content"]["data"]["state"]["description"]] = told["content"]["comm_id"]
+            if told["msg_type"] == "comm_open" and told["content"]["data"].get("state", {}).get("can_cancel"):
+                self.progress.append(told["content"]["comm_id"])
         reply = self.client.get_shell_msg(timeout=10)
         while (
             reply["parent_header"].get("msg_id") != message
