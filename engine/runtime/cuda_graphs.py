@@ -235,7 +235,7 @@ class ReplayInstance:
             for n, buffer in zip(self.copied_inputs, self.input_buffers, strict=True):
                 if n in self.written_inputs:
                     arguments[n].copy_(buffer, non_blocking=True)
-        results = list(self._returned_inputs(arguments))
+        results = list(self._returned_inputs(arguments)) if arguments else [None] * len(self.recorded_outputs)
         positions, memory = self._static_outputs
         for n, output in zip(positions, map(new_tensor, memory), strict=True):
             results[n] = output

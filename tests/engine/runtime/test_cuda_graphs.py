@@ -68,6 +68,18 @@ def test_the_third_call_replays() -> None:
     assert (tape.recorded, tape.replayed) == (1, 3)
 
 
+def test_a_graph_without_inputs_replays() -> None:
+    """A table of positions is made anew by each replay, and a constant stays."""
+    tape = Tape()
+    run = CudaGraphReplay(lambda: (torch.arange(4.0).cos(), None), tape)
+    for _ in range(4):
+        table, nothing = run()
+        assert table.equal(torch.arange(4.0).cos())
+        assert nothing is None
+        del table
+    assert tape.replayed == 3
+
+
 def test_what_lies_still_is_read_where_it_lies() -> None:
     """A weight changed in place is seen; it is not among what is copied."""
     tape, told = Tape(), []
