@@ -182,6 +182,12 @@ def checkpointed_by_the_function(x, weight):
     return first, second, first.requires_grad, second.requires_grad, torch.is_grad_enabled()
 
 
+@program(lambda: (leaf(), torch.randn(3, 4)), breaks=1)
+def detached_in_a_checkpoint(x, y):
+    """A result that a reentrant checkpoint's function detaches requires a gradient."""
+    return checkpoint(lambda a, b: (a * b, a.detach() + b), x, y, use_reentrant=True)
+
+
 @program(lambda: (leaf(), []), breaks=1)
 def checkpointed_with_effects(x, seen):
     """What a checkpointed function changes, the backward changes again: Python runs it."""

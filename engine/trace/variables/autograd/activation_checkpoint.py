@@ -30,14 +30,18 @@ def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     fakes = [fake for v in (*args[1:], *call_kwargs.values()) if (fake := realize(tx, v).fake) is not None]
     if torch.is_grad_enabled() and any(fake.is_inference() for fake in fakes):
         raise Unsupported("checkpoint-side-effect", "a checkpoint saves its arguments, here an inference tensor")
-    if torch.is_grad_enabled() and _is_reentrant(tx, kwargs) and not any(fake.requires_grad for fake in fakes):
+    is_differentiated = torch.is_grad_enabled() and _is_reentrant(tx, kwargs)
+    if is_differentiated and not any(fake.requires_grad for fake in fakes):
         without_grad = GradModeVariable(torch.no_grad, mode=False).call(tx, args[:1], {})
         return realize(tx, without_grad).call(tx, args[1:], call_kwargs)
     policy = _policy(tx, kwargs["context_fn"]) if "context_fn" in kwargs else None
     has_other_contexts = "context_fn" in kwargs and policy is None
     region = contextlib.nullcontext() if has_other_contexts else tx.graph.checkpoint_region(policy)
     with _check_no_side_effects(tx), region:
-        return realize(tx, args[0]).call(tx, args[1:], call_kwargs)
+        result = realize(tx, args[0]).call(tx, args[1:], call_kwargs)
+    if is_differentiated:
+        _check_results_need_gradients(tx, result)
+    return result
 
 
 def _is_reentrant(tx: Tracer, kwargs: Kwargs) -> bool:
@@ -47,6 +51,21 @@ def _is_reentrant(tx: Tracer, kwargs: Kwargs) -> bool:
     """
     chosen = realize(tx, kwargs["use_reentrant"]) if "use_reentrant" in kwargs else None
     return chosen is None or chosen.python_type() is type(None) or bool(chosen.is_truthy(tx))
+
+
+def _check_results_need_gradients(tx: Tracer, result: Variable) -> None:
+    """Check that each result of a reentrant checkpoint requires a gradient.
+
+    Its ``autograd.Function`` makes all of them require one.
+
+    Raises:
+        Unsupported: the function detaches one.
+    """
+    parts: Any = realize(tx, result)
+    fakes = [realize(tx, part).fake for part in (parts.items if parts.python_type() is tuple else [parts])]
+    if any(f is not None and (f.is_floating_point() or f.is_complex()) and not f.requires_grad for f in fakes):
+        text = "a reentrant checkpoint makes a result that its function detaches require a gradient"
+        raise Unsupported("autograd-function", text)
 
 
 @contextlib.contextmanager
