@@ -63,7 +63,8 @@ def make_rlock() -> threading.RLock:
 class SharedSetting:
     """Context manager: change a process-wide setting while any thread is inside.
 
-    The old value is restored when the last thread leaves, unless someone else has changed the setting.
+    The old value is restored when the last thread leaves, unless someone else has changed the setting. A thread that
+    enters after such a change makes its own change to the new value.
     """
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], object], change: Callable[[Any], Any]) -> None:
@@ -75,7 +76,7 @@ class SharedSetting:
 
     def __enter__(self) -> None:
         with self._lock:
-            if not self._owners:
+            if not self._is_changed():
                 self._saved = self._read()
                 self._write(self._change(self._saved))
             self._owners.append(threading.get_ident())
@@ -86,12 +87,21 @@ class SharedSetting:
             if not self._owners:
                 self._restore()
 
+    def outside(self) -> Any:
+        """Return the value outside of this context, also while a thread is inside."""
+        with self._lock:
+            return self._saved if self._is_changed() else self._read()
+
     def after_fork(self) -> None:
         """Restore the setting in a child if only threads of the parent are inside."""
         if self._owners:
             self._owners = [owner for owner in self._owners if owner == threading.get_ident()]
             if not self._owners:
                 self._restore()
+
+    def _is_changed(self) -> bool:
+        """Return True if a thread is inside and no one else has changed the setting since."""
+        return bool(self._owners) and self._read() == self._change(self._saved)
 
     def _restore(self) -> None:
         if self._read() == self._change(self._saved):

@@ -31,6 +31,7 @@ from engine.ir.guards.python_values import CodeMatch, EqualsMatch, IdMatch, Type
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES, TorchStateSnapshot
 from engine.ir.sources.base import MISSING, GlobalsNamespace, Source
 from engine.ir.sources.roots import GlobalSource
+from engine.process_state import higher_recursion_limit
 from engine.records.bytecode import Span
 from engine.records.trace import InlinedCall
 from engine.trace.annotations import Frame, NewClassVariable, Tracer
@@ -52,7 +53,7 @@ class CallStack:
         """Started generators with exception handlers: closing one runs code."""
         self.called_in_except_block: bool = GLOBAL_STATES["handling"].read()
         """True if the root frame was called while an exception was being handled."""
-        self.recursion_limit = sys.getrecursionlimit()
+        self.recursion_limit = higher_recursion_limit.outside()
         self._remaining_depth = 0
 
     def may_be_from_before_break(self, source: Source) -> bool:

@@ -209,6 +209,51 @@ def test_a_setting_that_the_user_changed_stays() -> None:
     assert values["level"] == 7
 
 
+def test_a_thread_that_enters_after_the_user_changed_a_setting_changes_it_again() -> None:
+    """Each thread inside has the change that it needs; the user's value is restored."""
+    values = {"level": 1}
+    setting = SharedSetting(lambda: values["level"], lambda v: values.update(level=v), lambda v: max(v, 5))
+    with setting:
+        assert setting.outside() == 1
+        values["level"] = 2
+        assert setting.outside() == 2
+        with setting:
+            assert values["level"] == 5
+            assert setting.outside() == 2
+    assert values["level"] == setting.outside() == 2
+
+
+def test_endless_recursion_is_found_while_another_thread_traces() -> None:
+    """The limit of a thread's calls is the user's, not what tracing in another thread needs."""
+
+    def forever(y: torch.Tensor) -> torch.Tensor:
+        return forever(y)
+
+    def caught(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+        try:
+            return forever(x)
+        except RecursionError as error:
+            return x + 1, type(error).__name__
+
+    begun, end = threading.Event(), threading.Event()
+
+    def other_tracing() -> None:
+        with process_state.higher_recursion_limit:
+            begun.set()
+            end.wait()
+
+    thread = threading.Thread(target=other_tracing)
+    thread.start()
+    begun.wait()
+    try:
+        explanation = engine.explain(caught, torch.ones(2))
+    finally:
+        end.set()
+        thread.join()
+    assert not explanation.breaks
+    assert explanation.graphs == 1
+
+
 def test_a_thread_that_stands_still_in_an_import_is_waited_for_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
