@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from torch.autograd import _is_checkpoint_valid as is_checkpoint_valid
     from torch.autograd import forward_ad
 
-    DelayedError: Any
-    initial_execution_engine: Any
-    torch_c_module: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, grad mode cannot be switched (COMPILATION):

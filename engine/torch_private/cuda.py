@@ -9,13 +9,8 @@ from engine.torch_private.entries import load, read_entries
 if TYPE_CHECKING:
     from torch.cuda import _sleep as gpu_sleep
 
-    allocate_to_pool: Any
-    clear_cublas_workspaces: Any
-    current_raw_stream: Any
-    current_device_index: Any
-    is_stream_capturing: Any
-    release_pool: Any
-    stop_allocating_to_pool: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, CUDA graphs are not used (CUDA_GRAPHS):

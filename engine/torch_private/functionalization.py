@@ -9,11 +9,8 @@ from engine.torch_private.entries import load, read_entries
 if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-    functorch_config: Any
-    from_functional_tensor: Any
-    functionalize_has_data_mutation: Any
-    is_functional_tensor: Any
-    sync_functional: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from torch._utils import is_compiling
     from torch.fx import _symbolic_trace as symbolic_trace_queries
 
-    get_artifact_logger: Any
-    unwrap_optional: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, traced code that calls it breaks the graph:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from engine.torch_private.entries import load, read_entries
 
 if TYPE_CHECKING:
-    GlobalStateGuard: Any
-    RootGuardManager: Any
-    TensorGuards: Any
-    dict_version: Any
+
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, global state is compared item by item (GUARD_HELPERS):

@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.experimental import _func_map as local_map_module
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    ProcessGroupReducer: Any
-    c10d: Any
-    clear_placement_cache: Any
-    create_work_from_future: Any
-    distributed_utils: Any
-    fsdp_common: Any
-    torch_numpy: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, traced code that calls it breaks the graph:

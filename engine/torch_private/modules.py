@@ -9,10 +9,8 @@ from engine.torch_private.entries import load, read_entries
 if TYPE_CHECKING:
     from torch.nn.modules import module as module_hooks
 
-    call_impl: Any
-    weights_have_changed: Any
-    infer_parameters: Any
-    inside_ddp_forward: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, compiled modules are not recognized in calls (COMPILATION):

@@ -25,24 +25,8 @@ if TYPE_CHECKING:
     from torch._refs import tensor as tensor_from_symbols
     from torch.library import _impls as python_kernels
 
-    nn_functions: Any
-    fft_functions: Any
-    linalg_functions: Any
-    sparse_functions: Any
-    special_functions: Any
-    torch_assert: Any
-    torch_check: Any
-    torch_check_index: Any
-    torch_check_not_implemented: Any
-    torch_check_tensor_all: Any
-    torch_check_type: Any
-    torch_check_value: Any
-    debug_has_internal_overlap: Any
-    fused_sdp_choice: Any
-    neg_view: Any
-    pack_padded_sequence: Any
-    pad_packed_sequence: Any
-    shape_as_tensor: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, nothing can be traced (COMPILATION):

@@ -12,11 +12,8 @@ if TYPE_CHECKING:
     from torch._C import _to_dlpack as to_dlpack
     from torch.nested._internal.nested_tensor import NestedTensor
 
-    empty_strided_cpu: Any
-    empty_strided_cuda: Any
-    make_subclass: Any
-    reinterpret_tensor: Any
-    tensor_use_count: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, methods of tensors are not recognized (COMPILATION):

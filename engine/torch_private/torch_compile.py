@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from torch._logging import _internal as torch_logging
     from torch._logging import structured as structured_logging
 
-    debug_get_cache_entry_list: Any
-    set_guard_complete_hook: Any
-    RelationalGuard: Any
+    def __getattr__(name: str) -> Any: ...
+
 
 ENTRIES = read_entries("""
 If missing, guards of torch.compile are not shown (OBSERVATION):
