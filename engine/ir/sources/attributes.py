@@ -109,12 +109,10 @@ class InstanceDictGetSource(Source):
     An instance attribute that is set later may shadow the class attribute.
     """
 
+    notation: ClassVar[str] = "{0.base.expr}.__dict__.get({0.attribute!r})"
+
     base: Source
     attribute: str
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.__dict__.get({self.attribute!r})"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.__dict__.get({self.attribute!r}, {const(MISSING, 'MISSING')})"
@@ -127,13 +125,11 @@ class InstanceDictGetSource(Source):
 class OptionalCellContentsSource(Source):
     """The contents of closure cell number ``index`` of a function, or ``MISSING``."""
 
+    notation: ClassVar[str] = "{0.base.expr}.__closure__[{0.index}]"
+
     base: Source
     index: int
     variable_name: str
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.__closure__[{self.index}]"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(cell_contents_or_missing, 'contents')}({base}.__closure__[{self.index}])"
@@ -149,6 +145,8 @@ class ModuleHooksSource(Source):
     Its length shows if a call of the module runs hooks.
     """
 
+    notation: ClassVar[str] = "{0.base.expr}.<hooks>"
+
     base: Source
 
     TABLES: ClassVar[tuple[str, ...]] = (
@@ -157,10 +155,6 @@ class ModuleHooksSource(Source):
         "_backward_hooks",
         "_backward_pre_hooks",
     )
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.<hooks>"
 
     def code(self, base: str, const: ConstName) -> str:
         return "(" + " or ".join(f"{base}.{table}" for table in self.TABLES) + ")"

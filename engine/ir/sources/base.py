@@ -47,8 +47,13 @@ class GlobalsNamespace:
 
 @dataclass(frozen=True)
 class Source(TorchSource):
-    """Base class of sources: a way to reach a value. Root sources have no ``base`` field."""
+    """Base class of sources: a way to reach a value.
 
+    Root sources have no ``base`` field.
+    """
+
+    notation: ClassVar[str] = ""
+    """Format of ``expr``; ``{0}`` is the source. Empty: the code that reads it."""
     is_argument_link: ClassVar[bool] = False
     """True if the source reads an argument or an item of one."""
     is_load_cheap: ClassVar[bool] = False
@@ -77,10 +82,9 @@ class Source(TorchSource):
 
     @property
     def expr(self) -> str:
-        """The source in Dynamo's notation: ``L['x'].weight``.
-
-        It is the code that reads the source, unless a class says otherwise.
-        """
+        """The source in Dynamo's notation: ``L['x'].weight``."""
+        if self.notation:
+            return self.notation.format(self)
         return self.code("" if self.parent is None else self.parent.expr, lambda value, name: name)
 
     @property

@@ -14,6 +14,7 @@ from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, S
 class GetItemSource(Source):
     """An item of a list, tuple or dict under a constant key."""
 
+    notation: ClassVar[str] = "{0.base.expr}[{0.key!r}]"
     is_argument_link: ClassVar[bool] = True
 
     base: Source
@@ -22,10 +23,6 @@ class GetItemSource(Source):
     def module_path_part(self, *, is_above_member: bool) -> str:
         # An argument of a wrapped function, such as its `self` in `*args`, is the root module.
         return str(self.key) if is_above_member and not self.base.item_name(self) else ""
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}[{self.key!r}]"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}[{constant_code(self.key, const)}]"
@@ -50,58 +47,41 @@ class LengthSource(FunctionSource):
 class ContentsSource(FunctionSource):
     """A digest of the numbers, strings and None in a list, tuple or deque."""
 
+    notation: ClassVar[str] = "digest({0.base.expr})"
     function = staticmethod(digest_literals)
-
-    @property
-    def expr(self) -> str:
-        return f"digest({self.base.expr})"
 
 
 @dataclass(frozen=True)
-class HasItemsSource(Source):
+class HasItemsSource(FunctionSource):
     """True if a list, tuple or deque has items."""
 
-    base: Source
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(bool, 'bool')}({base})"
-
-    def read(self, base: Any) -> Any:
-        return bool(base)
+    function = staticmethod(bool)
 
 
 @dataclass(frozen=True)
 class DictKeysSource(FunctionSource):
     """The keys of a dict in order; an item of them is a key that is no constant."""
 
+    notation: ClassVar[str] = "list({0.base.expr})"
     function = staticmethod(builtin_dict_keys)
-
-    @property
-    def expr(self) -> str:
-        return f"list({self.base.expr})"
 
 
 @dataclass(frozen=True)
 class DictValuesSource(FunctionSource):
     """The values of a dict in order; an item of them is read without hashing its key."""
 
+    notation: ClassVar[str] = "list({0.base.expr}.values())"
     function = staticmethod(builtin_dict_values)
-
-    @property
-    def expr(self) -> str:
-        return f"list({self.base.expr}.values())"
 
 
 @dataclass(frozen=True)
 class DictGetSource(Source):
     """The result of a mapping's ``get`` for a constant key, or ``MISSING``."""
 
+    notation: ClassVar[str] = "{0.base.expr}.get({0.key!r})"
+
     base: Source
     key: Any
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.get({self.key!r})"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.get({constant_code(self.key, const)}, {const(MISSING, 'MISSING')})"
@@ -123,12 +103,9 @@ class RawItemSource(FunctionSource):
     The read bypasses the override.
     """
 
+    notation: ClassVar[str] = "{0.base.expr}.<stored>[{0.key!r}]"
     function = staticmethod(raw_item)
     key: Any
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.<stored>[{self.key!r}]"
 
 
 _BUILTIN_GETITEMS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
@@ -171,9 +148,6 @@ class BuiltinValueSource(FunctionSource):
     Runs no method of the subclass.
     """
 
+    notation: ClassVar[str] = "{0.builtin_type.__name__}({0.base.expr})"
     function = staticmethod(builtin_value)
     builtin_type: type
-
-    @property
-    def expr(self) -> str:
-        return f"{self.builtin_type.__name__}({self.base.expr})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source
@@ -70,12 +70,10 @@ class IteratorItemSource(FunctionSource):
 class IteratorHasItemSource(Source):
     """True if an iterator over a list, tuple or range has more than ``index`` items left."""
 
+    notation: ClassVar[str] = "{0.base.expr}.__length_hint__() > {0.index}"
+
     base: Source
     index: int
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.__length_hint__() > {self.index}"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"({base}.__length_hint__() > {self.index})"
@@ -97,8 +95,5 @@ def count_state(iterator: Any) -> tuple[int, int] | None:
 class CountStateSource(FunctionSource):
     """The next number and the step of an ``itertools.count``, read without advancing it."""
 
+    notation: ClassVar[str] = "{0.base.expr}.__repr__()"
     function = staticmethod(count_state)
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.__repr__()"

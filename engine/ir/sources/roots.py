@@ -34,6 +34,7 @@ class _CellSource(VariableSource):
 class LocalSource(VariableSource):
     """An argument of the frame."""
 
+    notation: ClassVar[str] = "L['{0.variable_name}']"
     is_load_cheap: ClassVar[bool] = True
 
     is_argument_link: ClassVar[bool] = True
@@ -45,10 +46,6 @@ class LocalSource(VariableSource):
 
     def item_name(self, item: Source) -> str:
         return self.item_names.get(getattr(item, "key", MISSING), "") if self.item_names else ""
-
-    @property
-    def expr(self) -> str:
-        return f"L['{self.variable_name}']"
 
     @property
     def parameter_name(self) -> str:
@@ -71,6 +68,7 @@ class ClosureSource(_CellSource):
     ``index`` is its position in ``co_freevars``.
     """
 
+    notation: ClassVar[str] = "C['{0.variable_name}']"
     may_be_unbound: ClassVar[bool] = True
 
     variable_name: str
@@ -80,10 +78,6 @@ class ClosureSource(_CellSource):
 
     def item_name(self, item: Source) -> str:
         return self.referent_name if item.accessor == "()" else ""
-
-    @property
-    def expr(self) -> str:
-        return f"C['{self.variable_name}']"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"__cells__[{self.index}].cell_contents"
@@ -99,15 +93,12 @@ class ClosureSource(_CellSource):
 class GlobalSource(VariableSource):
     """A global variable of the module or notebook whose globals are ``namespace``."""
 
+    notation: ClassVar[str] = "G['{0.variable_name}']"
     may_be_unbound: ClassVar[bool] = True
     outlives_calls: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
     variable_name: str
-
-    @property
-    def expr(self) -> str:
-        return f"G['{self.variable_name}']"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.namespace.values, 'G')}[{self.variable_name!r}]"
@@ -123,11 +114,9 @@ class GlobalSource(VariableSource):
 class TorchFunctionModeSource(Source):
     """A torch-function mode that is active on frame entry; index 0 is the outermost."""
 
-    index: int
+    notation: ClassVar[str] = "torch_function_mode[{0.index}]"
 
-    @property
-    def expr(self) -> str:
-        return f"torch_function_mode[{self.index}]"
+    index: int
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(get_function_stack_at, 'mode_at')}({self.index})"
@@ -146,6 +135,7 @@ class ConstantSource(Source):
     Example: a function that was reached through a guarded one.
     """
 
+    notation: ClassVar[str] = "{0.text}"
     is_fixed: ClassVar[bool] = True
     is_load_cheap: ClassVar[bool] = True
     is_constant: ClassVar[bool] = True
@@ -153,10 +143,6 @@ class ConstantSource(Source):
 
     value: Any
     text: str
-
-    @property
-    def expr(self) -> str:
-        return self.text
 
     @property
     def exact_type(self) -> type | None:
@@ -183,14 +169,11 @@ class ConstantSource(Source):
 class OptionalGlobalSource(VariableSource):
     """A global variable, or ``MISSING``. A global that is set later may shadow a builtin."""
 
+    notation: ClassVar[str] = "G.get({0.variable_name!r})"
     outlives_calls: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
     variable_name: str
-
-    @property
-    def expr(self) -> str:
-        return f"G.get({self.variable_name!r})"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.namespace.values, 'G')}.get({self.variable_name!r}, {const(MISSING, 'MISSING')})"
@@ -214,12 +197,10 @@ class OptionalClosureSource(_CellSource):
     An empty cell may be filled later.
     """
 
+    notation: ClassVar[str] = "C.get({0.variable_name!r})"
+
     variable_name: str
     index: int
-
-    @property
-    def expr(self) -> str:
-        return f"C.get({self.variable_name!r})"
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(cell_contents_or_missing, 'contents')}(__cells__[{self.index}])"

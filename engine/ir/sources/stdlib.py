@@ -27,11 +27,9 @@ class ContextVarSource(SourceReadByMethod):
     ``with_default`` reads the variable's default, in an empty context.
     """
 
-    with_default: bool = False
+    notation: ClassVar[str] = "{0.base.expr}.get()"
 
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.get()"
+    with_default: bool = False
 
     def code(self, base: str, const: ConstName) -> str:
         return super().code(base, const) if self.with_default else f"{base}.get({const(MISSING, 'MISSING')})"
@@ -63,15 +61,13 @@ class RandomDrawSource(SourceReadByMethod):
     Reading it advances the generator, so only compiled code reads it.
     """
 
+    notation: ClassVar[str] = "{0.base.expr}.{0.method}#{0.index}"
+
     index: int
     method: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
     dtype: torch.dtype
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.{self.method}#{self.index}"
 
     def read(self, base: Any) -> Any:
         return torch.tensor(getattr(base, self.method)(*self.args, **dict(self.kwargs)), device="cpu", dtype=self.dtype)
@@ -81,11 +77,9 @@ class RandomDrawSource(SourceReadByMethod):
 class RandomStateSource(Source):
     """A hash of the long state of a ``random.Random``."""
 
-    base: Source
+    notation: ClassVar[str] = "{0.base.expr}.getstate()"
 
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.getstate()"
+    base: Source
 
     def code(self, base: str, const: ConstName) -> str:
         return f"hash({base}.getstate())"
@@ -146,12 +140,10 @@ class ComputedNumberSource(SourceReadByMethod):
     not the same: ``0.0`` and ``-0.0``, ``1`` and ``1.0``.
     """
 
+    notation: ClassVar[str] = "{0.text}"
+
     compute: Callable[[Any], Any]
     text: str
-
-    @property
-    def expr(self) -> str:
-        return self.text
 
     def read(self, base: Any) -> Any:
         return self.compute(base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -60,25 +60,13 @@ def tensor_from_array(array: Any) -> Any:
 class NumpyTensorSource(FunctionSource):
     """The tensor that shares the memory of a NumPy array."""
 
+    notation: ClassVar[str] = "from_numpy({0.base.expr})"
     function = staticmethod(tensor_from_array)
-
-    @property
-    def expr(self) -> str:
-        return f"from_numpy({self.base.expr})"
 
 
 @dataclass(frozen=True)
-class TensorItemSource(Source):
+class TensorItemSource(FunctionSource):
     """The integer in a one-element CPU tensor; a bool is read as 0 or 1."""
 
-    base: Source
-
-    @property
-    def expr(self) -> str:
-        return f"{self.base.expr}.item()"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(int, 'int')}({base})"
-
-    def read(self, base: Any) -> Any:
-        return int(base)
+    notation: ClassVar[str] = "{0.base.expr}.item()"
+    function = staticmethod(int)

@@ -37,7 +37,7 @@ def test_an_entry_is_torchs_own_object() -> None:
 
 
 def test_declarations_for_the_type_checker_agree_with_the_entries() -> None:
-    """For mypy, each module declares the typed names of its entries, from their paths, and ``__getattr__`` for others."""
+    """For mypy, each module declares names from their paths, or ``__getattr__``."""
     for module in contract.MODULES:
         declared: dict[str, str] = {}
         block = next(n for n in ast.parse(inspect.getsource(module)).body if isinstance(n, ast.If))
