@@ -94,7 +94,7 @@ class RecompilesView {
   guard() {
     if (!this.part || !this.part.lanes.length) return;
     const column = this.part.lanes[this.lane].columns[this.column];
-    const refused = column && column.rejections[column.rejections.length - 1];
+    const refused = column && column.rejections[0];
     if (refused) this.frame.open("guards", this.fullId(refused.entry), "call=" + (column.first));
     else this.frame.say("No guard failed for this call.");
   }
@@ -102,7 +102,7 @@ class RecompilesView {
   diff() {
     if (!this.part || !this.part.lanes.length) return;
     const { entries, columns } = this.part.lanes[this.lane], column = columns[this.column];
-    const refused = column && column.rejections[column.rejections.length - 1];
+    const refused = column && column.rejections[0];
     const made = column && entries.find((/** @type {any} */ e) => e.id === column.entry);
     const pair = refused && made ? [this.fullId(refused.entry), made.id] : entries.slice(0, 2).map((/** @type {any} */ e) => e.id);
     if (pair.length < 2) return this.frame.say("There is only one entry, so nothing to compare it with.");
@@ -172,7 +172,7 @@ class RecompilesView {
     return h(
       "section",
       { class: "lane" },
-      h("h4", {}, lane.name, muted(lane.role === "resume" ? "resumed after " + lane.line : lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${plural(lane.hits, "hit")}, ${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""}${lane.guard_seconds ? ` · guards ${ms(lane.guard_seconds)}` : ""} · compiled in ${ms(lane.seconds)}`)),
+      h("h4", {}, lane.name, muted(lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${lane.hits === null ? "" : plural(lane.hits, "hit") + ", "}${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""}${lane.guard_seconds ? ` · guards ${ms(lane.guard_seconds)}` : ""} · compiled in ${ms(lane.seconds)}`)),
       h(
         "div",
         { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },

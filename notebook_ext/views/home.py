@@ -189,7 +189,7 @@ def outcome(session: Session, ranked: Iterable[Finding]) -> str:
     compiled = groups(session)
     by = "torch.compile" if session.compiler == "torch" else ""
     number = counts(session)
-    names = [one_line(g.root.name, 50) for g in compiled]
+    names = [source_lines.frame_name(session, g.root.id, 50) for g in compiled]
     subject = (
         names[0] if len(names) == 1 else f"{names[0]} and {names[1]}" if len(names) == 2 else f"{len(names)} functions"
     )
@@ -265,7 +265,7 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
     kernels, calls = program_counts(session, group.compilations)
     seconds = sum(map(compile_seconds, group.compilations))
     return {
-        "name": one_line(group.root.name, 60),
+        "name": source_lines.frame_name(session, group.root.id),
         "called": source_lines.call_place(session, group.compilations[0]),
         "inputs": one_line(entry_signature(session, group.compilations[0]), 100),
         "target": f"linked|{group.compilations[0].id}",
@@ -396,7 +396,7 @@ def _stopped_function(
     """Return the function in which a graph stops: the root, a callee, or a resume function."""
     if record.skips_frame and frame not in ("", group.root.id):
         return source_lines.frame_name(session, frame)
-    return source_lines.function_of(session, line) or one_line(group.root.name, 60)
+    return source_lines.function_of(session, line) or source_lines.frame_name(session, group.root.id)
 
 
 def _break_number(session: Session, record: BreakRecord) -> int:
@@ -463,7 +463,7 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     changed = _change_sentence(others[0] if others else None, saves_none=saves_none)
     cause = re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence))
     return Finding(
-        f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
+        f"{source_lines.frame_name(session, cluster.group.root.id)} recompiles: {guard_failure_text(failure)}",
         cause + changed,
         NO_ACTION if needs_none else 3,
         len(saved) + min(seconds, 1e3) / 1e3,

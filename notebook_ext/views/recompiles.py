@@ -6,10 +6,11 @@ recompile.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from engine.options import config
-from engine.records.counts import compile_seconds, nearest_guard_failure
+from engine.records.counts import compile_seconds, groups, nearest_guard_failure
 from engine.records.findings import useful_fixes
 from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
@@ -28,10 +29,15 @@ Runs of equal hits share a column first; then the oldest columns are left out an
 
 
 def recompiles(session: Session) -> dict[str, Any]:
-    """Return one lane for each code object that was compiled or skipped."""
+    """Return one lane for each compiled or skipped code object, in Home's order."""
     return {
         "is_observed": session.compiler == "torch",
-        "lanes": [_lane_data(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
+        "lanes": [
+            _lane_data(session, f)
+            for group in groups(session)
+            for f in group.frames
+            if any(c.frame == f.id for c in group.compilations)
+        ],
         "dropped": session.calls_dropped,
     }
 
@@ -47,16 +53,16 @@ def _lane_data(session: Session, frame: FrameRecord) -> dict[str, Any]:
     _add_hidden_changes(columns, calls)
     return {
         "frame": frame.id,
-        "name": one_line(frame.name, 80),
-        "role": frame.role,
+        "name": source_lines.frame_name(session, frame.id, 80),
         "is_root": not frame.parent,
-        "line": source_lines.frame_line(session, frame),
+        "line": "" if frame.resumes_after else source_lines.frame_line(session, frame),
         "limit": config.recompile_limit,
         "entries": [_entry_data(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],
         "cut": max(0, len(columns) - MAX_COLUMNS),
         "calls": len(calls),
-        "hits": sum(c.outcome == "hit" for c in calls),
+        # A trace of torch.compile holds misses only; calls of a %%compile cell are counted here.
+        "hits": sum(c.outcome == "hit" for c in calls) or (None if session.compiler == "torch" else 0),
         "misses": sum(c.outcome == "compiled" for c in calls),
         "python": sum(c.outcome == "python" for c in calls),
         "guard_seconds": sum(c.guard_seconds for c in calls),
@@ -96,10 +102,16 @@ def _call_columns(session: Session, entries: list[CompilationRecord], calls: lis
                 "caller": source_lines.line_name(session, call.caller),
                 "cells": cells,
                 "order": list(cells),
-                "rejections": [_rejection_data(session, r, compiled) for r in call.guard_failures],
+                "rejections": [_rejection_data(session, r, compiled) for r in _nearest_first(call.guard_failures)],
             }
         )
     return columns
+
+
+def _nearest_first(failures: Sequence[GuardFailure]) -> list[GuardFailure]:
+    """Return guard failures in look-up order, but first the one that Home names as the cause."""
+    nearest = nearest_guard_failure(failures) if failures else None
+    return sorted(failures, key=lambda f: f is not nearest)
 
 
 def _add_hidden_changes(columns: list[dict[str, Any]], calls: list[CallRecord]) -> None:

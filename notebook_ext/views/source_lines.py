@@ -239,7 +239,7 @@ def file_name(session: Session, id: str) -> str:
 def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     """Return the display name of a frame: its function; its id if unknown.
 
-    A resume function also has the line of its graph break.
+    A resume function also has the line of its graph break. No two functions of a session have one name.
     """
     record = next((f for f in session.frames if f.id == frame), None)
     if record is None:
@@ -247,8 +247,19 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     after = record.resumes_after
     names_line = " (from line " in record.name or " after line " in record.name
     rest = f" after line {after.line}" if after is not None and not names_line else ""
-    rest += _break_text(session, record)
+    rest += _break_text(session, record) + _distinction(session, record)
     return one_line(record.name, limit - len(rest)) + rest
+
+
+def _distinction(session: Session, record: FrameRecord) -> str:
+    """Return a suffix for a frame that shares its name: its line, or its path after a break."""
+    same = [f for f in session.frames if f.name == record.name and f.resumes_after == record.resumes_after]
+    if len(same) < 2:
+        return ""
+    if record.resumes_after is not None:
+        return f", path {same.index(record) + 1}"
+    has_own_line = len({f.first_line for f in same}) == len(same)
+    return f" (line {record.first_line})" if has_own_line else f" ({same.index(record) + 1} of {len(same)})"
 
 
 def full_name(session: Session, compilation: CompilationRecord) -> str:

@@ -183,7 +183,7 @@ def guard_failure_text(rejection: GuardFailure) -> str:
 
 
 def _group_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
-    yield SummaryItem(one_line(group.root.name, 60), f"linked|{group.compilations[0].id}", "name")
+    yield SummaryItem(source_lines.frame_name(session, group.root.id), f"linked|{group.compilations[0].id}", "name")
     yield SummaryItem(": ")
     yield SummaryItem(pluralize(graph_count(group), "graph"), f"graph|{group.compilations[0].id}", "link")
     yield from _break_items(session, group)

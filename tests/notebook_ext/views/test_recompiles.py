@@ -7,13 +7,16 @@ import re
 import torch
 
 import engine
+from engine.records.bytecode import Span
 from engine.records.guards import ObservedSymbolRecord, name_accessors
 from engine.records.session import Session
-from engine.records.session_data import CompilationRecord
+from engine.records.session_data import CompilationRecord, FrameRecord
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from notebook_ext.views.entry_signature import entry_signature
+from notebook_ext.views.explorer_parts import overview
 from notebook_ext.views.format_text import format_change, tensor_type
 from notebook_ext.views.guards import guards
+from notebook_ext.views.home import home
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.source_lines import frame_name
 
@@ -228,8 +231,84 @@ def test_two_resume_functions_of_one_line_have_two_names() -> None:
     assert len(names) == 2
     assert names[0].endswith(" (print(x.sum()))"), names
     assert names[1].endswith(" (print(x.mean()))"), names
-    lines = [lane["line"] for lane in recompiles(session)["lanes"] if lane["role"] == "resume"]
-    assert len(set(lines)) == 2
+    assert [lane["name"] for lane in recompiles(session)["lanes"]][1:] == names
+
+
+def signed(x: torch.Tensor) -> torch.Tensor:
+    """A function with a graph break and two resume functions."""
+    if x.sum() > 0:
+        return x * 2
+    return x * 3
+
+
+double, triple = (
+    (lambda x: x * 2),
+    (lambda x: x * 3),
+)
+
+
+def test_the_two_paths_after_one_condition_have_two_names() -> None:
+    """Every view names both: the line of the condition does not tell them apart."""
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(signed, backend="eager")
+        for x in (torch.ones(2), -torch.ones(2)):
+            compiled(x)
+    named = [lane["name"] for lane in recompiles(session)["lanes"]]
+    assert [n.rpartition(", ")[2] for n in named[1:]] == ["path 1", "path 2"]
+    assert [e["name"] for e in overview(session)["entries"]] == named
+
+
+def test_functions_of_one_name_have_their_lines() -> None:
+    """Home, its table and Recompiles name two lambdas alike, in the same order."""
+    engine.reset()
+    with engine.record() as session:
+        for f in (double, triple):
+            engine.compile(f, backend="eager")(torch.ones(2))
+    told = home(session)
+    named = [row["name"] for row in told["compiled"]]
+    assert len(set(named)) == 2
+    assert all(" (line " in name for name in named)
+    assert [lane["name"] for lane in recompiles(session)["lanes"]] == named
+    assert told["outcome"].startswith(" and ".join(named))
+
+
+def test_a_resume_function_stands_below_its_function() -> None:
+    """Its first call may follow one of another function."""
+    session = Session()
+    for id, name, parent in (("0", "f", ""), ("1", "g", ""), ("2", "f", "0")):
+        after = Span("file", 3) if parent else None
+        session.add_frame(FrameRecord(id, name, "file", 1, "resume" if parent else "root", parent, after))
+        session.put_compilation(CompilationRecord(f"{id}/0", id, "first call"))
+    assert [lane["name"] for lane in recompiles(session)["lanes"]] == ["f", "f after line 3", "g"]
+
+
+def test_the_cause_that_home_names_comes_first() -> None:
+    """A call asks the newest entry first, but another entry may fit it better."""
+
+    def blend(x: torch.Tensor, names: tuple[str, ...]) -> torch.Tensor:
+        for _ in names:
+            x = x + 1
+        return x.sin()
+
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(blend, backend="eager", dynamic=False)
+        for x, names in ((torch.ones(2), ()), (torch.ones(2), ("a",)), (torch.ones(3), ())):
+            compiled(x, names)
+    (lane,) = recompiles(session)["lanes"]
+    last = lane["columns"][-1]
+    assert last["order"][0].endswith("/1")
+    assert last["rejections"][0]["short"] == "x.size(0) 2 -> 3"
+    assert any(f["title"].endswith("blend recompiles: x.size(0) 2 -> 3") for f in home(session)["findings"])
+
+
+def test_hits_that_a_log_does_not_hold_are_not_counted() -> None:
+    """A trace of torch.compile holds misses only: zero hits would be a claim."""
+    session = Session(subject="torch")
+    session.add_frame(FrameRecord("0", "f", "file", 1))
+    session.put_compilation(CompilationRecord("0/0", "0", "first call", compiler="torch"))
+    assert recompiles(session)["lanes"][0]["hits"] is None
 
 
 @torch.no_grad()
