@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -30,6 +30,15 @@ from notebook_ext.views.privacy_note import privacy_note
 
 SAVE_WAIT_SECONDS = 60.0
 """Seconds to wait for kernels that are still compiling before a page is saved."""
+
+
+def save_page(session: Session, path: pathlib.Path, view: str, others: Mapping[str, Session] | None = None) -> None:
+    """Save the explorer as a standalone page that opens at ``view``."""
+    # The page needs the explorer's widgets, which a cell without --save may run without.
+    from notebook_ext.widgets.standalone_page import write_page
+
+    with replace_file(path) as stream:
+        write_page(session, stream, path.stem, view=view, others=others, name="this run")
 
 
 class ExecutingCell:
@@ -239,10 +248,6 @@ class CompileRun:
         if path.suffix.lower() not in (".html", ".htm"):
             self.session.save(path)
             return
-        # The page needs the explorer's widgets, which a cell without --save may run without.
-        from notebook_ext.widgets.standalone_page import write_page
-
         if not api.wait(self.session, SAVE_WAIT_SECONDS):
             self.session.add_note("The saved page lacks kernels that were still being compiled.")
-        with replace_file(path) as stream:
-            write_page(self.session, stream, path.stem, view="home", others=self._other_sessions(), name="this run")
+        save_page(self.session, path, "home", self._other_sessions())

@@ -23,6 +23,7 @@ from notebook_ext.views.comparison.session_comparison import comparison_html, co
 from notebook_ext.views.format_text import one_line
 from notebook_ext.views.guards import HYPOTHETICAL_CALL
 from notebook_ext.views.home import Replay
+from notebook_ext.views.plan import plans
 from notebook_ext.views.static_snapshot.render import snapshot_html, snapshot_text, summary_html
 from notebook_ext.views.summary import summary
 
@@ -57,12 +58,13 @@ def show_session(
     after: Session | None = None,
     replay: Replay | None = None,
     editor: Any = None,
+    view: str = "",
 ) -> None:
     """Display a session below a cell.
 
     With ``static`` off, the notebook stores only the summary line, no tables and pictures. ``others`` are
     sessions by name that the explorer can compare with this one, which is called ``name`` there. The view
-    that was open on ``after``, the session of the previous run, opens again. ``replay`` runs the cell and
+    that was open on ``after``, the session of the previous run, opens again, else ``view``. ``replay`` runs the cell and
     an edited text of it; ``editor`` is the explorer's.
     """
     if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":
@@ -76,7 +78,7 @@ def show_session(
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer, last_view_of
 
-        view = last_view_of(after) if after is not None else ""
+        view = (last_view_of(after) if after is not None else "") or view
         display(
             Explorer(
                 session,
@@ -135,7 +137,7 @@ def show_summary(session: Session) -> None:
 def explore(shell: InteractiveShell, session: Session) -> None:
     """Display a session on request; in a terminal, all of it as text."""
     if has_widgets(shell):
-        show_session(shell, session)
+        show_session(shell, session, view="devices" if plans.get(session) is not None else "")
     else:
         print(snapshot_text(session))
 
@@ -217,7 +219,8 @@ def mime_bundle(session: Session, *, static: bool, summary_id: str = "") -> dict
     shown = head + (snapshot_html(session, SNAPSHOT_KB, timed=timed, unfolded=bool(summary_id)) if static else "")
     if summary_id:
         shown = f'<div data-explorer-summary="{html.escape(summary_id)}">{shown}</div>'
-    return {"text/html": shown, "text/plain": summary(session, timed=timed).text}
+    plan = plans.get(session)
+    return {"text/html": shown, "text/plain": summary(session, timed=timed).text if plan is None else str(plan)}
 
 
 def has_widgets(shell: InteractiveShell) -> bool:

@@ -20,6 +20,7 @@ from engine import errors
 from engine.errors import NotATrace
 from engine.observe.load_torch_trace import is_torch_trace, load_torch_trace
 from engine.records.base import RecordError
+from engine.records.plan import Plan
 from engine.records.session import Session
 from notebook_ext import cell_arguments, compile_roots, display, line_magic_output, module_shadowing, run_cell
 from notebook_ext.compile_run import CompileRun, ExecutingCell
@@ -30,6 +31,7 @@ from notebook_ext.run_cell import Cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
 from notebook_ext.training_drivers import driver_reason
 from notebook_ext.views.cell_edits import CellText
+from notebook_ext.views.plan import plan_session
 
 COMPLETED_MAGICS = ("%%compile", "%compile")
 
@@ -159,7 +161,7 @@ class CompileMagics(Magics):
 
         ``%explore``: the last session.
         ``%explore FILE``: a saved session, or a trace of stock torch.compile (a TORCH_TRACE log or a folder of logs).
-        ``%explore NAME``: the session bound to a name.
+        ``%explore NAME``: the session or plan bound to a name.
         ``%explore A B``: the changes between two sessions.
         ``%explore --diff``: the changes since the previous run of the last cell.
         ``%explore --diff A``: the changes from A to the last session.
@@ -243,11 +245,13 @@ class CompileMagics(Magics):
         named = self.shell.user_ns.get(text)
         if isinstance(named, Session):
             return named
+        if isinstance(named, Plan):
+            return plan_session(named)
         path_text = named if isinstance(named, (str, pathlib.Path)) else text.strip("\"'")
         path = pathlib.Path(path_text).expanduser()
         if not path.exists():
             raise UsageError(
-                f"{text!r} is neither a session bound to a name, nor the file of a saved session or of a torch trace."
+                f"{text!r} is neither a session or plan bound to a name, nor the file of a saved session or of a torch trace."
             )
         try:
             return load_torch_trace(path) if is_torch_trace(path) else Session.load(path)

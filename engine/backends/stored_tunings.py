@@ -72,7 +72,7 @@ def _find_tuning(target: str, kernel: LoopKernel) -> StoredTuning | None:
     if times[1][1] is None:
         reason = "Chosen by hand, not measured."
     else:
-        usual = "" if times[0][1] is None else f", the default {times[0][1] * 1e6:.1f} us"
+        usual = "" if times[0][1] is None else f", the default {times[0][1] * 1e6:.1f} µs"
         reason = f"Chosen by hand on {device}: {times[1][1] * 1e6:.1f} us{usual}."
     return StoredTuning(tuned, AutotuneChoice(kernel.nodes, chosen, reason, times, device, from_disk_cache=True))
 

@@ -17,7 +17,6 @@ from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.cache.serialize_symbols import SymbolTable, serialize_expression, serialize_symbolic_number
 from engine.graph.device_dependent_composites import composite_op as operator_of_ours
 from engine.graph.device_dependent_composites import registered_composite_ops
-from engine.graph.effect_tokens import effect_token_op
 from engine.graph.functionalize_rng import variant_by_name, variant_name
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo, ViewSpec, is_same_size
 from engine.ir.introspection.symbols import SYMBOLIC_TYPES
@@ -205,7 +204,6 @@ _OPERATORS = (OpOverload, OpOverloadPacket)
 
 _HIGHER_ORDER_TARGETS: Mapping[Any, str] = {
     with_effects: "with effects",
-    effect_token_op(): "token",
     auto_functionalized: "auto functionalized",
     auto_functionalized_v2: "auto functionalized, views",
 }

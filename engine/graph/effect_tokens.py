@@ -6,7 +6,6 @@ tokens). Forward and backward of a training call have separate chains: the forwa
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, cast
 
@@ -24,26 +23,15 @@ from engine.torch_private.operators import EffectType
 Node = torch.fx.Node
 
 
-@functools.cache
-def _library() -> torch.library.Library:
-    library = torch.library.Library("engine", "FRAGMENT")
-    library.define("effect_token() -> Tensor")
-    library.impl("effect_token", lambda: torch.empty(0), "CompositeExplicitAutograd")
-    torch.library.register_fake("engine::effect_token", lambda: torch.empty(0), lib=library)
-    return library
-
-
-def effect_token_op() -> Any:
-    """Return the op that creates the first token of a chain."""
-    _library()
-    return torch.ops.engine.effect_token.default
+make_token = torch.ops.prims._make_token.default
+"""The op that creates the first token of a chain, in AOTAutograd's graphs too."""
 
 
 def set_mode_tokens(mode: FunctionalTensorMode) -> None:
     """Create a token per effect type in the mode, for ops that torch knows to be effectful."""
     for kind in EffectType:
         with torch.no_grad():
-            token = effect_token_op()()
+            token = make_token()
         mode._tokens[kind] = token if isinstance(token, FunctionalTensor) else FunctionalTensor.to_functional(token)
 
 
@@ -67,7 +55,7 @@ def thread_tokens(module: torch.fx.GraphModule) -> None:
             chains[half] = _create_token(graph, node, half)
         chains[half] = _next_token(graph, node, chains[half])
     for node in reversed(list(graph.nodes)):
-        if not node.users and (node.target is effect_token_op() or _is_token(node)):
+        if not node.users and (node.target is make_token or _is_token(node)):
             graph.erase_node(node)
 
 
@@ -86,7 +74,7 @@ def _has_only_effect(node: Node) -> bool:
 
 def _create_token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
     with graph.inserting_before(before):
-        token = graph.create_node("call_function", effect_token_op(), (), name="token")
+        token = graph.create_node("call_function", make_token, (), name="token")
     token.meta = {"val": _value(before)}
     set_provenance(token, NodeProvenance(note="the initial token of operators with side effects"))
     if half:

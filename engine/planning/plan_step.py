@@ -108,10 +108,10 @@ def plan_program(
 
 def _note_on_unplanned_ranks(planned: Sequence[int], classes: int) -> str:
     if len(planned) == 1:
-        return f"Only rank {planned[0]} was planned. List more with ranks=[...]."
+        return f"Only rank {planned[0]} was planned. engine.plan(..., ranks=[...]) plans more."
     which = " and ".join(map(str, planned)) if len(planned) < 3 else ", ".join(map(str, planned))
     alike = "are equal" if classes == 1 else "were planned"
-    return f"Ranks {which} {alike}; others were not planned. List more with ranks=[...]."
+    return f"Ranks {which} {alike}; others were not planned. engine.plan(..., ranks=[...]) plans more."
 
 
 @dataclasses.dataclass(frozen=True)

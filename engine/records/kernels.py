@@ -139,7 +139,7 @@ class TuningPoint(Record):
     def __str__(self) -> str:
         names = ", ".join(f"{n} {v}" for n, v in self.values.items())
         if self.problem or self.seconds is not None:
-            return f"{names}: {self.problem or f'{(self.seconds or 0.0) * 1e6:.1f} us'}"
+            return f"{names}: {self.problem or f'{(self.seconds or 0.0) * 1e6:.1f} µs'}"
         resources = self.resources or KernelResources()
         occupancy = "" if resources.occupancy is None else f", occupancy {resources.occupancy:.0%}"
         return f"{names}: {resources.registers} registers, {resources.spills} spills{occupancy}"

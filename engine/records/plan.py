@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.group_pairs import group_pairs
+from engine.records.format_amounts import format_seconds
 from engine.records.ranks.groups import format_ranks
 
 MEMORY_CATEGORIES = (
@@ -219,7 +220,7 @@ class PlanDifference:
 def _format_quantity(name: str, value: float) -> str:
     if name.startswith("bytes") or name.endswith("bytes"):
         return format_bytes(int(value))
-    return format_duration(value) if name.endswith("seconds") else f"{value:,.0f}"
+    return format_seconds(value, 4) if name.endswith("seconds") else f"{value:,.0f}"
 
 
 def _change_text(before: float, after: float) -> str:
@@ -235,14 +236,6 @@ def format_bytes(count: int) -> str:
         size /= 1024
         units.pop(0)
     return f"{count} B" if units[0] == "B" else f"{size:.2f} {units[0]}"
-
-
-def format_duration(seconds: float) -> str:
-    """Return a modeled duration as text: ``1.50 ms``."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= factor:
-            return f"{seconds / factor:.2f} {unit}"
-    return f"{seconds * 1e6:.1f} us" if seconds else "0"
 
 
 def hidden_text(c: PlannedCollective) -> str:
@@ -273,7 +266,7 @@ def _class_lines(one: RankClass) -> list[str]:
         f"{format_ranks(one.ranks).capitalize()}, step {one.steps}:",
         f"  peak memory {_peak_text(one.peak)}{f', at {one.peak_line}' if one.peak_line else ''}",
         *([f"  peak of the steps {_peak_text(one.step_peak)}"] if one.step_peak != one.peak else []),
-        f"  modeled step {format_duration(one.step_seconds)}: computation {format_duration(one.compute_seconds)}, {_communication_text(one)}",
+        f"  modeled step {format_seconds(one.step_seconds, 3)}: computation {format_seconds(one.compute_seconds, 3)}, {_communication_text(one)}",
         f"  collectives: {len(one.collectives)} in the step, {format_bytes(one.collective_bytes)}; {len(one.setup)} before the first step",
     ]
     for c, calls, total, exposed in collective_rows(one.collectives):
@@ -281,14 +274,14 @@ def _class_lines(one: RankClass) -> list[str]:
         where = f"  {name}:{c.line}" if c.line else ""
         lines.append(
             f"    {calls:>4} x {c.kind:<15}{format_bytes(total):>12}  {c.dtype:<9}{c.group} ({c.group_size}, {c.link})"
-            f"  {c.phase}, {format_duration(exposed)} exposed{where}{hidden_text(c)}"
+            f"  {c.phase}, {format_seconds(exposed, 3)} exposed{where}{hidden_text(c)}"
         )
     return [*lines, *(f"  Note: {note}" for note in one.notes)]
 
 
 def _communication_text(one: RankClass) -> str:
-    exposed, hidden = format_duration(one.exposed_seconds), format_duration(one.hidden_seconds)
-    return f"communication {format_duration(one.communication_seconds)} ({exposed} exposed, {hidden} hidden)"
+    exposed, hidden = format_seconds(one.exposed_seconds, 3), format_seconds(one.hidden_seconds, 3)
+    return f"communication {format_seconds(one.communication_seconds, 3)} ({exposed} exposed, {hidden} hidden)"
 
 
 def _peak_text(point: MemoryPoint) -> str:

@@ -85,7 +85,7 @@ HOW_TO = (
         "Read logs of stock torch.compile",
         (Text("README.md", ("Logs of stock torch.compile",), shift=-1),),
     ),
-    Page("how-to", "recipes", "Recipes", (Text("notebooks/reference/RECIPES.md"),)),
+    Page("how-to", "recipes", "Recipes", (Text("notebook_ext/recipes.md"),)),
     Page("how-to", "ci", "Compile checks in CI", (Text("notebooks/reference/CI.md"),)),
     Page("how-to", "class", "Run a class", (Text("notebooks/reference/WORKSHOP.md"),)),
 )

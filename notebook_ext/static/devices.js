@@ -22,7 +22,7 @@ class DevicesView {
   draw() {
     const part = this.frame.part("devices");
     if (!part) return put(this.el, mutedLine("Loading …"));
-    put(this.el, part.sections.map((/** @type {any} */ s) => h("details", { open: s.open }, h("summary", {}, s.title), s.image ? h("img", { src: s.image, alt: s.title, style: "max-width:100%" }) : null, s.rows.map((/** @type {any} */ r) => this.#row(r)))));
+    put(this.el, part.sections.map((/** @type {any} */ s) => h("details", { open: s.open }, h("summary", {}, s.title), s.image ? h("img", { src: s.image, alt: s.title, style: "max-width:100%" }) : null, s.cells ? h("div", { style: "overflow-x:auto", tabindex: "0", role: "group", "aria-label": s.title }, h("table", { class: "t" }, h("thead", {}, h("tr", {}, s.heads.map((/** @type {string} */ t) => h("th", { scope: "col" }, t)))), h("tbody", {}, s.cells.map((/** @type {string[]} */ r) => h("tr", {}, r.map((t, i) => h("td", {}, i === r.length - 1 ? h("code", {}, t) : t))))))) : null, s.rows.map((/** @type {any} */ r) => this.#row(r)))));
     this.frame.say(part.outcome);
   }
 

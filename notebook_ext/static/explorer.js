@@ -416,8 +416,13 @@ export class Frame {
 
   /** Recipes that go on from this view. */
   recipeList() {
-    const { page, titles } = this.part("recipes") ?? {}, found = titles?.[this.view.id] ?? [];
-    return found.length ? [h("p", {}, "Recipes, in ", h("code", {}, page), ":"), h("ul", { class: "fixes" }, found.map((/** @type {string} */ t) => h("li", {}, t)))] : null;
+    const { titles, programs } = this.part("recipes") ?? {}, found = titles?.[this.view.id] ?? [];
+    return found.length ? [h("p", {}, "Recipes, programs to paste into a cell:"), found.map((/** @type {string} */ t) => h("details", {}, h("summary", {}, t), h("pre", { class: "code", tabindex: "0" }, programs[t]), button("Copy", "", () => this.copyProgram(programs[t]), { "aria-label": "Copy: " + t })))] : null;
+  }
+
+  /** @param {string} text */
+  async copyProgram(text) {
+    this.say((await copyText(text, this.root)) ? "Copied the recipe: paste it into a new cell." : "The browser does not allow this page to copy: select the text by hand.");
   }
 
   /** Glossary terms of this view. */

@@ -18,8 +18,8 @@ from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor
 
 CLASS_COLORS = ("#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
 """Colors of classes of ranks; white text on them is readable."""
-UNKNOWN = "#8a8a8a"
-"""Outline of ranks without a class."""
+OUTLINE, PLATE, DIGITS = "#8a8a8a", "#eeeeee", "#4b4b4b"
+"""Outline, background and digits of ranks without a class, readable in both themes."""
 MAX_NUMBERED = 128
 """Ranks up to which each cell shows its number."""
 MAX_CELLS = 4096
@@ -234,10 +234,12 @@ def mesh_image(sizes: Sequence[int], ranks: Sequence[int], classes: Mapping[int,
     for at, rank in enumerate(shown):
         x, y = at % columns * width, at // columns * height
         class_number = classes.get(rank)
-        fill = f'fill="{class_color(class_number)}"' if class_number is not None else f'fill="none" stroke="{UNKNOWN}"'
+        fill = (
+            f'fill="{class_color(class_number)}"' if class_number is not None else f'fill="{PLATE}" stroke="{OUTLINE}"'
+        )
         cells.append(f'<rect x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{height - 2}" {fill}/>')
         if has_numbers:
-            color = "#ffffff" if class_number is not None else UNKNOWN
+            color = "#ffffff" if class_number is not None else DIGITS
             cells.append(f'<text x="{x + width / 2:g}" y="{y + 15}" fill="{color}">{rank}</text>')
     total = columns * width, math.ceil(len(shown) / columns) * height
     return image_data(

@@ -34,6 +34,7 @@ from notebook_ext.views.linked.row_links import (
 )
 from notebook_ext.views.performance.memory import memory
 from notebook_ext.views.performance.timings import timings
+from notebook_ext.views.plan import NOT_RUN, plan_devices, plans
 from notebook_ext.views.recipes import recipes
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.search_index import search_index
@@ -176,6 +177,13 @@ _WHAT_FILLS = {
     "devices": "Compile code with DTensors or collectives, or open a folder with the logs or saved sessions of several ranks.",
     "backward": "Run a backward under engine.compiled_autograd().",
 }
+
+
+def _devices(session: Session) -> dict[str, Any]:
+    plan = plans.get(session)
+    return devices(session) if plan is None else plan_devices(plan)
+
+
 _SESSION_VIEWS = {
     "home": home,
     "recompiles": recompiles,
@@ -186,7 +194,7 @@ _SESSION_VIEWS = {
     "backward": backward,
     "index": search_index,
     "recipes": recipes,
-    "devices": devices,
+    "devices": _devices,
     "perfetto": perfetto_trace,
     "speedscope": speedscope_profile,
 }
@@ -281,6 +289,8 @@ def empty_views(session: Session, others: Collection[str] = (), *, can_edit: boo
 
     ``others`` are sessions to compare with. ``can_edit``: a kernel runs that can compile edited graphs.
     """
+    if plans.get(session) is not None:
+        return {view: NOT_RUN for view in _WHAT_FILLS if view != "devices"}
     compiled = session.compilations
     found = counts(session)
     traces = [c.trace for c in compiled if c.trace]

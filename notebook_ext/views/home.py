@@ -54,6 +54,7 @@ from notebook_ext.views.cell_edits import (
 from notebook_ext.views.compilations import program_counts, ran_on_cpu
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import EQUALITY_KINDS, is_stack_value, one_line, pluralize, sanitize, source_name
+from notebook_ext.views.plan import plan_figures, plans
 from notebook_ext.views.summary import guard_failure_text, summary
 
 MAX_COMPILED = 40
@@ -117,7 +118,8 @@ class Finding:
 
 def home(session: Session) -> dict[str, Any]:
     """Return the outcome in one sentence, the main figures, and the ranked findings."""
-    ranked = findings(session)
+    plan = plans.get(session)
+    ranked = findings(session) if plan is None else []
     cell = cell_texts.get(session)
     together = _combined_edit(session, ranked)
     tone = (
@@ -125,8 +127,10 @@ def home(session: Session) -> dict[str, Any]:
     )
     return {
         "outcome": outcome(session, ranked),
-        "tone": tone if session.compilations or ranked else "warn",
-        "figures": _figure_rows(session),
+        "tone": tone if session.compilations or ranked or plan else "warn",
+        "figures": _figure_rows(session)
+        if plan is None
+        else [{"name": n, "value": v, "target": "devices"} for n, v in plan_figures(plan)],
         "findings": [_finding_row(session, f, cell) for f in ranked[:MAX_FINDINGS]],
         "more": max(0, len(ranked) - MAX_FINDINGS),
         "kernel_title": _kernel_title(session),

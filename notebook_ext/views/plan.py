@@ -1,11 +1,15 @@
-"""A plan of a distributed step as HTML: memory curve, time bar and collectives by line."""
+"""A plan of a distributed step: sections of the Devices view, and the same as static HTML."""
 
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterator
 from html import escape
+from typing import Any
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import cell_names
+from engine.records.format_amounts import format_seconds
 from engine.records.plan import (
     MEMORY_CATEGORIES,
     MemoryPoint,
@@ -13,10 +17,10 @@ from engine.records.plan import (
     RankClass,
     collective_rows,
     format_bytes,
-    format_duration,
     hidden_text,
 )
 from engine.records.ranks.groups import format_ranks
+from engine.records.session import Session
 from notebook_ext.views.devices import class_color, image, image_data, mesh_caption, mesh_image
 from notebook_ext.views.format_text import one_line, pluralize
 
@@ -25,59 +29,127 @@ COLORS = ("#0b63a5", "#6cb4ee", "#b04500", "#00705a", "#8f3f78", "#a88400", "#86
 COMPUTATION, EXPOSED, HIDDEN = "#00705a", "#b04500", "#6cb4ee"
 MAX_ROWS = 60
 """Rows of the table of collectives."""
-STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0;max-width:1100px"
 MUTED = "color:var(--jp-ui-font-color2,#757575)"
-PICTURE = "display:block;width:100%;margin:4px 0;border:1px solid #8888"
+PICTURE = "display:block;max-width:100%;margin:4px 0"
 CELL = "text-align:left;vertical-align:top;padding:2px 8px;border-bottom:1px solid #8888;background:none"
+HEADS = ("Calls", "Collective", "Bytes", "Group", "Link", "Phase", "Exposed", "Line", "Code")
 MODEL = (
     "Collectives and live storage bytes are exact for eager execution; the allocator's rounding and the compiler's fusions"
     " are not counted. Times come from a model with these constants:"
 )
+NOT_RUN = "The cell was planned, not run: leave out --world to compile it."
+"""Sentence about the views that a plan leaves empty."""
+plans: WeakTable[Session, Plan] = WeakTable()
+"""Plans by the session that shows them."""
 
 
-def plan_html(plan: Plan) -> str:
-    """Return the plan as HTML that needs no kernel, script or network."""
+def plan_session(plan: Plan) -> Session:
+    """Return a session without compilations that shows a plan."""
+    session = Session(device=plan.device)
+    plans[session] = plan
+    for note in plan.notes:
+        session.add_note(note)
+    return session
+
+
+def plan_title(plan: Plan) -> str:
+    """Return what is planned, and for which ranks."""
     mesh = ", ".join(f"{name}={size}" for name, size in plan.mesh.items())
-    head = f"<b>{_text(plan.name)}</b>: plan for {plan.world:,} ranks{f' ({_text(mesh)})' if mesh else ''} on {plan.device}"
-    notes = "".join(f'<div style="{MUTED}">{_text(note)}</div>' for note in plan.notes)
+    return f"plan for {plan.world:,} ranks{f' ({mesh})' if mesh else ''} on {plan.device}"
+
+
+def plan_figures(plan: Plan) -> list[tuple[str, str]]:
+    """Return the main figures by name, each of the ranks with the largest peak of memory."""
+    worst = plan.worst
+    return [
+        ("Ranks", f"{plan.world:,}"),
+        ("Peak memory", format_bytes(worst.peak_bytes)),
+        ("Collectives in a step", f"{len(worst.collectives):,}"),
+        ("Bytes of collectives", format_bytes(worst.collective_bytes)),
+        ("Modeled step", format_seconds(worst.step_seconds, 3)),
+    ]
+
+
+def plan_devices(plan: Plan) -> dict[str, Any]:
+    """Return the sections that ``devices`` returns for a session; some have a table."""
+    sections = [_mesh_section(plan)]
+    for one in plan.classes:
+        sections += _class_sections(one)
     constants = ", ".join(f"{name} {value:g}" for name, value in plan.constants.items())
-    model = f'<details style="{MUTED}"><summary>How this was computed</summary>{MODEL} {_text(constants)}.</details>'
-    return f'<div style="{STYLE}"><div>{head}</div>{_mesh_html(plan)}{notes}{"".join(map(_class_html, plan.classes))}{model}</div>'
+    sections.append(_section("How this was computed", [_row("", f"{MODEL} {constants}.")], is_open=False))
+    outcomes = (f"{format_ranks(one.ranks).capitalize()}: {', '.join(_facts(one))}." for one in plan.classes)
+    return {"outcome": one_line(" ".join((*outcomes, *plan.notes)), 600), "sections": sections}
 
 
-def _mesh_html(plan: Plan) -> str:
+def section_html(section: dict[str, Any]) -> str:
+    """Return a section as HTML that needs no kernel, script or network."""
+    picture = image(section["image"], section["title"], PICTURE) if section.get("image") else ""
+    rows = "".join(
+        f"<div>{_square_html(r['color']) if 'color' in r else ''}<b>{escape(r['name'])}</b> {escape(r['text'])}</div>"
+        for r in section["rows"]
+    )
+    if "cells" not in section:
+        return picture + rows
+    head, *body = (
+        f"<tr>{''.join(f'<{tag} style={chr(34)}{CELL}{chr(34)}>{escape(c)}</{tag}>' for c in cells)}</tr>"
+        for tag, cells in (("th", section["heads"]), *(("td", c) for c in section["cells"]))
+    )
+    table = f'<table style="border-collapse:collapse;font-size:13px;margin:4px 0">{head}{"".join(body)}</table>'
+    return f'<div style="overflow-x:auto">{table}</div>{rows}'
+
+
+def _section(title: str, rows: list[dict[str, Any]], *, is_open: bool = True, **more: Any) -> dict[str, Any]:
+    return {"title": title, "rows": rows, "open": is_open, **more}
+
+
+def _row(name: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "text": one_line(text, 1000), **more}
+
+
+def _mesh_section(plan: Plan) -> dict[str, Any]:
     """Return the picture of the mesh and what a rank of each class holds at the peak."""
     names, sizes = tuple(plan.mesh) or ("world",), tuple(plan.mesh.values()) or (plan.world,)
     classes = {rank: i for i, one in enumerate(plan.classes) for rank in one.ranks}
-    held = "".join(
-        f"<div>{_square_html(class_color(i))}{_text(format_ranks(one.ranks).capitalize())}: {_peak_parts_text(one.step_peak)}</div>"
-        for i, one in enumerate(plan.classes)
-    )
     rest = " Outlined ranks were not planned." if len(classes) < plan.world else ""
-    picture = image(
-        mesh_image(sizes, range(plan.world), classes), "Mesh of the ranks", "display:block;max-width:100%;margin:4px 0"
+    rows = [
+        _row(format_ranks(one.ranks).capitalize(), ", ".join(_facts(one)), color=class_color(i))
+        for i, one in enumerate(plan.classes)
+    ]
+    notes = [_row("", note) for one in plan.classes for note in one.notes]
+    caption = _row("", mesh_caption(names, sizes, plan.world) + rest)
+    return _section("Mesh", [caption, *rows, *notes], image=mesh_image(sizes, range(plan.world), classes))
+
+
+def _facts(one: RankClass) -> Iterator[str]:
+    yield f"peak {format_bytes(one.peak_bytes)} in {one.peak.phase}{f' ({one.peak_line})' if one.peak_line else ''}"
+    if one.step_peak != one.peak:
+        yield f"peak of the steps {format_bytes(one.step_peak.total)}"
+    yield f"modeled step {format_seconds(one.step_seconds, 3)}"
+    yield f"{pluralize(len(one.collectives), 'collective')}, {format_bytes(one.collective_bytes)}"
+
+
+def _class_sections(one: RankClass) -> Iterator[dict[str, Any]]:
+    who = format_ranks(one.ranks).capitalize()
+    yield _section(
+        f"{who}: live memory from the start to step {one.steps}",
+        [_row("", "At the peak of the steps:"), *_legend_rows(one.step_peak)],
+        image=image_data(memory_svg(one.curve)),
     )
-    return f'{picture}<div style="{MUTED}">{_text(mesh_caption(names, sizes, plan.world))}{rest}</div>{held}'
-
-
-def _peak_parts_text(peak: MemoryPoint) -> str:
-    return ", ".join(f"{n} {format_bytes(b)}" for n, b in zip(MEMORY_CATEGORIES, peak.bytes, strict=True) if b)
-
-
-def _class_html(one: RankClass) -> str:
-    facts = (
-        f"peak {format_bytes(one.peak_bytes)} in {one.peak.phase}{f' ({one.peak_line})' if one.peak_line else ''}",
-        *([f"peak of the steps {format_bytes(one.step_peak.total)}"] if one.step_peak != one.peak else []),
-        f"modeled step {format_duration(one.step_seconds)}",
-        f"{pluralize(len(one.collectives), 'collective')}, {format_bytes(one.collective_bytes)}",
+    times = ((COMPUTATION, "computation", one.compute_seconds), (EXPOSED, "communication, exposed", one.exposed_seconds), (HIDDEN, "communication, hidden", one.hidden_seconds))  # fmt: skip
+    yield _section(
+        f"{who}: time of step {one.steps}",
+        [
+            *(_row(name, format_seconds(seconds, 3), color=color) for color, name, seconds in times),
+            _row("", "Upper bar: shares of the step; lower bar: when collectives run."),
+        ],
+        image=image_data(time_svg(one)),
     )
-    notes = "".join(f'<div style="{MUTED}">{_text(note)}</div>' for note in one.notes)
-    return (
-        f'<div style="margin-top:10px"><b>{format_ranks(one.ranks).capitalize()}</b>: {_text(", ".join(facts))}</div>{notes}'
-        f"<div>Live memory from the start to step {one.steps}</div>{_image_html(memory_svg(one.curve), 'Live bytes over the operators of the run')}"
-        f"{_legend_html(one.step_peak)}<div>Time of step {one.steps}</div>{_image_html(time_svg(one), 'Computation and communication')}"
-        f"{_times_html(one)}{_collectives_html(one)}"
-    )
+    yield _collectives_section(who, one)
+
+
+def _legend_rows(peak: MemoryPoint) -> list[dict[str, Any]]:
+    parts = zip(COLORS, MEMORY_CATEGORIES, peak.bytes, strict=True)
+    return [_row(name, format_bytes(size), color=color) for color, name, size in parts if size]
 
 
 def memory_svg(curve: tuple[MemoryPoint, ...], width: int = 1000, height: int = 160) -> str:
@@ -118,65 +190,28 @@ def _svg_text(width: int, height: int, inside: str) -> str:
     )
 
 
-def _image_html(svg: str, alt: str) -> str:
-    return image(image_data(svg), alt, PICTURE)
-
-
-def _legend_html(peak: MemoryPoint) -> str:
-    parts = [
-        f"{_square_html(color)}{name} {format_bytes(size)}"
-        for color, name, size in zip(COLORS, MEMORY_CATEGORIES, peak.bytes, strict=True)
-        if size
-    ]
-    return f'<div style="{MUTED}">At the peak of the steps: {" ".join(parts)}</div>'
-
-
-def _times_html(one: RankClass) -> str:
-    parts = (
-        (COMPUTATION, "computation", one.compute_seconds),
-        (EXPOSED, "communication, exposed", one.exposed_seconds),
-        (HIDDEN, "communication, hidden", one.hidden_seconds),
-    )
-    text = " ".join(f"{_square_html(color)}{name} {format_duration(seconds)}" for color, name, seconds in parts)
-    return f'<div style="{MUTED}">{text}. Upper bar: shares of the step; lower bar: when collectives run.</div>'
-
-
 def _square_html(color: str) -> str:
-    return f'<span style="display:inline-block;width:10px;height:10px;background:{color};margin:0 4px 0 8px"></span>'
+    return f'<span style="display:inline-block;width:10px;height:10px;background:{color};margin:0 4px 0 0"></span>'
 
 
-def _collectives_html(one: RankClass) -> str:
+def _collectives_section(who: str, one: RankClass) -> dict[str, Any]:
     rows = collective_rows(one.collectives)
-    heads = ("Calls", "Collective", "Bytes", "Group", "Link", "Phase", "Exposed", "Line")
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{CELL}">{cell}</td>' for cell in cells) + "</tr>"
-        for cells in (
-            (
-                str(calls),
-                _text(f"{c.kind} {c.dtype}{hidden_text(c)}"),
-                format_bytes(total),
-                _text(f"{c.group} ({c.group_size})"),
-                c.link,
-                c.phase,
-                format_duration(exposed),
-                _line_html(c.file, c.line),
-            )
-            for c, calls, total, exposed in rows[:MAX_ROWS]
-        )
-    )
+    title = f"{who}: collectives of step {one.steps}"
     if not rows:
-        return "<div>The step has no collectives.</div>"
-    head = "".join(f'<th style="{CELL}">{name}</th>' for name in heads)
-    cut = f"<div>… {len(rows) - MAX_ROWS} more rows</div>" if len(rows) > MAX_ROWS else ""
-    return f'<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:13px;margin:4px 0">{f"<tr>{head}</tr>"}{body}</table></div>{cut}'
-
-
-def _line_html(file: str, line: int) -> str:
-    if not line:
-        return ""
-    name = cell_names.get(file, file.rpartition("/")[2])
-    return f"{_text(f'{name}:{line}')} <code>{_text(one_line(linecache.getline(file, line).strip(), 60))}</code>"
-
-
-def _text(text: str) -> str:
-    return escape(text)
+        return _section(title, [_row("", "The step has no collectives.")])
+    cells = [
+        [
+            str(calls),
+            f"{c.kind} {c.dtype}{hidden_text(c)}",
+            format_bytes(total),
+            f"{c.group} ({c.group_size})",
+            c.link,
+            c.phase,
+            format_seconds(exposed, 3) if exposed else "0",
+            f"{cell_names.get(c.file, c.file.rpartition('/')[2])}:{c.line}" if c.line else "",
+            one_line(linecache.getline(c.file, c.line).strip(), 60) if c.line else "",
+        ]
+        for c, calls, total, exposed in rows[:MAX_ROWS]
+    ]
+    left = [_row("", f"… and {len(rows) - MAX_ROWS:,} more")] if len(rows) > MAX_ROWS else []
+    return _section(title, left, heads=list(HEADS), cells=[[one_line(c, 120) for c in row] for row in cells])

@@ -26,6 +26,7 @@ from engine.records.counts import (
 from engine.records.format_amounts import format_seconds
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
+from engine.records.plan import Plan
 from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
@@ -34,6 +35,7 @@ from notebook_ext.views.cell_edits import cell_texts
 from notebook_ext.views.compilations import program_counts, ran_on_cpu
 from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize, shorten_floats
 from notebook_ext.views.linked.row_links import CPU, for_target
+from notebook_ext.views.plan import plan_figures, plan_title, plans
 
 CPU_NAME = "this CPU"
 """Location of checks that the line does not name; it names others, such as an interpreter."""
@@ -102,6 +104,8 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     spent = session.seconds if timed else 0.0
     notes = tuple(one_line(n, 300) for n in session.notes)
     progress = one_line(session.stage)
+    if (plan := plans.get(session)) is not None:
+        return Summary(tuple(_plan_items(plan)), (), progress, notes)
     if not session.compilations and any(c.outcome != "eager" for c in session.backward_calls):
         return Summary(tuple(_backward_only_items(session, spent)), (), progress, notes)
     if not any(has_graph(c) for c in session.compilations):
@@ -180,6 +184,15 @@ def guard_failure_text(rejection: GuardFailure) -> str:
             text = re.sub(rf"\b{symbol}\b", name.replace("\\", ""), text)
         return one_line(text, 80)
     return format_change(rejection.source, rejection.kind, rejection.expected, rejection.actual)
+
+
+def _plan_items(plan: Plan) -> Iterator[SummaryItem]:
+    """Yield what was planned, with the main figures."""
+    yield SummaryItem(one_line(plan.name, 60), "devices", "name")
+    yield SummaryItem(f": {plan_title(plan)}, not run")
+    for name, value in plan_figures(plan)[1:]:
+        yield SummaryItem(f", {name[:1].lower()}{name[1:]} ")
+        yield SummaryItem(value, "devices", "link")
 
 
 def _group_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:

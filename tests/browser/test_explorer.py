@@ -17,6 +17,8 @@ import torch
 import engine
 from engine.records.bytecode import Span
 from engine.records.runtime import CallRecord, SkippedRecord
+from notebook_ext.views.plan import plan_session
+from tests.notebook_ext.sample_plans import make_plan
 from tests.notebook_ext.sample_sessions import (
     broken_session,
     empty_session,
@@ -83,6 +85,31 @@ def test_clicking_a_source_line_lights_up_its_ptx(explorer: Show) -> None:
     assert "Line 12" in said(page)
     assert "42 PTX" in said(page)
     assert page.locator('.lm .rail [data-pane="sass"] i').inner_text() == "64 / 152"
+
+
+def test_a_recipe_opens_its_program(explorer: Show) -> None:
+    """A page without kernel and network shows the program that a recipe's title names."""
+    page = explorer(head_session())
+    choose_view(page, "graph")
+    page.keyboard.press("?")
+    recipe = page.locator(".lm .keys details", has_text="Count the operators of each graph")
+    assert not recipe.locator("pre").is_visible()
+    recipe.locator("summary").click()
+    assert "def count_operators(module):" in recipe.locator("pre").inner_text()
+    assert recipe.locator("button").get_attribute("aria-label") == "Copy: Count the operators of each graph"
+
+
+def test_devices_shows_a_plan(explorer: Show) -> None:
+    """Only Home and Devices hold something; the table of collectives names line and code."""
+    page = explorer(plan_session(make_plan()), view="devices")
+    tabs = page.locator(".lm .tabs [role=tab]:visible").evaluate_all("t => t.map((x) => x.dataset.view)")
+    assert tabs == ["home", "devices"]
+    assert page.locator(".lm .devices img").count() == 3
+    assert "all_reduce float32" in page.locator(".lm .devices table tbody tr").inner_text()
+    assert said(page).startswith("Ranks 0, 3: peak 576 B in forward")
+    page.locator(".lm .sum button").first.click()
+    choose_view(page, "home")
+    assert page.locator(".home .figs").inner_text().startswith("4\nRanks")
 
 
 def test_clicking_a_ptx_line_leads_back_to_the_source(explorer: Show) -> None:

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 BLOCK = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```(python|py)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUN_ELSEWHERE = {
     "README.md": ("notebook_ext/test_readme_examples.py", "README.md"),
-    "notebooks/reference/RECIPES.md": ("notebook_ext/test_recipes.py", "RECIPES.md"),
+    "notebook_ext/recipes.md": ("notebook_ext/test_recipes.py", "FILE"),
     "notebooks/reference/GUARDS.md": ("notebook_ext/test_reference_docs.py", "GUARD_EXAMPLES"),
     "notebooks/reference/BREAKS.md": ("engine/trace/graph_breaks/test_break_catalog.py", "example_before"),
     "notebooks/reference/FALLBACKS.md": ("engine/lowering/test_fallback_catalog.py", "example_before"),

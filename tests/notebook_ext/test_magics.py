@@ -282,7 +282,7 @@ def test_explore_diff_tells_what_changed(shell: Shell) -> None:
     assert "differ" not in shell.run("%explore --diff mine").text.split("no difference")[0]
     assert "no difference" in shell.run("%explore --diff mine mine").text
     assert "at most two" in shell.run("%explore --diff mine mine mine").text
-    assert "neither a session" in shell.run("%explore --different").text
+    assert "neither a session or plan" in shell.run("%explore --different").text
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_the_code_of_the_readme_works(tmp_path: pathlib.Path, monkeypatch: pytes
     (call,) = re.findall(r"`(session\.reproducer\(.+?\))`", readme)
     first = names["session"].compilations[0].id  # "0/0" in a new process
     assert "import engine" not in eval(call.replace("0/0", first), names).text
-    recipes = (ROOT / "notebooks" / "reference" / "RECIPES.md").read_text(encoding="utf-8")
-    assert f"RECIPES.md) has {len(re.findall('^##+ ', recipes, re.MULTILINE))} short programs" in readme
+    recipes = (ROOT / "notebook_ext" / "recipes.md").read_text(encoding="utf-8")
+    assert f"recipes.md) has {len(re.findall('^##+ ', recipes, re.MULTILINE))} short programs" in readme
 
 
 def commands() -> list[str]:

@@ -11,10 +11,9 @@ import pytest
 
 import engine
 from engine.ir.pass_set import active_passes
-from notebook_ext.views.recipes import recipes_by_view
+from notebook_ext.views.recipes import FILE, programs, recipes_by_view
 
-PAGE = pathlib.Path(__file__).parents[2] / "notebooks" / "reference" / "RECIPES.md"
-SECTIONS = re.findall(r"(?:## ([^\n]+)\n\n)?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+SECTIONS = re.findall(r"(?:## ([^\n]+)\n\n)?```python\n(.*?)```", FILE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 class Page:
@@ -57,6 +56,26 @@ def test_recipe(index: int, page: Page) -> None:
     error = page.outcome(index)
     if error is not None:
         raise error
+
+
+@pytest.mark.parametrize("title", programs())
+@pytest.mark.thorough
+def test_a_recipe_runs_alone(title: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The explorer shows it with all that it needs, for one cell of a new notebook."""
+    engine.reset()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "recipe.py"
+    path.write_text(programs()[title], encoding="utf-8")
+    exec(compile(programs()[title], str(path), "exec"), {"__name__": "recipe"})
+    assert active_passes.passes == ()
+
+
+def test_a_recipe_has_only_the_blocks_that_it_needs() -> None:
+    """The setup comes first; a recipe that needs no other has no other."""
+    alone, long = programs()["Fail a test that compiles twice"], programs()["Keep an edited graph in a file"]
+    assert [text.startswith("import torch\n") for text in programs().values()] == [True] * len(programs())
+    assert "register_pass" not in alone
+    assert 'edited = engine.edited(model, {"twice"' in long
 
 
 def test_there_are_twenty_two_recipes() -> None:

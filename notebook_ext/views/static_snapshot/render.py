@@ -19,11 +19,12 @@ from notebook_ext.views.graph.node_table import graph_svg
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.listing_text import kernel_lines
 from notebook_ext.views.performance.timings import timings
+from notebook_ext.views.plan import plan_devices, plans, section_html
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.static_snapshot.stage_tables import Table, backward_table, detail_tables, line_tables
 from notebook_ext.views.summary import summary
 
-UNFOLDED = ("Graph breaks (", "Compilations (", "Kernels")
+UNFOLDED = ("Graph breaks (", "Compilations (", "Kernels", "Mesh", "Rank")
 """Starts of the titles of sections that are open if there is no live explorer."""
 MAX_ROWS = 60
 """Maximum number of rows in one table."""
@@ -94,6 +95,8 @@ def summary_html(session: Session, *, timed: bool = True) -> str:
 
 def snapshot_text(session: Session) -> str:
     """Return the static snapshot as text: summary, breaks, recompiles, kernels and times."""
+    if (plan := plans.get(session)) is not None:
+        return str(plan)
     lines = [summary(session).text]
     stops = breaks(session)
     examples: set[str] = set()
@@ -131,6 +134,9 @@ def snapshot_text(session: Session) -> str:
 
 
 def _snapshot_sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
+    if (plan := plans.get(session)) is not None:
+        yield from (SnapshotSection(s["title"], section_html(s)) for s in plan_devices(plan)["sections"])
+        return
     yield from _break_sections(session)
     yield from _recompile_sections(session, timed)
     yield from _source_sections(session)

@@ -64,7 +64,7 @@ def test_hidden_redistributions_are_flagged(session: engine.Session) -> None:
     view = part(session, "devices")
     sections = {s["title"].partition(":")[0]: s["rows"] for s in view["sections"]}
     picture = base64.b64decode(view["sections"][0]["image"].partition(",")[2]).decode()
-    assert (picture.count("<rect"), picture.count('fill="none"')) == (4, 3)
+    assert (picture.count("<rect"), picture.count('stroke="')) == (4, 3)
     assert sections["Mesh"][0]["text"] == "Rows: dp=2; columns: tp=2."
     (weight, _) = sections["What this rank holds"]
     assert weight["text"] == "f32[16, 16] tp=2: S(0); f32[8, 16] here, 512 B of 1.02 kB"

@@ -99,7 +99,7 @@ def test_effects_hand_tokens_to_each_other(ops: Any) -> None:
         graph = next(g for g in record.graphs if g.stage in ("aten", "forward"))
         texts = [n.text for n in graph.nodes if "token" in n.text]
         assert [t.partition(" = ")[2].partition("(")[0] for t in texts if "[" not in t] == [
-            "engine.effect_token",
+            "prims._make_token",
             *["with_effects"] * 3,
         ]
         assert "tests_effects.note, a, 'first'" in texts[1] and texts[1].partition("(")[2].startswith("token,")
