@@ -57,6 +57,7 @@ from engine.lowering.promotion import check_supported_dtype
 from engine.lowering.result_strides import (
     REAL_DTYPES,
     as_real_meta,
+    has_overlap,
     is_guarded_equal,
     non_overlapping_stride,
     symbolic_shape,
@@ -77,6 +78,9 @@ _TAKES_SIZES |= {op.default for op in (aten.full, aten.zeros, aten.ones)}
 _TAKES_SIZES |= {op.default for op in (aten.new_empty, aten.new_full, aten.new_zeros, aten.new_ones)}
 """Operators whose sizes are a list or the first argument."""
 
+
+_VIEW_SCATTERS = frozenset((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default))
+"""Operators that write to a copy whose elements share memory as those of the original do."""
 
 _TAKES_SCALARS_FROM_TENSORS = frozenset((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor))
 """Elementwise operators that accept float scalars whose value is known only at run time."""
@@ -295,6 +299,8 @@ class GraphLowering:
             raise NotLowered(LoweringFallback.MIXED_DEVICES, "it is computed on the CPU, and the kernels are for a GPU")
         if any(v.layout != torch.strided for v in tensors):
             raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "an operator on sparse tensors has no lowering")
+        if node.target in _VIEW_SCATTERS and has_overlap(node.meta["val"]):
+            raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a write to elements that share memory has no lowering")
 
     def _can_cross_devices(self, node: torch.fx.Node) -> bool:
         """Return True for inputs, which the runtime moves, and for what kernels compute."""

@@ -80,6 +80,12 @@ def is_non_overlapping(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> boo
     return True
 
 
+def has_overlap(value: torch.Tensor) -> bool:
+    """Return True if elements share a memory address, as in windows; static strides only."""
+    shape, stride = symbolic_shape(value), tuple(as_size(s) for s in value.stride())
+    return static_sizes((*shape, *stride)) is not None and not is_non_overlapping(shape, stride)
+
+
 def symbolic_shape(value: torch.Tensor) -> tuple[Size, ...]:
     """Return the shape of a fake tensor as ``Size`` values."""
     return tuple(as_size(s) for s in value.shape)

@@ -18,11 +18,13 @@ from engine.graph.fake_tensors.output_strides import (
     contiguous,
     elementwise_strides,
     empty_like_strides,
+    expand_strides,
     sizes_equal,
     suggested_format_strides,
     view_strides,
 )
 from engine.ir.introspection.operator_facts import facts_of_overload, memo_by_identity
+from engine.torch_private.operators import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
 """Computes a result's strides from its sizes and the operands' sizes and strides."""
@@ -46,6 +48,10 @@ def _view(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[
     return view_strides(shape, operands[0])
 
 
+def _expand(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
+    return expand_strides(shape, operands[0])
+
+
 def _like_second(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> tuple[Any, ...]:
     return _like_first(shape, operands[1:])
 
@@ -53,13 +59,13 @@ def _like_second(shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]) ->
 _OP_RULES: dict[str, StrideRule] = {
     **dict.fromkeys(
         "fill flip frexp hardtanh nan_to_num ones_like zeros_like full_like empty_like rand_like randn_like randint_like sort "
-        "_prelu_kernel binary_cross_entropy".split(),
+        "_prelu_kernel binary_cross_entropy index_put index_fill".split(),
         _like_first,
     ),
     **dict.fromkeys(
         "huber_loss_backward log_sigmoid_forward mse_loss_backward smooth_l1_loss_backward _log_softmax glu_backward "
         "_log_softmax_backward_data masked_fill index_add renorm native_layer_norm native_layer_norm_backward tril triu sum amax "
-        "amin var linalg_vector_norm nll_loss2d_forward normal col2im".split(),
+        "amin var linalg_vector_norm nll_loss2d_forward normal col2im index_copy isin diag_embed".split(),
         _contiguous,
     ),
     **dict.fromkeys(
@@ -77,6 +83,7 @@ _OP_RULES: dict[str, StrideRule] = {
     "view": _view,
     "_unsafe_view": _view,
     "roll": _contiguous,
+    "expand": _expand,
 }
 """Rules by operator name without overload."""
 
@@ -116,8 +123,9 @@ def eager_strides(
     if kwargs.get("memory_format") not in (None, torch.preserve_format):
         return None
     values = [args[n] if n < len(args) else kwargs.get(name) for n, name in _operand_arguments(func)]
-    operands = [
-        (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in values if v is not None
+    values = [v for v in values if v is not None]
+    operands: Sequence[SizesAndStrides] = [
+        (tuple(v.shape), v.stride()) if isinstance(v, torch.Tensor) else ((), ()) for v in values
     ]
     shape, strides = tuple(result.shape), result.stride()
     if func._opname in _COMPLEX_OP_RULES and args[0].is_complex():
@@ -125,12 +133,34 @@ def eager_strides(
     if func._opname == "roll" and result.device.type == "cpu":
         rule = functools.partial(_roll_on_cpu, *_roll_parts(*args, **kwargs))
     try:
-        if rule is elementwise_strides and _have_equal_strides(shape, strides, operands):
-            return None
+        if rule is elementwise_strides:
+            if _have_equal_strides(shape, strides, operands):
+                return None
+            if func._opname != "where":  # its condition is never copied
+                operands = _as_kernel_reads(values, operands, result)
         expected = rule(shape, operands)
         return None if sizes_equal(expected, strides) else expected
     except UnknownStrides:
         return None
+
+
+def _as_kernel_reads(
+    values: Sequence[Any], layouts: Sequence[SizesAndStrides], result: torch.Tensor
+) -> Sequence[SizesAndStrides]:
+    """Return the layouts of an elementwise operator's operands in its computation dtype.
+
+    On the CPU an operand of another dtype is copied first, which removes gaps and overlaps.
+    """
+    dtypes = {value.dtype for value, (size, _) in zip(values, layouts, strict=True) if size}
+    if result.device.type != "cpu" or dtypes == {result.dtype}:
+        return layouts
+    computed = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
+    if result.dtype.is_floating_point and not (computed.is_floating_point or computed.is_complex):
+        computed = result.dtype
+    return [
+        (size, empty_like_strides(size, strides)) if size and value.dtype != computed else (size, strides)
+        for value, (size, strides) in zip(values, layouts, strict=True)
+    ]
 
 
 def _roll_parts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> tuple[Any, Any]:

@@ -96,6 +96,18 @@ def view_strides(shape: Sizes, of: SizesAndStrides) -> tuple[Any, ...]:
     return tuple(reversed(strides))
 
 
+def expand_strides(shape: Sizes, of: SizesAndStrides) -> tuple[Any, ...]:
+    """Return the strides of ``expand``: 0 in all dimensions of a tensor that had none."""
+    size, old = of
+    if not size:
+        return (0,) * len(shape)
+    more = len(shape) - len(size)
+    strides = _broadcast_strides(shape, size, old)[more:]
+    for n in range(more - 1, -1, -1):
+        strides.insert(0, shape[n + 1] * strides[0] if _is_true_by_hint(shape[n] == 1) else 0)
+    return tuple(strides)
+
+
 def _row_major_order(shape: Sizes) -> list[int]:
     return list(reversed(range(len(shape))))
 

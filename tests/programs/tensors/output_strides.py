@@ -109,3 +109,34 @@ def scattered_into_rows_with_gaps(x):
     """``select_scatter`` preserves gaps between rows, also of several sizes."""
     y = torch.select_scatter(x, x.select(1, 0) * 3, 1, -1)
     return y, y.stride()
+
+
+@program(
+    *(functools.partial(lambda n: (torch.arange(3).view(3, 1).expand(3, n), torch.randn(n, 3).t()), n) for n in (4, 5))
+)
+def expanded_with_another_dtype(x, y):
+    """An operand of another dtype is copied first, so it decides the order of dimensions."""
+    made = x + y, y < x, x.sin() + y, torch.where(x > 1, y, x)
+    return made, [m.stride() for m in made], (x + y).unsqueeze(0)
+
+
+@program(*(functools.partial(lambda n: (torch.randn(1, n), torch.randn(n, 1)), n) for n in (4, 5, 6)))
+def expanded_rows_of_several_sizes(x, y):
+    """``expand`` sets the strides of size-1 dimensions, also where sizes are symbols."""
+    made = x.sum().expand_as(x), y.sum().expand_as(y), x[0, :1].expand(1, 1, x.shape[1]), y.expand(1, 2, -1, 1)
+    return made, [m.stride() for m in made]
+
+
+@program(lambda: (torch.randn(4, 1).as_strided((2, 1), (2, 7)),))
+def indexed_writes_with_one_column(x):
+    """Indexed writes, ``isin`` and ``diag_embed`` have eager's strides in size-1 dimensions."""
+    first, one = torch.tensor([0]), torch.ones(())
+    made = x.index_put((first,), one), x.index_copy(0, first, x[:1]), torch.isin(x, x), torch.diag_embed(x)
+    return made, [m.stride() for m in made], [m.unsqueeze(0).stride() for m in made]
+
+
+@program(lambda: (torch.randn(3, 4),))
+def scattered_into_windows(x):
+    """A write into overlapping windows changes all elements that share the memory."""
+    w = (x * 2).unfold(1, 2, 1)
+    return torch.select_scatter(w, w.select(1, 0) * 3, 1, -1), torch.diagonal_scatter(w, w.diagonal() * 3)

@@ -17,6 +17,8 @@ LAYOUTS = [
     ((4, 3), (1, 4)),
     ((2, 3, 4, 5), (60, 1, 15, 3)),
     ((3, 0, 2), (1, 7, 3)),
+    ((4, 1), (2, 7)),
+    ((3, 4), (0, 1)),
 ]
 OPERATORS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda t: t * 2,
@@ -37,6 +39,11 @@ OPERATORS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda t: t.reshape(1, *t.shape, 1),
     lambda t: t.sum(0, keepdim=True),
     lambda t: F.smooth_l1_loss(t, t * 2, reduction="none"),
+    lambda t: t.double() + t,
+    lambda t: t.int().expand(2, *t.shape) < t.mT.contiguous().mT,
+    lambda t: t.sum().expand_as(t),
+    lambda t: t.sum(0, keepdim=True).expand(1, 2, *t.shape),
+    torch.diag_embed,
 ]
 
 
