@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from engine import api
+from engine.errors import EngineError
+from engine.records.counts import errors_of
 from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from engine.replace_file import replace_file
@@ -24,7 +27,8 @@ from notebook_ext.replay.replay_cell import CellReplay
 from notebook_ext.run_cell import Cell, run_cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
 from notebook_ext.tracebacks import passes_through_cell, strip_internal_frames, was_compiling
-from notebook_ext.views.cell_edits import CellText, cell_texts
+from notebook_ext.views.cell_edits import CellError, CellText, cell_errors, cell_texts
+from notebook_ext.views.format_text import one_line
 from notebook_ext.views.home import Replay, Replayed
 from notebook_ext.views.privacy_note import privacy_note
 
@@ -118,6 +122,7 @@ class CompileRun:
                 kind = type(self._error).__name__
                 reason = f"{kind} was raised before it called a function or module that computes with tensors"
                 self.session.add_skipped(SkippedRecord("the cell", reason))
+        self._note_error()
         self._previous = sessions.remember_run(self._executing.id, self.session)
 
     def check(self) -> None:
@@ -196,6 +201,18 @@ class CompileRun:
                 yield
             except BaseException as error:
                 self._error = error
+
+    def _note_error(self) -> None:
+        """Note the exception of the cell, unless the tracer met it and recorded it."""
+        error = self._error
+        if error is None or isinstance(error, (SystemExit, EngineError)) or not self.session.compilations:
+            return
+        if errors_of(self.session.compilations):
+            return
+        lines = [f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if f.filename == self._cell.file]
+        found = CellError(type(error).__name__, one_line(str(error), 200), lines[-1] if lines else 0)
+        cell_errors[self.session] = found
+        self.session.add_note(f"The cell raised {found}.")
 
     def _note_shadowing(self) -> None:
         if path := module_shadowing.shadowing_module_on_path():

@@ -329,7 +329,7 @@ class CompareView {
     }
     // Times differ between any two runs, and the cause has a row of its own.
     const names = (this.differing || []).map(([name]) => (/^[A-Z]{2}/.test(name) ? name : name.toLowerCase())).filter((name) => !name.startsWith("time: ") && name !== "compile time" && name !== "compiled because");
-    this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries do not differ here. ", muted("] shows guards, graphs and kernels line by line."));
+    this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries do not differ here. ", muted("Key ]: guards, graphs and kernels line by line."));
   }
 }
 

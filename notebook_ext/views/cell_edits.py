@@ -42,6 +42,22 @@ cell_texts: WeakTable[Session, CellText] = WeakTable()
 """Cell of each session that was recorded by this kernel."""
 
 
+@dataclass(frozen=True)
+class CellError:
+    """Exception that ended a cell: type, text, and line of the cell; 0 if unknown."""
+
+    kind: str
+    text: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}".rstrip(".: ")
+
+
+cell_errors: WeakTable[Session, CellError] = WeakTable()
+"""Error of each session whose cell raised one that the tracer did not meet."""
+
+
 _COMPILE_CALL = re.compile(
     r'engine\.compile\((?:f|\.\.\.), (?:backend="(?P<backend>\w+)"|options=\{"(?P<flag>\w+)": True\})\)'
 )

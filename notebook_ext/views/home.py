@@ -25,6 +25,7 @@ from engine.records.counts import (
     groups,
     has_graph,
     nearest_guard_failure,
+    nodes_by_id,
     recompiles_of,
     saved_compilations,
     unique_kernels,
@@ -32,6 +33,7 @@ from engine.records.counts import (
 from engine.records.findings import find_problems, useful_fixes
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.guards import Fix, GuardFailure, GuardRecord
+from engine.records.lowering import FusionDecision
 from engine.records.runtime import CallRecord, call_numbers
 from engine.records.scripts.repro_script import parameters_at
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -45,6 +47,7 @@ from notebook_ext.views.cell_edits import (
     advice,
     argument_edit,
     break_edit,
+    cell_errors,
     cell_texts,
     combine,
     diff_rows,
@@ -145,6 +148,7 @@ def findings(session: Session) -> list[Finding]:
     """Return the findings of a session: wrong results first, then by what the fix saves."""
     unsorted = [
         *_exception_findings(session),
+        *_cell_error_findings(session),
         *_break_findings(session),
         *_recompile_findings(session),
         *_other_problems(session),
@@ -206,6 +210,8 @@ def outcome(session: Session, ranked: Iterable[Finding]) -> str:
     )
     if number.errors:
         return f"{text}; then it raised an exception."
+    if (error := cell_errors.get(session)) is not None:
+        return f"{text}; then the cell raised {error.kind}."
     wrong = next((f.title for f in ranked if not f.urgency), "")
     if wrong:
         return f"{text}; {wrong}."
@@ -302,6 +308,17 @@ def _exception_findings(session: Session) -> Iterator[Finding]:
                 sign="✗",
                 fixes=(("Correct this line or its inputs: eager execution raises the exception too.", ""),),
             )
+
+
+def _cell_error_findings(session: Session) -> Iterator[Finding]:
+    if (error := cell_errors.get(session)) is not None:
+        yield Finding(
+            f"The cell raised {error}",
+            "It was raised after tracing, by compiled code or by Python. The calls until then are recorded.",
+            1,
+            sign="✗",
+            place=f"line {error.line}" if error.line else "",
+        )
 
 
 @dataclass(frozen=True)
@@ -583,14 +600,20 @@ def _unfused_traffic(session: Session) -> Iterator[Finding]:
         moved, compilation, decision = max(unfused, key=lambda f: f[0])
         yield Finding(
             f"Kernels that were not fused pass {format_bytes(total)} through memory",
-            f"The largest part is {format_bytes(moved)}: {sanitize(decision.reason)}",
+            f"The largest part is {format_bytes(moved)}{_between(compilation, decision)}. {sanitize(decision.reason)}"
+            " No fix is known: the reason is in the data flow.",
             NO_ACTION,
             total,
-            format_bytes(total),
             sign="i",
             target=f"kernels|{compilation.id}",
-            fixes=(("No fix is known: the reason is in the data flow.", ""),),
         )
+
+
+def _between(compilation: CompilationRecord, decision: FusionDecision) -> str:
+    """Return the nodes of a decision: `` from mul to relu``; empty if they are unknown."""
+    nodes = nodes_by_id(compilation, (*decision.first, *decision.second))
+    ends = [[nodes[id].name for id in ids if id in nodes] for ids in (decision.first, decision.second)]
+    return f" from {one_line(ends[0][-1], 60)} to {one_line(ends[1][0], 60)}" if all(ends) else ""
 
 
 # Edits of the cell.

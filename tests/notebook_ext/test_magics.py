@@ -16,7 +16,9 @@ import pytest
 
 from engine.records.counts import groups
 from notebook_ext import tracebacks
+from notebook_ext.views.breaks import breaks
 from notebook_ext.views.home import findings, home
+from notebook_ext.views.summary import summary
 from tests.notebook_ext.conftest import Shell
 from tests.notebook_ext.sample_sessions import head_session
 
@@ -619,3 +621,25 @@ def test_a_file_that_cannot_be_written_costs_no_result(shell: Shell, tmp_path: p
 def test_files_that_mean_compiling_exist() -> None:
     """An interrupt while compiling is known by files on the stack, each of which is there."""
     assert all(pathlib.Path(file).is_file() for file in tracebacks.COMPILING_FILES)
+
+
+def test_an_exception_of_compiled_code_is_no_success(shell: Shell) -> None:
+    """A branch that only raises is left out of the graph; a call that takes it raises."""
+    ran = shell.run("""%%compile --backend eager
+def head(x, labels):
+    if labels.max() >= 5:
+        raise ValueError(f"label {labels.max()} is out of range")
+    return x.sum() + labels.sum()
+
+for last in (1, 7):
+    head(torch.ones(3), torch.tensor([0, last]))
+""")
+    assert not ran.succeeded
+    session = shell.ns["_compile"]
+    assert breaks(session)["breaks"] == []
+    told = home(session)
+    assert told["outcome"].endswith("; then the cell raised ValueError.")
+    assert told["tone"] == "bad"
+    assert told["findings"][0]["title"] == "The cell raised ValueError: label 7 is out of range"
+    assert told["findings"][0]["place"] == "line 3"
+    assert "The cell raised ValueError: label 7 is out of range." in summary(session).notes

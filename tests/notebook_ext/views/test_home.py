@@ -14,6 +14,7 @@ import torch
 import engine
 from engine.records.counts import counts
 from engine.records.findings import find_problems
+from engine.records.lowering import FusionDecision
 from engine.records.session import Session
 from engine.records.trace import TraceRecord
 from notebook_ext.compile_run import CompileRun
@@ -775,3 +776,17 @@ def test_a_failing_pass_of_the_user_is_no_internal_error(shell: Shell) -> None:
     (found,) = findings(session)
     assert found.title == "A registered pass was undone: the graph is as it was before"
     assert "ValueError: mine" in found.cause
+
+
+def test_traffic_between_kernels_is_a_fact_without_a_fix() -> None:
+    """The largest value is named with its reader; no line says "Fix" where none is known."""
+    session = head_session()
+    first = session.compilations[0]
+    assert first.lowering is not None
+    made, read = (next(n.id for n in g.nodes if n.op == "call_function") for g in first.graphs[:2])
+    decision = FusionDecision((made,), (read,), False, "Both write all of it.", None, 2_000_000)
+    session.put_compilation(replace(first, lowering=replace(first.lowering, decisions=(decision,))))
+    (row,) = [f for f in home(session)["findings"] if "through memory" in f["title"]]
+    assert row["fixes"] == []
+    assert row["saves"] == ""
+    assert re.match(r"The largest part is 2 MB from \w+ to \w+\. Both write all of it\. No fix is known", row["cause"])
