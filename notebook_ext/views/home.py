@@ -312,12 +312,15 @@ def _exception_findings(session: Session) -> Iterator[Finding]:
 
 def _cell_error_findings(session: Session) -> Iterator[Finding]:
     if (error := cell_errors.get(session)) is not None:
+        cell = cell_texts.get(session)
+        lines = ["", *cell.body.splitlines()] if cell is not None else [""]
         yield Finding(
             f"The cell raised {error}",
             "It was raised after tracing, by compiled code or by Python. The calls until then are recorded.",
             1,
             sign="✗",
             place=f"line {error.line}" if error.line else "",
+            pointed=sanitize(lines[error.line]).strip() if error.line < len(lines) else "",
         )
 
 

@@ -25,6 +25,7 @@ from tests.notebook_ext.sample_sessions import (
     head_session,
     hostile_session,
     large_session,
+    verified_session,
 )
 from tests.notebook_ext.sample_step_sessions import many_steps_session, steps, steps_session, traced, wrappers_session
 
@@ -110,6 +111,20 @@ def test_devices_shows_a_plan(explorer: Show) -> None:
     page.locator(".lm .sum button").first.click()
     choose_view(page, "home")
     assert page.locator(".home .figs").inner_text().startswith("4\nRanks")
+
+
+def test_narrow_pages_use_their_room(explorer: Show) -> None:
+    """Home fills its panel, all stages are in sight, and tables keep room for names."""
+    page = explorer(verified_session(), width=640)
+    rail = page.locator(".lm .rail")
+    assert rail.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+    choose_view(page, "home")
+    panel = page.locator(".lm .panel").evaluate("(e) => e.clientHeight")
+    assert page.locator(".lm .home").evaluate("(e) => e.clientHeight") >= panel - 2
+    choose_view(page, "kernels")
+    assert page.locator(".lm .ktable td code").first.evaluate("(e) => e.clientWidth") >= 90
+    choose_view(page, "recompiles")
+    assert page.locator(".lm .chip").first.evaluate("(e) => e.clientWidth") < 200
 
 
 def test_clicking_a_ptx_line_leads_back_to_the_source(explorer: Show) -> None:

@@ -642,4 +642,5 @@ for last in (1, 7):
     assert told["tone"] == "bad"
     assert told["findings"][0]["title"] == "The cell raised ValueError: label 7 is out of range"
     assert told["findings"][0]["place"] == "line 3"
+    assert told["findings"][0]["pointed"].startswith("raise ValueError(f")
     assert "The cell raised ValueError: label 7 is out of range." in summary(session).notes
