@@ -103,6 +103,64 @@ def forward_that_prints(x, scale):
     return y + far + same, far.requires_grad, type(y.grad_fn) is Loud._backward_cls
 
 
+class Clipped(torch.autograd.Function):
+    """Returns a mask, too, and creates no zeros as gradients."""
+
+    @staticmethod
+    def forward(ctx, x, limit, sizes):
+        """The clipped argument and where it is inside."""
+        inside = x.abs() <= limit
+        ctx.save_for_backward(inside)
+        ctx.mark_non_differentiable(inside)
+        ctx.set_materialize_grads(False)
+        return x.clamp(-limit, limit) * sum(sizes), inside
+
+    @staticmethod
+    def backward(ctx, grad, grad_inside):
+        """None for None, as of the mask."""
+        assert grad_inside is None
+        (inside,) = ctx.saved_tensors
+        return None if grad is None else grad * inside, None, None
+
+
+class InPlace(torch.autograd.Function):
+    """Writes to its argument."""
+
+    @staticmethod
+    def forward(ctx, x):
+        """Returns what it wrote to."""
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """The derivative."""
+        return grad * 2
+
+
+class Observer(torch.nn.Module):
+    """Records what it sees before it applies functions."""
+
+    def __init__(self):
+        """Starts with nothing seen."""
+        super().__init__()
+        self.calls, self.low = 0, None
+
+    def forward(self, x):
+        """The functions read only their arguments, whatever was recorded."""
+        self.calls += 1
+        self.low = x.detach().min()
+        y, inside = Clipped.apply(x * 2, 3.0, [1, 2])
+        InPlace.apply(y)
+        return y + self.low, inside, self.calls
+
+
+@program(lambda: (torch.arange(4.0).requires_grad_(), Observer()), breaks=0)
+def functions_applied_after_mutations(x, observer):
+    """A module that was written needs no graph break at functions that do not read it."""
+    return observer(x)
+
+
 class Doubled(torch.autograd.Function):
     """Writes to its argument, and prints."""
 

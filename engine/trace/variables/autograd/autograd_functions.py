@@ -65,6 +65,13 @@ class AutogradFunctionContextVariable(VariableWithMethods, UserDefinedObjectVari
         "save_for_backward mark_non_differentiable set_materialize_grads save_for_forward mark_dirty".split()
     )
 
+    def has_no_grad(self, tx: Tracer, output: Variable) -> bool:
+        """Return True if the backward always gets None for an output."""
+        if output.fake is None or self.materialize_grads:
+            return output.fake is None
+        is_marked = any(realize(tx, marked) is output for marked in self.non_differentiable)
+        return is_marked or not (output.fake.is_floating_point() or output.fake.is_complex())
+
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         match name:
             case "saved_tensors":
@@ -98,7 +105,10 @@ def _apply(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return _trace_forward_only(tx, cls, inputs)
     try:
         # A node that calls the function would read objects as they are before the mutations of the traced code.
-        is_stale = tx.side_effects.writes_objects
+        bodies = (
+            layer for body in (cls.forward, cls.setup_context, cls.backward) for layer in _wrapped_functions(body)
+        )
+        is_stale = tx.side_effects.writes_objects and bool(find_mutable_capture(bodies))
         if is_stale or cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, inputs):
             return _trace_bodies_to_graphs(tx, cls, inputs)
         for value in inputs:
@@ -390,7 +400,8 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], arguments: list[Variable]
                 raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} returns a container argument")
             if grad and any(needed):
                 grads: list[Variable] = [
-                    NONE if o.fake is None else add_parameter_like(tx, builder, o.fake.detach()) for o in outputs
+                    NONE if ctx.has_no_grad(tx, o) else add_parameter_like(tx, builder, o.fake.detach())
+                    for o in outputs
                 ]
                 _static_method(tx, cls, "backward").call(tx, [ctx, *grads], {})
                 stored = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
