@@ -19,6 +19,7 @@ from tests.differential import Comparison, Observation, beyond_rounding, observe
 from tests.engine.aot.aliasing.compare_programs import check as check_aliasing
 from tests.engine.aot.aliasing.generate_programs import Case, generate
 from tests.fuzz.grammar import write_program
+from tests.fuzz.rounding import beyond_other_roundings
 from tests.programs import Program
 
 SLIPS = ("NameError", "UnboundLocalError", "SyntaxError")
@@ -129,6 +130,7 @@ class Programs(Target):
             )
         comparison = Comparison(None if backend == "eager" else tolerances(program))
         found = beyond_rounding(name, comparison, expected, actual, grad=True)
+        found = beyond_other_roundings(name, comparison, found, expected)
         if found:
             again = prepare(name, "again")
             if Comparison().observations(expected, observe(again, again.target)):

@@ -103,6 +103,15 @@ def test_planted_bugs_are_found_and_made_small(
     assert count_lines(small) <= 4
 
 
+WIDENED = """
+import torch
+from tests.programs import program
+@program(lambda: (torch.rand(2, 3, dtype=torch.bfloat16),))
+def fuzzed(x):
+    return (x * 1.7 + torch.rand_like(x)).float()
+"""
+
+
 def test_crashes_and_hangs_are_found() -> None:
     """A child that dies or does not end is a difference."""
     assert run_forked(lambda: os.kill(os.getpid(), signal.SIGKILL) or []) == ["crash: SIGKILL"]
@@ -173,6 +182,16 @@ def test_rounding_is_judged_where_float64_cannot_run(
 
     planted(monkeypatch, scale_product)
     found = Programs(tmp_path).differences(WRITTEN_AFTER_PRODUCT, "aot_eager")
+    assert bool(found) == is_found
+
+
+@pytest.mark.parametrize(("factor", "is_found"), [(1.002, False), (1.1, True)])
+def test_rounding_is_judged_where_float64_draws_other_numbers(
+    factor: float, is_found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Runs of eager with other roundings show how far a widened result may move."""
+    planted(monkeypatch, lambda compiled, x: compiled(x) * factor)
+    found = Programs(tmp_path).differences(WIDENED, "aot_eager")
     assert bool(found) == is_found
 
 
