@@ -15,10 +15,11 @@ from engine.kernels.cpu.llvm_types import NotPrintable, iota, literal, splat, ty
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.dependences import transitive_inputs
 
-MAX_FLOAT32_TERMS = 1024
-"""Terms that an accumulator of float32 adds: each may round in the same direction."""
 STEPS_OF_PART = 128
-"""Steps of the innermost loop that are added in float32, and then to float64."""
+"""Steps of the innermost loop that are added in float32, and then to float64.
+
+Each may round in the same direction, which a sum of many terms would show.
+"""
 
 
 class ReductionPass:
@@ -108,7 +109,7 @@ class ReductionPass:
             return dtype
         terms = static_size(product(v.size for v in plan.inner))
         width = plan.lanes * plan.copies if plan.lane_var in plan.inner else 1
-        return torch.float64 if terms is None or terms > MAX_FLOAT32_TERMS * width else dtype
+        return torch.float64 if terms is None or terms > STEPS_OF_PART * width else dtype
 
     def print_initial_values(self) -> None:
         """Reserve the accumulators and set them to the identity."""

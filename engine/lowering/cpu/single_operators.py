@@ -40,14 +40,15 @@ FASTER_IN_KERNELS = frozenset(
         *("fmod", "fmax", "fmin", "sum", "prod", "expm1", "log1p", "elu", "digamma", "gather", "stack", "l1_loss"),
         *("selu", "xlogy", "trunc", "tan", "atan", "asin", "acos", "asinh", "acosh", "sinc", "sqrt", "log2", "log10"),
         *("isnan", "signbit", "logical_not", "logit", "special_entr", "special_spherical_bessel_j0", "polygamma"),
-        *("heaviside", "special_xlog1py"),
+        *("heaviside", "special_xlog1py", "floor_divide", "amax", "amin"),
+        *("_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
         *(f"{name}{rank}d{end}" for name in NEAREST for rank in (1, 2, 3) for end in ("", "_backward")),
     )
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""
 
-FASTER_WITH_TANH = frozenset(("aten::gelu", "aten::gelu_backward"))
-"""Operators of which this is true with ``approximate="tanh"`` alone."""
+FASTER_WITH_OPTION = frozenset(("aten::gelu", "aten::gelu_backward", "aten::div"))
+"""Operators of which this is true with ``approximate="tanh"`` or a rounding mode alone."""
 FASTER_IN_FLOAT32 = frozenset(
     f"aten::{name}" for name in ("erf", "erfc", "silu", "celu", "log_sigmoid_forward", "logaddexp", "logaddexp2", "pow")
 )
@@ -68,6 +69,17 @@ SLOW_CALLS = frozenset(
 )
 """Operators whose call takes ATen 3 us longer than a kernel, or more, on 1,000 elements."""
 
+MEDIUM_CALLS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("sum", "prod", "amax", "amin", "argmax", "argmin", "linalg_vector_norm", "cumsum", "cumprod", "roll"),
+        *("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+        *("embedding", "gather", "index_select", "index_add", "scatter_add"),
+        *("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "im2col"),
+    )
+)
+"""Operators whose call by the executor takes 1 us longer than a kernel, or more."""
+
 ONEDNN_CALLS = frozenset(("aten::gelu", "aten::gelu_backward"))
 """Operators that ATen leaves to oneDNN, whose primitives take longer to call."""
 
@@ -75,6 +87,8 @@ CALL_SECONDS = 4e-6
 """Time of a call of an operator in eager, with its share of autograd."""
 SLOW_CALL_SECONDS = 5e-6
 """Time that a call of an operator of ``SLOW_CALLS`` takes in ATen beyond that of others."""
+MEDIUM_CALL_SECONDS = 1e-6
+"""Time that a call of an operator of ``MEDIUM_CALLS`` takes beyond that of others."""
 ONEDNN_CALL_SECONDS = 20e-6
 """Time that a call of an operator of ``ONEDNN_CALLS`` takes beyond that of others."""
 CACHE_BYTES = 1 << 20
@@ -121,7 +135,8 @@ def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
     """Return True if the kernel of a node alone is faster than ATen's operator, by its name."""
     if name in FASTER_IN_FLOAT32:
         return all(t.is_floating_point() and t.dtype != torch.float64 for t in tensors_in(node.meta.get("val")))
-    return name in FASTER_IN_KERNELS or (name in FASTER_WITH_TANH and node.kwargs.get("approximate") == "tanh")
+    is_faster_so = node.kwargs.get("rounding_mode") if name == "aten::div" else node.kwargs.get("approximate") == "tanh"
+    return name in FASTER_IN_KERNELS or (name in FASTER_WITH_OPTION and bool(is_faster_so))
 
 
 def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:
@@ -156,7 +171,8 @@ def _operator_gain(node: torch.fx.Node, largest: int) -> float:
         return 0.0
     name = called._schema.name
     is_onednn = name in ONEDNN_CALLS
-    call = ONEDNN_CALL_SECONDS if is_onednn else SLOW_CALL_SECONDS if name in SLOW_CALLS else 0.0
+    call = SLOW_CALL_SECONDS * (name in SLOW_CALLS) + MEDIUM_CALL_SECONDS * (name in MEDIUM_CALLS)
+    call = ONEDNN_CALL_SECONDS if is_onednn else call
     if not is_onednn and not _is_faster_in_kernel(node, name):
         return call
     counts = [static_size(t.numel() * t.itemsize) for t in tensors_in(node.meta.get("val"))[:1]]
@@ -165,7 +181,7 @@ def _operator_gain(node: torch.fx.Node, largest: int) -> float:
 
 def _is_slow_call(node: torch.fx.Node) -> bool:
     called = called_overload(node.target)
-    return called is not None and called._schema.name in SLOW_CALLS
+    return called is not None and called._schema.name in SLOW_CALLS | MEDIUM_CALLS
 
 
 def _mutates_input(kernel: GeneratedKernel, program: LoweredProgram) -> bool:

@@ -78,11 +78,20 @@ def _expand_to_rank(values: Any, count: int) -> list[int]:
 
 
 def _pool_windows(
-    a: LoweredTensor, windows: Sequence[Size], kernel: Any, stride: Any, padding: Any, rank: int, gaps: Any = (1,)
+    a: LoweredTensor,
+    windows: Sequence[Size],
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    rank: int,
+    gaps: Any = (1,),
+    *,
+    checks_length: bool = True,
 ) -> list[PoolWindow]:
     widths = _expand_to_rank(kernel, rank)
     steps, pads = _expand_to_rank(stride or widths, rank), _expand_to_rank(padding, rank)
-    _check_window_length(widths)
+    if checks_length:
+        _check_window_length(widths)
     sides = zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, _expand_to_rank(gaps, rank), strict=True)
     return [PoolWindow(*s) for s in sides]
 
@@ -104,7 +113,7 @@ def _in_bounds_test(b: LoopBuilder, positions: Iterable[tuple[IndexExpr, Size, b
 
 
 def _element(
-    b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, offsets: Sequence[int]
+    b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates, offsets: Sequence[Any]
 ) -> WindowElement:
     position = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
     return position, _in_bounds_test(
@@ -144,20 +153,46 @@ def _avg_pool(
     if not a.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
     shape = symbolic_shape(fake_result(low))
-    sides = _pool_windows(a, shape, kernel, stride, padding, rank)
+    sides = _pool_windows(a, shape, kernel, stride, padding, rank, checks_length=not low.is_cpu)
+
+    def element(b: LoopBuilder, index: Coordinates, offsets: Coordinates) -> WindowElement:
+        position, inside = _element(b, sides, index[-rank:], offsets)
+        return (*index[:-rank], *position), inside
+
+    def count(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        return _divisor(b, sides, index[-rank:], counts_padding, divisor)
+
+    return _average_windows(low, a, shape, [s.kernel_size for s in sides], element, count)
+
+
+def _average_windows(
+    low: LoweringContext,
+    a: LoweredTensor,
+    shape: Sequence[Size],
+    lengths: Sequence[int],
+    element: Callable[[LoopBuilder, Coordinates, Coordinates], WindowElement],
+    count: Callable[[LoopBuilder, Coordinates], LoopIROp],
+) -> LoweredTensor:
+    """Average windows: their elements are unrolled, or reduced in a loop if they are many.
+
+    ``element`` is the element of a window at an offset, ``count`` the number that divides the sum.
+    """
     math_dtype = compute_dtype(a.dtype)
 
-    def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        lead, windows = index[:-rank], index[-rank:]
+    def average(b: LoopBuilder, index: Coordinates, total: LoopIROp) -> LoopIROp:
+        return total / b.cast(count(b, index), math_dtype)
 
-        def part(offsets: tuple[int, ...]) -> tuple[LoopIROp | None, Callable[[], LoopIROp]]:
-            position, inside = _element(b, sides, windows, offsets)
-            return inside, lambda: a.load(b, (*lead, *position))
+    def value(b: LoopBuilder, index: Coordinates, offsets: Coordinates) -> LoopIROp:
+        return load_if(b, a, *element(b, index, offsets), 0.0)
 
-        total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), math_dtype)
-        return total / b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype)
+    def unrolled(b: LoopBuilder, index: Coordinates) -> LoopIROp:
+        offsets = (tuple(IndexExpr({}, o) for o in one) for one in product(*map(range, lengths)))
+        return average(b, index, functools.reduce(operator.add, (value(b, index, o) for o in offsets)))
 
-    return low.pointwise(shape, a.dtype, body)
+    if math.prod(lengths) <= MAX_WINDOW:
+        return low.pointwise(shape, a.dtype, unrolled)
+    total = low.reduction("sum", shape, lengths, math_dtype, value, name=f"{low.node_name}_sum")
+    return low.pointwise(shape, a.dtype, lambda b, i: average(b, i, total.load(b, i)))
 
 
 for _rank, _operator in enumerate((aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default), 1):
@@ -178,7 +213,9 @@ def avg_pool_backward(
 ) -> LoweredTensor:
     """Gather each element's gradient from the windows that contain it."""
     rank = pool_rank(low)
-    sides = _pool_windows(a, grad.shape, kernel, stride, padding, rank)
+    sides = _pool_windows(a, grad.shape, kernel, stride, padding, rank, checks_length=False)
+    reach = [-(-s.kernel_size // s.stride) for s in sides]
+    _check_window_length(reach)
     math_dtype = compute_dtype(grad.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
@@ -197,8 +234,7 @@ def avg_pool_backward(
 
             return inside, read
 
-        reach = (range(-(-s.kernel_size // s.stride)) for s in sides)
-        return _masked_sum(b, (part(k) for k in product(*reach)), math_dtype)
+        return _masked_sum(b, (part(k) for k in product(*map(range, reach))), math_dtype)
 
     return low.pointwise(a.shape, grad.dtype, body)
 
@@ -332,17 +368,20 @@ def _max_window_length(size: int, count: int) -> int:
     return max(-(-(k + 1) * size // count) - k * size // count for k in range(count))
 
 
-def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int, int, int]]:
+def _pooling_windows(
+    a: LoweredTensor, counts: Sequence[Any], *, checks_length: bool = True
+) -> list[tuple[int, int, int]]:
     """Return ``(size, count, longest window)`` of each pooled dimension.
 
     Raises:
-        NotLowered: sizes are symbolic, or windows are too large.
+        NotLowered: sizes are symbolic, or windows are too large to unroll.
     """
     sizes = a.shape[-len(counts) :]
     if not are_positive_sizes((*sizes, *counts)):
         raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "pooling with windows of symbolic size has no lowering")
     windows = [(int(n), int(c), _max_window_length(int(n), int(c))) for n, c in zip(sizes, counts, strict=True)]
-    _check_window_length(length for _, _, length in windows)
+    if checks_length:
+        _check_window_length(length for _, _, length in windows)
     return windows
 
 
@@ -355,15 +394,25 @@ def _window_elements(
     b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[int, int, int]]
 ) -> Iterator[WindowElement]:
     """Yield the elements that a window may contain."""
-    rank = len(windows)
-    lead, outer = index[:-rank], index[-rank:]
-    ends = [_window_bounds(w, size, count) for w, (size, count, _) in zip(outer, windows, strict=True)]
     for offsets in product(*(range(length) for _, _, length in windows)):
-        position = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
-        parts = zip(position, ends, offsets, windows, strict=True)
-        # Every window has at least ``size // count`` elements, and at least one.
-        uncertain = ((p, end) for p, (_, end), offset, (size, count, _) in parts if offset >= max(size // count, 1))
-        yield (*lead, *position), conjunction(b.index_value(p) < b.index_value(end) for p, end in uncertain)
+        yield _adaptive_element(b, index, windows, tuple(IndexExpr({}, o) for o in offsets))
+
+
+def _adaptive_element(
+    b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[int, int, int]], offsets: Coordinates
+) -> WindowElement:
+    """Return the element of a window at an offset; the longest windows have all offsets."""
+    lead, outer = index[: -len(windows)], index[-len(windows) :]
+    ends = [_window_bounds(w, size, count) for w, (size, count, _) in zip(outer, windows, strict=True)]
+    position = tuple(start + o for (start, _), o in zip(ends, offsets, strict=True))
+    parts = zip(position, ends, offsets, windows, strict=True)
+    # Every window has at least ``size // count`` elements, and at least one.
+    uncertain = (
+        (p, end)
+        for p, (_, end), offset, (size, count, _) in parts
+        if size % count and not (offset.is_constant and offset.const < max(size // count, 1))
+    )
+    return (*lead, *position), conjunction(b.index_value(p) < b.index_value(end) for p, end in uncertain)
 
 
 def _element_count(b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[int, int, int]]) -> LoopIROp:
@@ -376,17 +425,18 @@ def _element_count(b: LoopBuilder, index: Coordinates, windows: Sequence[tuple[i
 def adaptive_avg_pool(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
     if not a.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
-    windows, math_dtype = _pooling_windows(a, size), compute_dtype(a.dtype)
+    windows = _pooling_windows(a, size, checks_length=not low.is_cpu)
+    lengths = [length for _, _, length in windows]
     if all(n % c == 0 for n, c, _ in windows):
-        return _avg_pool(low, a, [length for _, _, length in windows], rank=len(windows))
-
-    def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        total = b.constant(0.0, math_dtype)
-        for position, inside in _window_elements(b, index, windows):
-            total = total + load_if(b, a, position, inside, 0.0)
-        return total / b.cast(_element_count(b, index, windows), math_dtype)
-
-    return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
+        return _avg_pool(low, a, lengths, rank=len(windows))
+    return _average_windows(
+        low,
+        a,
+        symbolic_shape(fake_result(low)),
+        lengths,
+        lambda b, index, offsets: _adaptive_element(b, index, windows, offsets),
+        lambda b, index: _element_count(b, index, windows),
+    )
 
 
 @register_lowering(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)

@@ -497,9 +497,12 @@ def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("cpu_kernels")
-@pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((3, 4), True), ((9, 8), False)])
-def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kernel: bool) -> None:
-    """A kernel pools small windows, with NaN, infinities and indices as in eager."""
+@pytest.mark.parametrize("window", [(2, 2), (3, 4), (9, 8)])
+def test_windows_are_pooled_in_kernels(window: tuple[int, int]) -> None:
+    """A kernel pools windows, with NaN, infinities and indices as in eager.
+
+    ATen finds the maxima of large ones.
+    """
     x = torch.randn(4, 6, 35, 41)
     x[0, 0, :5], x[0, 1, 3, 4], x[1, 2, 7, 7] = -math.inf, math.nan, math.inf
 
@@ -511,7 +514,8 @@ def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kern
             found = engine.compile(pool)(given)
         for mine, wanted in zip(found, pool(given), strict=True):
             torch.testing.assert_close(mine, wanted, equal_nan=True, check_stride=True)
-        assert any(c.cpu_kernels for c in session.compilations) is is_in_kernel
+        (compilation,) = session.compilations
+        assert "avg_pool2d_kernel" in [k.name for k in compilation.cpu_kernels]
 
 
 @pytest.mark.thorough
@@ -541,18 +545,42 @@ def test_resampled_images_stay_in_kernels(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("cpu_kernels")
-def test_large_uneven_windows_are_left_to_aten() -> None:
-    """Adaptive pooling of large windows of several sizes copies none of their elements."""
-    x = torch.randn(2, 4, 56, 56)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_windows_are_reduced_on_a_cpu_and_left_to_aten_on_a_gpu(dtype: torch.dtype) -> None:
+    """Pooling of large windows, of one or of several sizes, copies none of their elements."""
+    x = torch.randn(2, 4, 56, 56, dtype=dtype)
+    cube = torch.randn(2, 3, 9, 17, 30, dtype=dtype)
 
-    def pool(x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.adaptive_avg_pool2d(x * 2, (5, 9)) + 1
+    def pool(x: torch.Tensor, cube: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            nn.functional.adaptive_avg_pool2d(x * 2, (5, 9)) + 1,
+            nn.functional.adaptive_avg_pool2d(x, 4) + 1,
+            nn.functional.adaptive_avg_pool3d(cube, (2, 3, 4)) + 1,
+            nn.functional.avg_pool2d(x, 11, 4, 5, count_include_pad=False) + 1,
+        )
 
     with engine.record() as session:
-        torch.testing.assert_close(engine.compile(pool)(x), pool(x))
-    (lowering,) = [c.lowering for c in session.compilations if c.lowering]
-    assert [(e.op, e.kind) for e in lowering.externs] == [("aten._adaptive_avg_pool2d.default", "large-window")]
-    assert len(session.compilations[0].kernels) == 2
+        torch.testing.assert_close(engine.compile(pool)(x, cube), pool(x, cube))
+    (compilation,) = session.compilations
+    assert compilation.cpu_program is not None
+    assert compilation.cpu_program.externs == ()
+    assert compilation.lowering is not None
+    assert {e.kind for e in compilation.lowering.externs} == {"large-window"}
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_gradients_of_large_windows_that_do_not_overlap_are_kernels() -> None:
+    """An element gathers its gradient from the few windows that contain it."""
+    x = torch.randn(2, 4, 56, 56, requires_grad=True)
+
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.avg_pool2d(x * 2, 14, 12, 3).sin()
+
+    with engine.record() as session:
+        (found,) = torch.autograd.grad(engine.compile(pool)(x).sum(), x)
+    torch.testing.assert_close(found, torch.autograd.grad(pool(x).sum(), x)[0])
+    in_aten = {e.op for c in session.compilations if c.cpu_program for e in c.cpu_program.externs}
+    assert not {op for op in in_aten if "pool" in op}
 
 
 @pytest.mark.usefixtures("cpu_kernels")
@@ -631,8 +659,18 @@ def test_the_diagonal_of_a_large_matrix() -> None:
         lambda x: F.gelu(x[:20]),
         lambda x: F.gelu(x, approximate="tanh"),
         lambda x: F.silu(x.t()),
+        lambda x: torch.softmax(x.view(20, 50, 40), 1),
+        lambda x: x.amax(0),
+        lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+        lambda x: x[:20].sum(0),
+        lambda x: x.view(40, 10, 100)[:5].log_softmax(1),
+        lambda x: F.max_pool2d(x[None, :20, :20], 2),
+        lambda x: torch.gather(x[:20], 1, torch.arange(20)[:, None]),
     ],
-    ids=["norm", "max", "cumprod", "mean", "expm1", "small gelu", "gelu with tanh", "silu"],
+    ids=(
+        "norm,max,cumprod,mean,expm1,small gelu,gelu with tanh,silu,softmax over the middle,amax,floor division,small sum,"
+        "small log softmax,small maximum pooling,small gather"
+    ).split(","),
 )
 def test_slow_operators_of_aten_have_kernels_alone(function: Callable[..., Any]) -> None:
     """An operator that ATen's loops compute slowly has a kernel, fused with nothing or not."""

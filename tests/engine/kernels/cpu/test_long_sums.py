@@ -29,6 +29,20 @@ def test_symbolic_sums_do_not_drift(name: str, unit: VectorUnit) -> None:
     torch.testing.assert_close(found, function(x), rtol=3e-6, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(1000, 4096), (8, 900, 100), (4, 300, 700)], ids=str)
+def test_sums_of_columns_are_as_exact_as_in_eager(shape: tuple[int, ...]) -> None:
+    """Columns of some hundred positive numbers have no error of one long chain."""
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    dim = len(shape) - 2
+
+    def reduce(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(dim), x.var(dim), x.mean(dim)
+
+    _, found = run_on_cpu(reduce, (x,), UNITS[0])
+    for own, exact in zip(found, reduce(x.double()), strict=True):
+        torch.testing.assert_close(own.double(), exact, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("is_dynamic", [False, True])
 def test_infinite_terms_stay_infinite(is_dynamic: bool) -> None:
     """Infinities, NaN and overflow of float32 reach the result."""

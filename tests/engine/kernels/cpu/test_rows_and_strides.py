@@ -236,3 +236,20 @@ def test_rows_of_a_tile(name: str, unit: VectorUnit) -> None:
     if unit.bits:
         (text,) = (kernel.text for kernel in program.kernels if kernel.loads_tiles)
         assert ("[ %row" in text or "%row.more" in text) == (name == "many ops"), text
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_functions_of_one_number_for_each_row(unit: VectorUnit) -> None:
+    """What follows from a reduced row is one number, of any kind, and no vector."""
+    rows = torch.tensor(
+        [0.0, -0.0, 1e-40, 3e-8, 0.5, 0.9999, 2.0, 88.0, 1e38, -3.0, -200.0, torch.inf, -torch.inf, torch.nan]
+    )
+    x = torch.stack([rows, *[torch.full_like(rows, -torch.inf)] * 20], 1)
+
+    def of_rows(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        top = x.amax(1)
+        return top.log(), top.log2(), top.log1p(), top.exp(), top.erf(), top.tanh(), torch.logsumexp(x, 1)
+
+    program, found = run_on_cpu(of_rows, (x,), unit)
+    assert_same(found, of_rows(x))
+    assert program.kernels
