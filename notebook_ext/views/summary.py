@@ -189,10 +189,13 @@ def guard_failure_text(rejection: GuardFailure) -> str:
 def _plan_items(plan: Plan) -> Iterator[SummaryItem]:
     """Yield what was planned, with the main figures."""
     yield SummaryItem(one_line(plan.name, 60), "devices", "name")
-    yield SummaryItem(f": {plan_title(plan)}, not run")
-    for name, value in plan_figures(plan)[1:]:
-        yield SummaryItem(f", {name[:1].lower()}{name[1:]} ")
-        yield SummaryItem(value, "devices", "link")
+    figures = dict(plan_figures(plan))
+    yield SummaryItem(f": {plan_title(plan)}, not run: peak memory ")
+    yield SummaryItem(figures["Peak memory"], "devices", "link")
+    yield SummaryItem(", ")
+    yield SummaryItem(pluralize(len(plan.worst.collectives), "collective"), "devices", "link")
+    yield SummaryItem(f" of {figures['Bytes of collectives']} in a step, modeled step ")
+    yield SummaryItem(figures["Modeled step"], "devices", "link")
 
 
 def _group_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:

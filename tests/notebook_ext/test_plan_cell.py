@@ -70,7 +70,7 @@ def test_a_plan_is_shown_in_the_explorer() -> None:
     assert figures == {"Ranks": "4", "Peak memory": "576 B", "Collectives in a step": "1", "Bytes of collectives": "256 B", "Modeled step": "100 µs"}  # fmt: skip
     line = summary(session).text.split("\n")[0]
     assert line.startswith(
-        "cell 1: plan for 4 ranks (dp=4) on cuda, not run, peak memory 576 B, collectives in a step 1"
+        "cell 1: plan for 4 ranks (dp=4) on cuda, not run: peak memory 576 B, 1 collective of 256 B in a"
     )
     assert home(session)["outcome"] == line + "."
     assert home(session)["tone"] == "ok"
