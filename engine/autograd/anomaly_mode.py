@@ -98,8 +98,8 @@ def raise_through_torch(
     with torch.autograd.set_detect_anomaly(False), torch.enable_grad():
         result = cast("torch.Tensor", function.apply(*inputs))
     assert result.grad_fn is not None
-    kept: Any = result.grad_fn.metadata  # a dict at run time; torch's stub declares a method
-    kept.update(metadata)
+    node_metadata: Any = result.grad_fn.metadata  # a dict at run time; torch's stub declares a method
+    node_metadata.update(metadata)
     trace = error.__traceback__
     with torch.autograd.set_detect_anomaly(True):
         try:

@@ -14,7 +14,15 @@ import torch
 import torch.fx
 
 from engine.autograd import anomaly_mode, cpp_engine_adapter, graph_ops, hooks
-from engine.autograd.capture import BackwardCapture, CapturedValue, NodeCall, NodeStep, map_captured, values_in
+from engine.autograd.capture import (
+    BackwardCapture,
+    CapturedValue,
+    NodeCall,
+    NodeStep,
+    map_captured,
+    short_name,
+    values_in,
+)
 from engine.autograd.hook_tracking import PositionedHook
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR
 from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_of
@@ -273,11 +281,6 @@ def runs_users_code(step: NodeStep) -> bool:
     if step.kind == "python" and hasattr(getattr(step.call.context, "_forward_cls", None), INLINABLE_ATTR):
         return False
     return step.kind in USER_CODE_KINDS
-
-
-def short_name(name: str) -> str:
-    """Return the part of a C++ name after its last namespace."""
-    return name.rpartition("::")[2]
 
 
 def origin_of_call(call: NodeCall | None) -> NodeProvenance:

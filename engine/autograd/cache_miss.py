@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.autograd.capture import BackwardCapture
+from engine.autograd.capture import BackwardCapture, short_name
 from engine.records.autograd import CacheMissReason
 
 
@@ -64,7 +64,7 @@ def _key_similarity(a: CaptureKey, b: CaptureKey) -> int:
 def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[str, ...]]:
     for n, (a, b) in enumerate(zip(new.node_names, old.node_names, strict=False)):
         if a != b:
-            return f"the backward graph differs: node {n} is {_short_name(a)}, but {_short_name(b)} in {old.id}", ()
+            return f"the backward graph differs: node {n} is {short_name(a)}, but {short_name(b)} in {old.id}", ()
     if len(new.node_names) != len(old.node_names):
         more = "more" if len(new.node_names) > len(old.node_names) else "fewer"
         return (
@@ -74,7 +74,7 @@ def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[s
     changed = [n for n, (a, b) in enumerate(zip(new.step_kinds, old.step_kinds, strict=True)) if a != b]
     if changed:
         details = tuple(
-            f"{_short_name(new.node_names[n])} (NodeCall {n}): {_hook_list(new.step_kinds[n])}, in {old.id} {_hook_list(old.step_kinds[n])}"
+            f"{short_name(new.node_names[n])} (NodeCall {n}): {_hook_list(new.step_kinds[n])}, in {old.id} {_hook_list(old.step_kinds[n])}"
             for n in changed
         )
         return f"other hooks than in {old.id}, at {len(changed)} {'node' if len(changed) == 1 else 'nodes'}", details
@@ -90,10 +90,10 @@ def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[s
             f"sizes changed since {old.id}: {new.symbolic_size_count} sizes are symbols now, {old.symbolic_size_count} before",
             (),
         )
-    kept_more = len(new.inputs) - len(old.inputs)
-    if kept_more:
-        comparison = "more" if kept_more > 0 else "fewer"
-        return f"the forward saved {abs(kept_more)} {comparison} tensors for backward than in {old.id}", ()
+    more_inputs = len(new.inputs) - len(old.inputs)
+    if more_inputs:
+        comparison = "more" if more_inputs > 0 else "fewer"
+        return f"the forward saved {abs(more_inputs)} {comparison} tensors for backward than in {old.id}", ()
     for n, (new_input, old_input) in enumerate(zip(new.inputs, old.inputs, strict=False)):
         if new_input != old_input:
             return f"input {n} is {' on '.join(new_input)}, but {' on '.join(old_input)} in {old.id}", ()
@@ -102,7 +102,3 @@ def _describe_difference(new: CaptureKey, old: CaptureKey) -> tuple[str, tuple[s
 
 def _hook_list(kinds: Sequence[str]) -> str:
     return ", ".join(kinds) or "none"
-
-
-def _short_name(name: str) -> str:
-    return name.rpartition("::")[2]

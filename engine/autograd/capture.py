@@ -88,7 +88,9 @@ class BackwardCapture:
 
 
 class CaptureRecorder:
-    """Recorder of one backward; implements ``cpp_engine_adapter.CaptureCallbacks``.
+    """Recorder of one backward, called by ``cpp_engine_adapter.AutogradCompilerAdapter``.
+
+    Tensors are stand-ins that are compared by identity. None is an undefined gradient.
 
     No method before ``end`` raises: torch's nodes hold stand-ins for saved tensors during the walk, and an
     exception would leave them there. Errors are stored, and ``end`` raises them.
@@ -169,6 +171,7 @@ class CaptureRecorder:
             return 0
 
     def fail(self, error: BaseException) -> None:
+        """Store an error, which ``end`` raises."""
         self._failure = self._failure or error
 
     def close(self) -> None:
@@ -180,6 +183,7 @@ class CaptureRecorder:
     # Callbacks.
 
     def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> tuple[Any, ...]:
+        """Return stand-ins for the tensors, sizes and scalars of the inputs, as three lists."""
         self._inputs, self._devices = tuple(map(_as_meta_tensor, inputs)), tuple(t.device for t in inputs)
         self._size_count = len(sizes)
         if sizes or scalars:
@@ -192,25 +196,29 @@ class CaptureRecorder:
         return stand_ins, symbols, numbers
 
     def begin_node(self, name: str, index: int, owner: Any) -> None:
+        """Begin an autograd node; ``owner`` is the ctx of an autograd.Function."""
         self._calls.append(NodeCall(name, index, owner))
 
     def function(self, name: str, grads: Sequence[Any], args: Sequence[Any], results: int) -> list[Any]:
+        """Record the formula of a built-in node."""
         kind = "opaque" if cpp_engine_adapter.is_opaque_formula(name) else "function"
         return self._placeholder_tensors(self._add_step(kind, name, list(grads), *args, coming=grads), results)
 
     def validate(self, values: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
+        """Record the validation of a node's outputs against the metadata of the next nodes."""
         if not any(v is not None and m is not None for v, m in zip(values, metadata, strict=False)):
             return list(values)
         sizes = [None if m is None else tuple(m[1]) for m in metadata]
         plain = [m if m is None else (m[0], (), *m[2:]) for m in metadata]
         step = self._add_step("validate", self._calls[-1].name, list(values), sizes)
-        step.name, step.args = f"validate_{self._calls[-1].name.rpartition('::')[2]}", (*step.args, plain)
+        step.name, step.args = f"validate_{short_name(self._calls[-1].name)}", (*step.args, plain)
         placeholders = self._placeholder_tensors(step, len(values))
         return [None if v is None else f for v, f in zip(values, placeholders, strict=True)]
 
     def python_function(
         self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], node_index: int, owner: Any
     ) -> list[Any]:
+        """Record an autograd.Function's backward; ``node_index`` is its ctx in ``hooks``."""
         present = tuple(m is not None for m in metadata)
         args = (CapturedValue("hooks", node_index), tuple(saved), present, tuple(grads))
         step = self._add_step("python", type(owner).__name__, *args, coming=grads)
@@ -218,16 +226,19 @@ class CaptureRecorder:
         return [f if is_defined else None for f, is_defined in zip(placeholders, present, strict=True)]
 
     def add_gradients(self, old: Any, new: Any) -> Any:
+        """Record the addition of two gradients."""
         first, second = self._resolve(old), self._resolve(new)
         step = NodeStep("add", "add", (first, second), self._calls[-1])
         return self._placeholder_tensor(CapturedValue(step, None, (*(first.terms or (first,)), second)))
 
     def accumulate_grad(self, variable: Any, grad: Any, old: Any) -> Any:
+        """Record the accumulation into a leaf's ``.grad``, whose value was ``old``."""
         self._leaves_with_grad += old is not None
         step = self._add_step("accumulate", "accumulate_grad", variable, grad, coming=[grad])
         return self._placeholder_tensor(CapturedValue(step), like=variable)
 
     def hook(self, kind: str, node_index: int, values: Sequence[Any], other_arguments: Sequence[Any] = ()) -> list[Any]:
+        """Record a user hook of a kind in ``hooks.HOOK_KINDS`` on several values."""
         hook = CapturedValue("hooks", node_index)
         if kind == "post_acc_grad_hook":
             self._add_step(kind, kind, hook, values[0])
@@ -239,6 +250,7 @@ class CaptureRecorder:
         return self._placeholder_tensors(self._add_step(kind, kind, hook, tuple(values), coming=values), len(values))
 
     def tensor_hook(self, node_index: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
+        """Record a hook on one of several gradients; a built-in one implements ``retain_grad``."""
         kind = "retain_grad" if is_builtin else "tensor_pre_hook"
         hook = node_index if is_builtin else CapturedValue("hooks", node_index)
         result = list(values)
@@ -247,18 +259,21 @@ class CaptureRecorder:
         return result
 
     def unpack(self, hook: int, packed: int) -> Any:
+        """Record a hook that unpacks a saved tensor."""
         step = self._add_step(
             "unpack_hook", "unpack_hook", CapturedValue("hooks", hook), CapturedValue("packed_data", packed)
         )
         return self._placeholder_tensor(CapturedValue(step))
 
     def copy_slices_prologue(self, grads: Sequence[Any], geometry: Sequence[Any]) -> list[Any]:
+        """Record the first half of CopySlices, the backward of an in-place write to a view."""
         placed = [tuple(g) if isinstance(g, (list, tuple)) else g for g in geometry]
         return self._placeholder_tensors(
             self._add_step("copy_slices_prologue", "copy_slices_prologue", grads[0], *placed, coming=grads), 3
         )
 
     def copy_slices_epilogue(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
+        """Record the second half of CopySlices."""
         before = self._resolve(part).step
         # Create the view of the written part again: the steps between may be compiled separately.
         step = self._add_step("copy_slices_epilogue", "copy_slices_epilogue", tuple(needed), result, list(grads))
@@ -304,6 +319,11 @@ class _ZerosInterceptor(TorchDispatchMode):
         if func is torch.ops.aten.zeros.default:
             return self._on_zeros(args[0], kwargs.get("dtype") or torch.get_default_dtype(), kwargs.get("device"))
         return func(*args, **(kwargs or {}))
+
+
+def short_name(name: str) -> str:
+    """Return the part of a C++ name after its last namespace."""
+    return name.rpartition("::")[2]
 
 
 TENSOR_HOOK_KINDS = ("tensor_pre_hook", "retain_grad")

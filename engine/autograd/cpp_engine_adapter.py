@@ -2,86 +2,24 @@
 
 With a compiler set, torch's C++ engine does not run a backward. It calls methods of an object by name,
 one for each operation that it would run. Names and arguments are torch's
-(``torch/csrc/dynamo/python_compiled_autograd.cpp``). ``CaptureCallbacks`` is our version-independent interface.
+(``torch/csrc/dynamo/python_compiled_autograd.cpp``). ``CaptureRecorder`` does not depend on the version.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
 from engine.torch_private.compiled_autograd import capture_protocol
 from engine.torch_private.global_state import loaded_dynamo_module
 
+if TYPE_CHECKING:
+    from engine.autograd.capture import CaptureRecorder
+
 Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-class CaptureCallbacks(Protocol):
-    """Version-independent callbacks of a capture.
-
-    Tensors are stand-ins that are compared by identity. None is an undefined gradient.
-    """
-
-    def fail(self, error: BaseException) -> None:
-        """Store an error, which ``end`` raises."""
-        ...
-
-    def begin(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int], scalars: Sequence[Any]) -> tuple[Any, ...]:
-        """Return stand-ins for the tensors, sizes and scalars of the inputs, as three lists."""
-        ...
-
-    def begin_node(self, name: str, index: int, owner: Any) -> None:
-        """Begin an autograd node; ``owner`` is the ctx of an autograd.Function."""
-        ...
-
-    def function(self, name: str, grads: Sequence[Any], args: Sequence[Any], results: int) -> list[Any]:
-        """Record the formula of a built-in node."""
-        ...
-
-    def validate(self, values: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
-        """Record the validation of a node's outputs against the metadata of the next nodes."""
-        ...
-
-    def python_function(
-        self, grads: Sequence[Any], metadata: Sequence[Any], saved: Sequence[Any], node_index: int, owner: Any
-    ) -> list[Any]:
-        """Record an autograd.Function's backward; ``node_index`` is its ctx in ``hooks``."""
-        ...
-
-    def add_gradients(self, old: Any, new: Any) -> Any:
-        """Record the addition of two gradients."""
-        ...
-
-    def accumulate_grad(self, variable: Any, grad: Any, old: Any) -> Any:
-        """Record the accumulation into a leaf's ``.grad``, whose value was ``old``."""
-        ...
-
-    def hook(self, kind: str, node_index: int, values: Sequence[Any], other_arguments: Sequence[Any] = ()) -> list[Any]:
-        """Record a user hook of a kind in ``hooks.HOOK_KINDS`` on several values."""
-        ...
-
-    def tensor_hook(self, node_index: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
-        """Record a hook on one of several gradients; a built-in one implements ``retain_grad``."""
-        ...
-
-    def unpack(self, hook: int, packed: int) -> Any:
-        """Record a hook that unpacks a saved tensor."""
-        ...
-
-    def copy_slices_prologue(self, grads: Sequence[Any], geometry: Sequence[Any]) -> list[Any]:
-        """Record the first half of CopySlices, the backward of an in-place write to a view."""
-        ...
-
-    def copy_slices_epilogue(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
-        """Record the second half of CopySlices."""
-        ...
-
-    def end(self, results: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """End the capture; return the run function and the captured backward that it takes."""
-        ...
 
 
 def _placeholder_gradients(metadata: Sequence[Any]) -> list[Any]:
@@ -111,7 +49,7 @@ def _never_raise(answer: Callable[..., Any]) -> Callable[[Method], Method]:
 class AutogradCompilerAdapter:
     """Methods that torch 2.11 to 2.13 calls; each one forwards to the callbacks."""
 
-    def __init__(self, recorder: CaptureCallbacks) -> None:
+    def __init__(self, recorder: CaptureRecorder) -> None:
         self._callbacks = recorder
 
     def begin_capture(

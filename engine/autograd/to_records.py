@@ -6,7 +6,7 @@ import torch.fx
 
 from engine.autograd.build_captured_graph import node_call_index
 from engine.autograd.cache_miss import CaptureKey, miss_reason
-from engine.autograd.capture import BackwardCapture
+from engine.autograd.capture import BackwardCapture, short_name
 from engine.autograd.captured_backward import CapturedBackward
 from engine.autograd.execution_order import AutogradNode
 from engine.graph.to_records import graph_record
@@ -40,7 +40,7 @@ def autograd_node_records(backward: CapturedBackward, module: torch.fx.GraphModu
     return tuple(
         AutogradNodeRecord(
             autograd_node_id(backward.id, n),
-            node.name.rpartition("::")[2],
+            short_name(node.name),
             n,
             positions.get(n, n),
             tuple(autograd_node_id(backward.id, t[0]) for t in node.next_edges if t is not None),

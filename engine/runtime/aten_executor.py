@@ -19,13 +19,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.graph_callable import Run
 from engine.ir.node_metadata import PADDED_ROWS_KEY
 from engine.ir.node_values import called_overload
-from engine.torch_private.operators import (
-    VariableFunctions,
-    fft_functions,
-    linalg_functions,
-    nn_functions,
-    special_functions,
-)
+from engine.torch_private import operators
 
 BERNOULLI, EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 
@@ -38,19 +32,25 @@ def aten_executor(graph: AotGraph) -> Run:
     """
     run = generate_function(graph.module, _node_callable, name="ATen executor", is_boxed=graph.is_boxed)
     placeholders = [n for n in graph.module.graph.nodes if n.op == "placeholder"]
-    apart = [position for position, node in enumerate(placeholders) if PADDED_ROWS_KEY in node.meta]
-    if not apart or not graph.is_boxed:
+    padded = [position for position, node in enumerate(placeholders) if PADDED_ROWS_KEY in node.meta]
+    if not padded or not graph.is_boxed:
         return run
 
-    def together(values: list[Any]) -> tuple[Any, ...]:
-        for position in apart:  # ATen's view operators need the contiguous tensor that eager would have saved
+    def run_contiguous(values: list[Any]) -> tuple[Any, ...]:
+        for position in padded:  # ATen's view operators need the contiguous tensor that eager would have saved
             values[position] = values[position].contiguous()
         return run(values)  # type: ignore[no-any-return]
 
-    return together
+    return run_contiguous
 
 
-_NAMESPACES = (VariableFunctions, nn_functions, linalg_functions, fft_functions, special_functions)
+_NAMESPACES = (
+    operators.VariableFunctions,
+    operators.nn_functions,
+    operators.linalg_functions,
+    operators.fft_functions,
+    operators.special_functions,
+)
 """Torch's generated Python bindings.
 
 Each takes the arguments of its operator's overloads in their order.

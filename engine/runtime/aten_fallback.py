@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,17 +46,13 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
     Out of memory and unexpected sizes fall back for this call; a failed launch falls back for good. Other errors are
     raised. A boxed program empties its input list, so it has no fallback: its errors are reported and raised.
     """
-    compiled_runs: list[Run] = []
-    is_gone: list[bool] = []
-
-    def other() -> Run:
-        if not compiled_runs:
-            compiled_runs.append(make_fallback())
-        return compiled_runs[0]
+    has_failed = False
+    fallback = functools.cache(make_fallback)
 
     def call(*inputs: Any) -> Any:
-        if is_gone:
-            return other()(*inputs)
+        nonlocal has_failed
+        if has_failed:
+            return fallback()(*inputs)
         sentence = ""
         try:
             return run(*inputs)
@@ -84,10 +81,10 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             )
             if is_final:
                 raise
-            is_gone.append(True)
-            return other()(*inputs)
+            has_failed = True
+            return fallback()(*inputs)
         try:
-            results = other()(*inputs)
+            results = fallback()(*inputs)
         except torch.OutOfMemoryError:
             raise failed from None
         if sentence:  # If ATen raises too, the error is the call's own.

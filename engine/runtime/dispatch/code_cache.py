@@ -53,7 +53,6 @@ class CodeCache:
         self._entries_by_passes: dict[str, tuple[CacheEntry, ...]] = {}
         self.python_entry: CacheEntry | None = None
         """Entry that runs on a cache miss once the frame is given up; its guards are not checked."""
-        self.python_reason = ""
         self.compile_count = 0
         """Compiles of this frame so far; also the index of the next entry."""
         self.compiles_since_clear = 0
@@ -131,17 +130,15 @@ class CodeCache:
         subject = unwrap_compiled(values[0]) if values else None
         return subject if issubclass(type(subject), torch.nn.Module) else None
 
-    def fall_back_to_python(self, entry: CacheEntry, reason: str) -> None:
-        """Run ``entry`` on every cache miss from now on; the record shows ``reason``."""
+    def fall_back_to_python(self, entry: CacheEntry) -> None:
+        """Run ``entry`` on every cache miss from now on."""
         self.python_entry = entry
-        self.python_reason = reason
         self.version += 1
 
     def clear(self) -> None:
         """Remove all entries and forget that the frame was given up."""
         self._entries_by_passes.clear()
         self.python_entry = None
-        self.python_reason = ""
         self.compiles_since_clear = 0
         self._compiles_by_module.clear()
         self.failure_count = 0

@@ -65,11 +65,6 @@ class Signature:
     """``call_positional(run, *values)``: call ``run`` with values in ``co_varnames`` order."""
 
 
-def signature_of(code: CodeType) -> Signature:
-    """Return the generated functions for a code object's signature."""
-    return _signatures(code)
-
-
 def _generate(code: CodeType) -> Signature:
     parameters = Parameters.of(code)
     # Generate with names p0, p1, ... that cannot clash with other names in the text; rename them afterwards.
@@ -106,7 +101,8 @@ def _generate(code: CodeType) -> Signature:
     return Signature(parameters, dispatch, space["spread"])
 
 
-_signatures = WeakMemo(_generate)
+signature_of = WeakMemo(_generate)
+"""Returns the generated functions for a code object's signature."""
 _DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatcher.py")), resume_calls.__file__))
 
 

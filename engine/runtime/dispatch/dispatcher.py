@@ -453,7 +453,7 @@ class DispatcherState:
         self.cache.failure_count += 1
         entry = self._python_entry()
         if self.cache.failure_count >= MAX_FAILURES:
-            self.cache.fall_back_to_python(entry, sentence)
+            self.cache.fall_back_to_python(entry)
             self._sync()
         return entry
 
@@ -464,7 +464,7 @@ class DispatcherState:
             raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
         entry = self._python_entry()
         reason = f"compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause.rstrip('.')}"
-        self.cache.fall_back_to_python(entry, f"{name} was {reason}.")
+        self.cache.fall_back_to_python(entry)
         self._sync()
         if session is not None:
             session.add_skipped(
