@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
 from engine.observe.parse_graph import parse_nodes
 from engine.observe.parse_messages import PathResolver, parse_guards
@@ -27,11 +27,6 @@ CACHE_SIZE = 24
 _STATEMENT_BELOW_COMMENT = re.compile(r"\n( {8,9}# File: .*)\n {8}(?!return\b)\w.*")
 
 
-def _reduce_to_plain_record(record: Any) -> Any:
-    kind: Any = type(record).__base__
-    return kind.from_dict, (record.to_dict(),)
-
-
 @functools.lru_cache(maxsize=CACHE_SIZE)
 def _nodes(payload: Payload, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:
     return parse_nodes(payload.text(), prefix, compilation)
@@ -42,28 +37,38 @@ def _guards(payload: Payload, resolve: PathResolver) -> tuple[GuardRecord, ...]:
     return parse_guards(payload.text(), resolve).guards
 
 
-class LazyGraph(GraphRecord):
+class _Lazy:
+    """Base of records whose text is read on access. Copied and pickled as plain records."""
+
+    __slots__ = ()
+    payload: Payload
+
+    @property
+    def text(self) -> str:
+        """The text as torch printed it."""
+        return self.payload.text()
+
+    def __reduce__(self) -> Any:
+        kind, record = cast("Any", type(self).__base__), cast("Any", self)
+        return kind.from_dict, (record.to_dict(),)
+
+
+class LazyGraph(_Lazy, GraphRecord):
     """A graph whose nodes are parsed on access."""
 
-    __slots__ = ("_compilation", "_payload", "_prefix")
+    __slots__ = ("_compilation", "_prefix", "payload")
     _compilation: str
-    _payload: Payload
     _prefix: str
 
     def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
         _set_fields(
-            self, id=id, stage=stage, title=title, passes=(), mesh=None, digest="", _payload=payload, _prefix=prefix, _compilation=compilation,
+            self, id=id, stage=stage, title=title, passes=(), mesh=None, digest="", payload=payload, _prefix=prefix, _compilation=compilation,
         )  # fmt: skip
-
-    @property
-    def text(self) -> str:
-        """The graph as torch printed it."""
-        return self._payload.text()
 
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:
         """The graph's nodes, as far as the text can be parsed."""
-        return _nodes(self._payload, self._prefix, self._compilation)
+        return _nodes(self.payload, self._prefix, self._compilation)
 
     @property
     def nodes_by_source(self) -> tuple[NodeRecord, ...]:
@@ -78,97 +83,65 @@ class LazyGraph(GraphRecord):
         start = f"{self._prefix}:{self._compilation}:"
         return super().find_nodes(ids) if any(i.startswith(start) for i in ids) else []
 
-    __reduce__ = _reduce_to_plain_record
 
-
-class LazyGuards(GuardsRecord):
+class LazyGuards(_Lazy, GuardsRecord):
     """Guards that are parsed from the printed tree on access."""
 
-    __slots__ = ("_payload", "_resolve")
-    _payload: Payload
+    __slots__ = ("_resolve", "payload")
     _resolve: PathResolver
 
     def __init__(self, payload: Payload, resolve: PathResolver) -> None:
-        _set_fields(self, _payload=payload, _resolve=resolve)
+        _set_fields(self, payload=payload, _resolve=resolve)
 
     @property
     def check_text(self) -> str:
         """The tree as torch printed it."""
-        return self._payload.text().strip()
+        return self.text.strip()
 
     @property
     def guards(self) -> tuple[GuardRecord, ...]:
         """The guards in printed order."""
-        return _guards(self._payload, self._resolve)
-
-    __reduce__ = _reduce_to_plain_record
+        return _guards(self.payload, self._resolve)
 
 
-class LazyKernel(KernelRecord):
+class LazyKernel(_Lazy, KernelRecord):
     """A kernel whose text is read on access."""
 
-    __slots__ = ("_payload",)
-    _payload: Payload
+    __slots__ = ("payload",)
 
     def __init__(self, id: str, name: str, payload: Payload, language: str, fused_nodes: tuple[str, ...]) -> None:
         plain = KernelRecord(id, name, "", language=language, fused_nodes=fused_nodes)
         _copy_fields(self, plain, KernelRecord, without="text")
-        _set_fields(self, _payload=payload)
-
-    @property
-    def text(self) -> str:
-        """The kernel's text."""
-        return self._payload.text()
-
-    @property
-    def payload(self) -> Payload:
-        """The payload with the text."""
-        return self._payload
-
-    __reduce__ = _reduce_to_plain_record
+        _set_fields(self, payload=payload)
 
 
-class LazyLowering(LoweringRecord):
+class LazyLowering(_Lazy, LoweringRecord):
     """A lowering whose wrapper programs are read on access."""
 
-    __slots__ = ("_elide_kernels", "_payloads")
-    _payloads: tuple[Payload, ...]
+    __slots__ = ("_elide_kernels", "payloads")
+    payloads: tuple[Payload, ...]
+    """The payloads with the wrapper programs."""
     _elide_kernels: Callable[[str], str]
 
     def __init__(
         self, externs: tuple[ExternCall, ...], payloads: tuple[Payload, ...], shorten: Callable[[str], str]
     ) -> None:
         _copy_fields(self, LoweringRecord("", externs=externs), LoweringRecord, without="wrapper_text")
-        _set_fields(self, _payloads=payloads, _elide_kernels=shorten)
+        _set_fields(self, payloads=payloads, _elide_kernels=shorten)
 
     @property
     def wrapper_text(self) -> str:
         """The wrapper programs, forward before backward, with elided kernels."""
-        return "\n\n".join(self._elide_kernels(p.text()) for p in self._payloads)
-
-    @property
-    def payloads(self) -> tuple[Payload, ...]:
-        """The payloads with the wrapper programs."""
-        return self._payloads
-
-    __reduce__ = _reduce_to_plain_record
+        return "\n\n".join(self._elide_kernels(p.text()) for p in self.payloads)
 
 
-class LazyArtifact(ArtifactRecord):
+class LazyArtifact(_Lazy, ArtifactRecord):
     """An artifact whose text is read on access."""
 
-    __slots__ = ("_payload",)
-    _payload: Payload
+    __slots__ = ("payload",)
 
     def __init__(self, name: str, payload: Payload) -> None:
-        _set_fields(self, name=name, _payload=payload)
-
-    @property
-    def text(self) -> str:
-        """The artifact's text."""
-        return self._payload.text()
-
-    __reduce__ = _reduce_to_plain_record
+        _set_fields(self, name=name, payload=payload)
 
 
 def _set_fields(record: Any, **values: Any) -> None:

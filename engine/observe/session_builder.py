@@ -13,20 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from engine.observe import event_names
 from engine.observe.compilation_inputs import CompilationInputs
-from engine.observe.event_names import (
-    BACKWARD_GRAPH_KINDS,
-    CACHE_EVENT_PATTERN,
-    CACHE_EVENTS,
-    EXPORT_FRAME,
-    FAILURE_EVENTS,
-    GRAPH_EVENTS,
-    IGNORED_EVENTS,
-    METRICS_EVENTS,
-    STAGE_BEFORE_PASSES,
-    GraphKind,
-    is_text_event,
-)  # fmt: skip
 from engine.observe.frame_registry import CallStack, FrameRegistry
 from engine.observe.json_values import as_int, as_list, as_number, as_object, as_text
 from engine.observe.lazy_records import LazyArtifact, LazyGraph, LazyGuards
@@ -52,7 +40,9 @@ from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, S
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 
-_GRAPH_ORDER = {kind.stage: kind.order for kind in (*GRAPH_EVENTS.values(), *BACKWARD_GRAPH_KINDS.values())}
+_GRAPH_ORDER = {
+    kind.stage: kind.order for kind in (*event_names.GRAPH_EVENTS.values(), *event_names.BACKWARD_GRAPH_KINDS.values())
+}
 _CODE_NOT_TRACED = frozenset(("Unsupported", "SkipFrame", "RecompileLimitExceeded", "FailOnRecompileLimitHit"))
 """Errors by which Dynamo leaves a frame to Python: no failure of torch."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
@@ -135,9 +125,9 @@ class SessionBuilder:
             "symbolic_shape_specialization": self._on_symbol,
             "guard_added_fast": self._on_symbol,
             "torch_version": self._on_version,
-            **dict.fromkeys(METRICS_EVENTS, self._on_metrics),
-            **dict.fromkeys(GRAPH_EVENTS, self._on_graph),
-            **dict.fromkeys(FAILURE_EVENTS, self._on_failure),
+            **dict.fromkeys(event_names.METRICS_EVENTS, self._on_metrics),
+            **dict.fromkeys(event_names.GRAPH_EVENTS, self._on_graph),
+            **dict.fromkeys(event_names.FAILURE_EVENTS, self._on_failure),
         }
 
     def add(self, event: TraceEvent) -> None:
@@ -149,17 +139,21 @@ class SessionBuilder:
         event = self._programs.with_id(event)
         if self.prefix and event.compilation:
             event = replace(event, compilation=self.prefix + event.compilation)
-        if event.frame.startswith(self.prefix + EXPORT_FRAME):
+        if event.frame.startswith(self.prefix + event_names.EXPORT_FRAME):
             self._frames.add_named(event.frame, "exported program")
         handler = self._handlers.get(name)
         if handler is not None and (event.compilation or name == "torch_version"):
             handler(event)
-        elif name in IGNORED_EVENTS:
+        elif name in event_names.IGNORED_EVENTS:
             return
-        elif CACHE_EVENT_PATTERN.match(name) and event.compilation:
+        elif event_names.CACHE_EVENT_PATTERN.match(name) and event.compilation:
             self._on_cache(event)
         else:
-            if not is_text_event(name) and name not in self._handlers and not CACHE_EVENT_PATTERN.match(name):
+            if (
+                not event_names.is_text_event(name)
+                and name not in self._handlers
+                and not event_names.CACHE_EVENT_PATTERN.match(name)
+            ):
                 self.unknown_events[name] += 1
             self._add_artifact(event)
 
@@ -252,8 +246,12 @@ class SessionBuilder:
         if event.payload is None:
             return
         graphs = [g for g in self._get_compilation(event.compilation).graphs if g.stage != kind.stage]
-        before = STAGE_BEFORE_PASSES.get(event.name, "")
-        before = BACKWARD_GRAPH_KINDS[before].stage if kind.is_backward and before in BACKWARD_GRAPH_KINDS else before
+        before = event_names.STAGE_BEFORE_PASSES.get(event.name, "")
+        before = (
+            event_names.BACKWARD_GRAPH_KINDS[before].stage
+            if kind.is_backward and before in event_names.BACKWARD_GRAPH_KINDS
+            else before
+        )
         if self._graph_digests.get((event.compilation, before), " ").partition(" ")[0] == event.digest != "":
             graphs = [g for g in graphs if g.stage != before]
         else:
@@ -271,18 +269,18 @@ class SessionBuilder:
         )
         self._update(event, graphs=tuple(sorted([*graphs, graph], key=lambda g: _GRAPH_ORDER[g.stage])))
 
-    def _graph_kind(self, event: TraceEvent) -> GraphKind:
+    def _graph_kind(self, event: TraceEvent) -> event_names.GraphKind:
         """Return the kind of a graph.
 
         Training runs some stages twice: in one attempt, the second graph is the backward's.
         """
-        kind = GRAPH_EVENTS[event.name]
-        if kind.stage not in BACKWARD_GRAPH_KINDS:
+        kind = event_names.GRAPH_EVENTS[event.name]
+        if kind.stage not in event_names.BACKWARD_GRAPH_KINDS:
             return kind
         earlier_digest = self._graph_digests.get((event.compilation, kind.stage))
         is_second = earlier_digest is not None and earlier_digest.endswith(f" {event.attempt}")
         head = event.text[:20_000].partition("):\n")[0]
-        return BACKWARD_GRAPH_KINDS[kind.stage] if is_second or "tangents_1" in head else kind
+        return event_names.BACKWARD_GRAPH_KINDS[kind.stage] if is_second or "tangents_1" in head else kind
 
     def _on_guards(self, event: TraceEvent) -> None:
         if event.payload is None:
@@ -379,7 +377,7 @@ class SessionBuilder:
                 self._on_break(event, fullgraph_report(text))
             return
         failure = StageFailure(
-            FAILURE_EVENTS[event.name],
+            event_names.FAILURE_EVENTS[event.name],
             f"{event.name}: {error_lines[-1].strip()[:500]}",
             "torch continued without it",
             text,
@@ -388,13 +386,13 @@ class SessionBuilder:
             self._update(event, failures=(*record.failures, failure))
 
     def _on_cache(self, event: TraceEvent) -> None:
-        match = CACHE_EVENT_PATTERN.match(event.name)
+        match = event_names.CACHE_EVENT_PATTERN.match(event.name)
         if match is None:
             return
         text = event.text
         key, why = _KEY.search(text), _BYPASS.search(text)
         lookup = DiskCacheRecord(
-            CACHE_EVENTS[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else ""
+            event_names.CACHE_EVENTS[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else ""
         )
         record = self._get_compilation(event.compilation)
         if lookup not in record.disk_caches:

@@ -14,6 +14,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Protocol, cast
@@ -112,13 +113,11 @@ class Payload(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
 class InMemoryPayload:
     """A payload whose text is in memory, not in a trace file."""
 
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
+    _text: str
 
     def text(self) -> str:
         """Return the text."""
@@ -174,15 +173,13 @@ class BlockReader:
         return block
 
 
+@dataclass(eq=False, slots=True)
 class FilePayload:
     """A payload in a trace file, where each of its lines starts with a tab."""
 
-    __slots__ = ("_file", "_length", "_start")
-
-    def __init__(self, file: TraceFile, start: int, length: int) -> None:
-        self._file = file
-        self._start = start
-        self._length = length
+    _file: TraceFile
+    _start: int
+    _length: int
 
     def text(self) -> str:
         """Return the payload without its tabs; empty if the file can no longer be read."""
@@ -192,15 +189,13 @@ class FilePayload:
             return ""
 
 
+@dataclass(eq=False, slots=True)
 class PayloadSlice:
     """A slice of another payload's text, in characters."""
 
-    __slots__ = ("_end", "_start", "_whole")
-
-    def __init__(self, whole: Payload, start: int, end: int) -> None:
-        self._whole = whole
-        self._start = start
-        self._end = end
+    _whole: Payload
+    _start: int
+    _end: int
 
     def text(self) -> str:
         """Return the slice without empty lines around it."""

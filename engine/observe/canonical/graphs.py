@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.observe.canonical.call_arguments import NodeValue
@@ -106,8 +107,10 @@ def compare_graphs(
             has_other_outputs=a.outputs != b.outputs and not has_other_order,
             has_other_order_of_outputs=has_other_order,
         )
-    only_a, only_b = _unmatched(a.nodes, b.nodes), _unmatched(b.nodes, a.nodes)
-    shown_a, shown_b = _without_local_equal(only_a, only_b), _without_local_equal(only_b, only_a)
+    key, local = operator.attrgetter("key"), operator.attrgetter("local")
+    only_a, only_b = _surplus_nodes(a.nodes, b.nodes, key), _surplus_nodes(b.nodes, a.nodes, key)
+    # Nodes that differ only because an operand does are not shown.
+    shown_a, shown_b = _surplus_nodes(only_a, only_b, local), _surplus_nodes(only_b, only_a, local)
     if not shown_a and not shown_b:
         shown_a, shown_b = _first_in_data_flow(only_a), _first_in_data_flow(only_b)
     return GraphDifference((*resized[0], *(n.node for n in shown_a)), (*resized[1], *(n.node for n in shown_b)))
@@ -309,26 +312,18 @@ def _same_type(first: NodeRecord, second: NodeRecord) -> bool:
     return ranks[0] == ranks[1] and (ranks[0] is None or first.dtype == second.dtype)
 
 
-def _unmatched(nodes: Sequence[CanonicalNode], others: Iterable[CanonicalNode]) -> list[CanonicalNode]:
-    left = Counter(n.key for n in others)
-    return list(_surplus_nodes(nodes, left, lambda n: n.key))
-
-
-def _without_local_equal(nodes: Sequence[CanonicalNode], others: Iterable[CanonicalNode]) -> list[CanonicalNode]:
-    """Leave out nodes that differ only because an operand does."""
-    left = Counter(n.local for n in others)
-    return list(_surplus_nodes(nodes, left, lambda n: n.local))
-
-
 def _surplus_nodes(
-    nodes: Iterable[CanonicalNode], left: Counter[str], key: Callable[[CanonicalNode], str]
-) -> Iterator[CanonicalNode]:
+    nodes: Iterable[CanonicalNode], others: Iterable[CanonicalNode], form: Callable[[CanonicalNode], str]
+) -> list[CanonicalNode]:
+    """Return the nodes that have no equal of this form among the others."""
+    left = Counter(map(form, others))
+    surplus = []
     for node in nodes:
-        item_key = key(node)
-        if left[item_key] > 0:
-            left[item_key] -= 1
+        if left[form(node)] > 0:
+            left[form(node)] -= 1
         else:
-            yield node
+            surplus.append(node)
+    return surplus
 
 
 def _first_in_data_flow(nodes: Sequence[CanonicalNode]) -> list[CanonicalNode]:
