@@ -107,7 +107,6 @@ class BuiltinMethodVariable(Variable):
 class VariableWithMethods(Variable):
     """An object whose class has ``methods``, which ``call_method`` implements."""
 
-    __slots__ = ()
     methods: ClassVar[tuple[str, ...]] = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

@@ -32,7 +32,8 @@ def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     with UserErrors(tx, TypeError, ValueError):
         real = range(*values)
     start, stop = symbols if len(symbols) > 1 else (None, *symbols)
-    return RangeVariable(start or ConstantVariable(real.start), stop or ConstantVariable(real.stop), real.step)
+    ends = start or ConstantVariable(real.start), stop or ConstantVariable(real.stop)
+    return RangeVariable((*ends, ConstantVariable(real.step)))
 
 
 @register_rule(slice)

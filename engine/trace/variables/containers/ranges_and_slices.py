@@ -18,19 +18,15 @@ from engine.trace.variables.containers.sequences import ListVariable
 class RangeVariable(Variable):
     """A range; each bound may be a symbol, which iteration compares without specializing it."""
 
-    __slots__ = ("bounds", "source")
+    bounds: tuple[Variable, Variable, ConstantVariable]
+    source: Source | None = None
     cls = range
-
     is_copied_by_reference = True
-
-    def __init__(self, start: Variable, stop: Variable, step: int, source: Source | None = None) -> None:
-        self.bounds = (start, stop, ConstantVariable(step))
-        self.source = source
 
     @classmethod
     def of(cls, value: range, source: Source | None = None) -> RangeVariable:
         """Return the variable of a range with constant bounds."""
-        return cls(ConstantVariable(value.start), ConstantVariable(value.stop), value.step, source)
+        return cls((ConstantVariable(value.start), ConstantVariable(value.stop), ConstantVariable(value.step)), source)
 
     def describe(self) -> str:
         bounds = [b.describe() for b in self.bounds[: 3 if self.step != 1 else 2]]

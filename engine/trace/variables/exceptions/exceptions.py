@@ -8,7 +8,6 @@ import sys
 import traceback
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,14 +47,12 @@ from engine.trace.variables.objects.constructor_registry import register_constru
 from engine.trace.variables.slotted_type import state
 
 
-@dataclass(frozen=True, eq=False)
 class ExcInfoVariable(Variable):
     """Stack entry that PUSH_EXC_INFO leaves while ``exception`` is handled.
 
     CPython stores the previously handled exception there.
     """
 
-    __slots__ = ("exception",)
     cls = types.NoneType
     exception: Variable
 
@@ -72,11 +69,9 @@ class ExcInfoVariable(Variable):
 register_sourceless_builder(InstructionOffset)(lambda tx, value: ConstantVariable(value))
 
 
-@dataclass(frozen=True, eq=False)
 class TracebackVariable(Variable):
     """The traceback of an exception; only its existence and its exception are known."""
 
-    __slots__ = ("exception",)
     cls = types.TracebackType
     exception: Variable
 

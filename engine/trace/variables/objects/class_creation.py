@@ -76,8 +76,6 @@ _CLASS_STATEMENT = "a class statement runs, or a decorator of one"
 class LibraryClassVariable(Variable):
     """A class created by a class statement in library code, which often does not use it."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         raise Unsupported("class-creation", _CLASS_STATEMENT)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.base import MISSING, GlobalsNamespace
@@ -14,14 +13,12 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 
 
-@dataclass(frozen=True, eq=False)
 class GlobalsDictVariable(Variable):
     """A dict that any code may add names to: reads and writes by name.
 
     Listing the names is unsupported.
     """
 
-    __slots__ = ("namespace",)
     cls = dict
     namespace: GlobalsNamespace
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,11 +22,9 @@ from engine.trace.variables.callable_registry import register_bound_rule
 from engine.trace.variables.slotted_type import SlottedType
 
 
-@dataclass(frozen=True, eq=False)
 class IdVariable(Variable):
     """``id(obj)``: comparing two ids guards only identity; using the number guards the object."""
 
-    __slots__ = ("obj",)
     cls = int
     obj: Variable
 
@@ -80,12 +77,9 @@ class HashVariable(Variable):
     Its number is unknown; equal values have equal hashes.
     """
 
-    __slots__ = ("hash_value", "obj")
+    obj: Variable
+    hash_value: int
     cls = int
-
-    def __init__(self, tx: Tracer, of: Variable) -> None:
-        self.obj = of
-        self.hash_value = hash(of.hash_key(tx))
 
     def describe(self) -> str:
         return f"hash of {self.obj.describe()}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import types
-from dataclasses import dataclass
 from typing import Any
 
 from engine.trace.annotations import ClassVariable, Tracer
@@ -39,11 +38,9 @@ def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | 
     return None
 
 
-@dataclass(frozen=True, eq=False)
 class TypeCallVariable(Variable):
     """``super().__call__`` in a metaclass: creates an instance as ``type.__call__`` does."""
 
-    __slots__ = ("class_variable",)
     cls = types.MethodWrapperType
     class_variable: Variable
 

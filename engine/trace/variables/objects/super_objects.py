@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
 
 import torch
 
@@ -16,11 +15,9 @@ from engine.trace.variables.objects.metaclasses import super_in_metaclass
 from engine.trace.variables.tensors.torch_function_protocol import base_tensor_attribute
 
 
-@dataclass(frozen=True, eq=False)
 class SuperVariable(Variable):
     """A ``super(cls, obj)`` object."""
 
-    __slots__ = ("receiver", "thisclass")
     cls = super
     thisclass: builtins.type
     receiver: Variable

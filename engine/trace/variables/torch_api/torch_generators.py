@@ -31,18 +31,16 @@ def _emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Arg
 class TorchGeneratorVariable(Variable):
     """A ``torch.Generator``: a graph input or the result of a node."""
 
-    __slots__ = ("_node", "device", "real_object", "source")
+    real_object: torch.Generator | None
+    source: Source | None
+    _node: torch.fx.Node | None = None
     cls = torch.Generator
-
     is_mutable = True
 
-    def __init__(
-        self, real_object: torch.Generator | None, source: Source | None, node: torch.fx.Node | None = None
-    ) -> None:
-        self.real_object = real_object
-        self.source = source
-        self._node = node
-        self.device = torch.device("cpu") if real_object is None else real_object.device
+    @property
+    def device(self) -> torch.device:
+        """The generator's device; traced code creates generators for the CPU only."""
+        return torch.device("cpu") if self.real_object is None else self.real_object.device
 
     def as_python_object(self) -> Any:
         return NotImplemented if self.real_object is None else self.real_object
