@@ -62,15 +62,10 @@ from engine.ir.node_values import (
 from engine.ir.traced_frame import GraphInput
 from engine.ir.triton_launches import launch_of
 from engine.process_state import FAKE_TENSOR_LOGGER, silence_logger
+from engine.torch_private import functionalization
 from engine.torch_private.autograd import enter_autocast, exit_autocast, set_grad_enabled
 from engine.torch_private.dispatch import DisablePythonDispatcher, enable_python_dispatcher
 from engine.torch_private.fake_tensors import FakeTensorMode
-from engine.torch_private.functionalization import (
-    FunctionalTensor,
-    FunctionalTensorMode,
-    functionalize_has_data_mutation,
-    functorch_config,
-)
 from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.torch_private.operators import HigherOrderOperator
 from engine.torch_private.pytree import tree_map_only
@@ -131,7 +126,7 @@ def trace_functional(
         symbolic,
         silence_logger(FAKE_TENSOR_LOGGER),
         _restore_grad_mode(),
-        functorch_config.patch(decompose_custom_triton_ops=False),
+        functionalization.functorch_config.patch(decompose_custom_triton_ops=False),
     ):
         module = trace_lazily(tracing.run, *fakes, record_module_stack=False)
     check_missing_kernels_in_callees(graph, module)
@@ -486,9 +481,9 @@ class FunctionalTracer:
         arguments as the caller has them.
         """
         interpreter = self.make_interpreter()
-        with FunctionalTensorMode() as mode:
+        with functionalization.FunctionalTensorMode() as mode:
             set_mode_tokens(mode)
-            originals = tree_map_only(torch.Tensor, FunctionalTensor.to_functional, list(args))
+            originals = tree_map_only(torch.Tensor, functionalization.FunctionalTensor.to_functional, list(args))
             # An input whose layout changes in place is read through an alias that has the original layout.
             mutated = [
                 w.detach() if is_layout_mutated(i.fake, i.example_value) else w
@@ -517,7 +512,7 @@ class FunctionalTracer:
         for n, arg in tensors_by_position(args).items():
             wrapper = wrapped[n]
             value = unwrap_functional(wrapper)
-            if value is arg or not functionalize_has_data_mutation(wrapper.elem):
+            if value is arg or not functionalization.functionalize_has_data_mutation(wrapper.elem):
                 continue
             if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
                 raise FallbackRequired(
@@ -575,7 +570,9 @@ class FunctionalTracer:
         )
 
 
-def _traced_and_functional(values: Mapping[torch.fx.Node, Any]) -> Iterator[tuple[torch.Tensor, FunctionalTensor]]:
+def _traced_and_functional(
+    values: Mapping[torch.fx.Node, Any],
+) -> Iterator[tuple[torch.Tensor, functionalization.FunctionalTensor]]:
     """Yield the traced tensor and the functional tensor of nodes that have both.
 
     A tensor subclass yields one pair for each of its parts.

@@ -30,12 +30,7 @@ from engine.runtime.graph_pools import (
     outputs_in,
 )
 from engine.runtime.record_launches import Launched, capture_launches, reporting_replay
-from engine.torch_private.cuda import (
-    clear_cublas_workspaces,
-    current_device_index,
-    current_raw_stream,
-    is_stream_capturing,
-)
+from engine.torch_private import cuda
 from engine.torch_private.tensors import storage_Use_Count, to_dlpack
 
 Run = Callable[..., tuple[Any, ...]]
@@ -539,10 +534,10 @@ class CudaGraphRecorder:
 
     def current_stream(self) -> object | None:
         """Return the current device and stream; None while a capture is active on it."""
-        if is_stream_capturing():
+        if cuda.is_stream_capturing():
             return None
-        device = current_device_index()
-        return device, current_raw_stream(device)
+        device = cuda.current_device_index()
+        return device, cuda.current_raw_stream(device)
 
     def record(self, run: Callable[[], tuple[Any, ...]], pool: CudaGraphPool | None = None) -> GraphRecording:
         """Capture a CUDA graph with its own memory pool, or in ``pool`` without its outputs.
@@ -592,11 +587,11 @@ def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
 @contextlib.contextmanager
 def _private_cublas_workspace() -> Any:
     """Allocate cuBLAS workspaces in the graph's memory pool, for this capture only."""
-    clear_cublas_workspaces()
+    cuda.clear_cublas_workspaces()
     try:
         yield
     finally:
-        clear_cublas_workspaces()
+        cuda.clear_cublas_workspaces()
 
 
 @contextlib.contextmanager

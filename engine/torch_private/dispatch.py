@@ -1,7 +1,5 @@
 """Torch's private names for dispatch keys, the dispatcher's state and dispatch modes."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from engine.torch_private.entries import load, read_entries

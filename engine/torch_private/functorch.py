@@ -1,7 +1,5 @@
 """Torch's private names for ``torch.func`` transforms and their wrapped tensors."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from engine.torch_private.entries import load, read_entries

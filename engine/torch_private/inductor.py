@@ -1,7 +1,5 @@
 """Inductor, loaded at the first use since that takes most of a second."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from engine.torch_private.entries import load_lazily, read_entries

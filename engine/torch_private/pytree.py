@@ -1,7 +1,5 @@
 """Torch's private pytree functions: nested containers of tensors, in Python."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from engine.torch_private.entries import load, read_entries

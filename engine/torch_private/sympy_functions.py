@@ -1,7 +1,5 @@
 """Torch's private functions, printers and value ranges on top of sympy."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from engine.torch_private.entries import load, read_entries

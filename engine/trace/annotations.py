@@ -3,8 +3,6 @@
 The modules of these classes import the variables and opcode handlers, which need the classes only in annotations.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,9 +33,3 @@ else:
     ExceptionVariable = FunctionVariable = GeneratorVariable = InstanceVariable = NNModuleVariable = Any
     NewClassVariable = RangeVariable = SequenceVariable = SetVariable = TensorVariable = Any
     UserFunctionVariable = Variable = Any
-
-__all__ = ["CallStack", "DecodedInstruction", "Frame", "InstructionCounter", "PyCodegen", "Tracer"]
-__all__ += ["BuiltinMethodVariable", "CellVariable", "ClassVariable", "DictSubclassVariable", "DictVariable"]
-__all__ += ["ExceptionVariable", "FunctionVariable", "GeneratorVariable", "InstanceVariable", "NNModuleVariable"]
-__all__ += ["NewClassVariable", "RangeVariable", "SequenceVariable", "SetVariable", "TensorVariable"]
-__all__ += ["UserFunctionVariable", "Variable"]

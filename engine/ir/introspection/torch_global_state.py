@@ -14,22 +14,12 @@ from typing import Any
 
 import torch
 
-from engine.torch_private import global_state
+from engine.torch_private import global_state, torch_function
 from engine.torch_private.autograd import is_any_autocast_enabled, is_multithreading_enabled, set_grad_enabled
 from engine.torch_private.dispatch import get_dispatch_stack_at, len_torch_dispatch_stack
 from engine.torch_private.entries import is_available
 from engine.torch_private.functorch import peek_interpreter_stack, pop_dynamic_layer_stack, push_dynamic_layer_stack
 from engine.torch_private.global_state import get_float32_matmul_precision
-from engine.torch_private.torch_function import (
-    DeviceContext,
-    device_context_module,
-    get_function_stack_at,
-    is_torch_function_all_disabled,
-    is_torch_function_enabled,
-    len_torch_function_stack,
-    pop_torch_function_stack,
-    push_on_torch_function_stack,
-)
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
 """Device types whose autocast state is read; on others autocast counts only as enabled."""
@@ -81,8 +71,8 @@ def _torch_function_modes() -> tuple[Any, ...]:
 
 def torch_function_modes() -> tuple[Any, ...]:
     """Return the active torch-function modes, outermost first."""
-    count = len_torch_function_stack()
-    return tuple(get_function_stack_at(i) for i in range(count)) if count else ()
+    count = torch_function.len_torch_function_stack()
+    return tuple(torch_function.get_function_stack_at(i) for i in range(count)) if count else ()
 
 
 def are_traced_modes(modes: tuple[Any, ...]) -> bool:
@@ -90,7 +80,7 @@ def are_traced_modes(modes: tuple[Any, ...]) -> bool:
 
     A default device (``DeviceContext``) stays active.
     """
-    return bool(modes) and not any(isinstance(m, DeviceContext) for m in modes)
+    return bool(modes) and not any(isinstance(m, torch_function.DeviceContext) for m in modes)
 
 
 @contextlib.contextmanager
@@ -101,12 +91,12 @@ def without_torch_function_modes() -> Iterator[None]:
         yield
         return
     for _ in modes:
-        pop_torch_function_stack()
+        torch_function.pop_torch_function_stack()
     try:
         yield
     finally:
         for mode in modes:
-            push_on_torch_function_stack(mode)
+            torch_function.push_on_torch_function_stack(mode)
 
 
 @contextlib.contextmanager
@@ -127,7 +117,13 @@ def _torch_function_enabled() -> bool | None:
 
     True: enabled. False: disabled for subclasses. None: disabled for modes too.
     """
-    return True if is_torch_function_enabled() else None if is_torch_function_all_disabled() else False
+    return (
+        True
+        if torch_function.is_torch_function_enabled()
+        else None
+        if torch_function.is_torch_function_all_disabled()
+        else False
+    )
 
 
 def _dispatch_modes() -> tuple[Any, ...]:
@@ -145,7 +141,7 @@ def _functorch_active() -> str | None:
 
 
 def _default_device() -> torch.device | None:
-    device: torch.device | None = device_context_module.CURRENT_DEVICE
+    device: torch.device | None = torch_function.device_context_module.CURRENT_DEVICE
     return device
 
 
@@ -252,8 +248,8 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
 
 FAST_CHECKS: Mapping[tuple[str, Any], tuple[str, Any]] = {
     ("autocast", ()): ("not {}()", is_any_autocast_enabled),
-    ("torch_function_modes", ()): ("{}() == 0", len_torch_function_stack),
-    ("torch_function_enabled", True): ("{}()", is_torch_function_enabled),
+    ("torch_function_modes", ()): ("{}() == 0", torch_function.len_torch_function_stack),
+    ("torch_function_enabled", True): ("{}()", torch_function.is_torch_function_enabled),
     ("dispatch_modes", ()): ("{}() == 0", len_torch_dispatch_stack),
     ("functorch", None): ("{}() is None", peek_interpreter_stack),
 }
@@ -299,7 +295,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "deterministic": (_deterministic, _set_deterministic),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "default device": (lambda: device_context_module.CURRENT_DEVICE, torch.set_default_device),
+    "default device": (lambda: torch_function.device_context_module.CURRENT_DEVICE, torch.set_default_device),
     "enabled attention kernels": (sdpa_backends, restore_sdpa_backends),
     "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 }

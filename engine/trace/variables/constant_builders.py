@@ -8,16 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from engine.ir.guards.python_values import EqualsMatch, is_numpy_number
-from engine.ir.introspection.literal_types import (
-    DATETIME_TYPES,
-    IDENTIFIED_LITERAL_TYPES,
-    NUMPY_INFO_TYPES,
-    NUMPY_SCALAR_TYPES,
-    PATH_TYPES,
-    SINGLETON_TYPES,
-    TORCH_LITERAL_TYPES,
-    is_enum_or_numpy_scalar,
-)
+from engine.ir.introspection import literal_types
 from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import MethodResultSource
@@ -31,7 +22,9 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
 
 
-@register_builder(*IDENTIFIED_LITERAL_TYPES, complex, str, bytes, *TORCH_LITERAL_TYPES, DispatchKeySet)
+@register_builder(
+    *literal_types.IDENTIFIED_LITERAL_TYPES, complex, str, bytes, *literal_types.TORCH_LITERAL_TYPES, DispatchKeySet
+)
 def _literal(tx: Tracer, real: Any, source: Source) -> Variable:
     why = f"its value ({_short_repr(real)}) decided what was traced"
     tx.guard(EqualsMatch, source, real, why=why)
@@ -44,10 +37,12 @@ def _number(tx: Tracer, real: float, source: Source) -> Variable:
 
 
 _build_singleton = guarded_builder(ConstantVariable, "its value ({0!r}) decided what was traced")
-register_builder(*SINGLETON_TYPES, type(torch.__version__), *NUMPY_INFO_TYPES)(_build_singleton)
+register_builder(*literal_types.SINGLETON_TYPES, type(torch.__version__), *literal_types.NUMPY_INFO_TYPES)(
+    _build_singleton
+)
 
 
-@register_builder_if(9, lambda real: isinstance(real, NUMPY_SCALAR_TYPES))
+@register_builder_if(9, lambda real: isinstance(real, literal_types.NUMPY_SCALAR_TYPES))
 def _numpy_literal(tx: Tracer, real: Any, source: Source) -> Variable:
     if is_numpy_number(real) and is_dynamic_number(tx, source):
         return DynamicNumpyScalarVariable(tx, real, source)
@@ -128,7 +123,7 @@ class DynamicNumpyScalarVariable(_DynamicConstantVariable):
 
 
 register_builder_if(39, is_dtensor_placement)(_literal)
-register_builder_if(10, is_enum_or_numpy_scalar)(
+register_builder_if(10, literal_types.is_enum_or_numpy_scalar)(
     guarded_builder(ConstantVariable, "its value ({0!s}) decided what was traced")
 )
 
@@ -138,6 +133,6 @@ def _short_repr(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-@register_each(register_rule, *DATETIME_TYPES, *PATH_TYPES, pathlib.Path, pathlib.PurePath)
+@register_each(register_rule, *literal_types.DATETIME_TYPES, *literal_types.PATH_TYPES, pathlib.Path, pathlib.PurePath)
 def _construct_literal(cls: type, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return arithmetic.fold_constant_call(tx, cls, args, kwargs)

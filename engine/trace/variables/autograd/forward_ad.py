@@ -45,7 +45,7 @@ def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:
 
 @register_each(register_rule, forward_ad.make_dual, forward_ad.unpack_dual)
 def _dual_function(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a function that becomes a node of a graph that runs as traced.
+    """Trace the call as a node of a graph that runs as traced.
 
     Functionalization does not handle tangents.
     """

@@ -192,7 +192,7 @@ def _min_or_max(fn: Any, symbol: str, tx: Tracer, args: Args, kwargs: Kwargs) ->
 
 @register_table(register_rule, {any: True, all: False})
 def _any_or_all(fn: Any, deciding_truth: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Return the rule of ``any`` or ``all``: whether an item has the wanted truth."""
+    """Trace ``any`` or ``all``: look for an item with the wanted truth."""
     iterator = iterators.iterator_of(tx, args[0])
     while (item := iterator.next_item(tx)) is not None:
         if realize(tx, item).is_truthy(tx) is deciding_truth:

@@ -71,7 +71,7 @@ def _function_with_same_signature(of: NestedUserFunctionVariable, tx: Tracer) ->
 
 @register_each(register_rule, inspect.get_annotations, inspect.getfullargspec, typing.get_type_hints)
 def _introspect(function: Callable[..., Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Return a rule that reads annotations of a function, class or module while tracing."""
+    """Read annotations of a function, class or module while tracing."""
     of = realize(tx, args[0]) if args else NONE
     real = _function_like(of, tx) if of.python_type() is types.MethodType else of.as_python_object()
     if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:

@@ -163,7 +163,7 @@ def _hash(tx: Tracer, of: Variable) -> Variable:
             return tx.fold_constant(hash, of.as_python_constant(tx))
         except NotPythonConstant:
             pass
-    return HashVariable(tx, of)
+    return HashVariable(of, hash(of.hash_key(tx)))
 
 
 _SPECIAL_METHODS = {
@@ -176,7 +176,7 @@ _SPECIAL_METHODS = {
 
 @register_table(register_rule, _SPECIAL_METHODS)
 def _call_special_method(function: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a function that calls a special method; it rounds a symbol to an int."""
+    """Trace a function that calls a special method; a symbol is rounded to an int."""
     of = realize(tx, args[0])
     if of.is_symbolic and of.python_type() is int:
         return of
@@ -187,7 +187,7 @@ def _call_special_method(function: Any, name: str, tx: Tracer, args: Args, kwarg
 
 @register_each(register_rule, math.isnan, math.isinf, math.isfinite)
 def _finiteness_test(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register ``isnan``, ``isinf`` or ``isfinite``.
+    """Trace ``isnan``, ``isinf`` or ``isfinite``.
 
     A guard ensures that a symbolic input float is finite.
     """
@@ -217,7 +217,7 @@ _OTHER_FUNCTIONS = [
 
 @register_each(register_rule, *_OTHER_FUNCTIONS)
 def _compute_before_graph(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a function that Python computes before the graph runs, for symbolic arguments."""
+    """Compute a function of symbols in Python, before the graph runs."""
     values = [realize(tx, arg) for arg in args]
     if not kwargs and any(v.is_symbolic for v in values) and all(v.is_symbolic or v.is_constant for v in values):
         computed = compute_before_graph(tx, function, [v.as_node_arg(tx)[0] for v in values])

@@ -211,7 +211,7 @@ _GLOBAL_FUNCTIONS = {f: n for n, f in vars(random).items() if getattr(f, "__self
 
 @register_table(register_rule, _GLOBAL_FUNCTIONS)
 def _call_global_random(function: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Return the rule of a module function, which uses the global generator."""
+    """Trace a function of ``random``, which uses the global generator."""
     shared = tx.wrap(_GLOBAL_RANDOM, ConstantSource(_GLOBAL_RANDOM, "random"))
     return shared.call_method(tx, name, args, kwargs)
 
@@ -221,7 +221,7 @@ _PYTHON_METHODS = {f: n for n, f in inspect.getmembers(random.Random, inspect.is
 
 @register_table(register_rule, _PYTHON_METHODS)
 def _call_python_method(function: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Return the rule of a method implemented in Python, with the generator as first argument."""
+    """Trace a method written in Python; the generator is its first argument."""
     of = realize(tx, args[0])
     if not isinstance(of, RandomVariable):
         raise Unsupported("random-generator", f"random numbers are generated ({name})")
@@ -230,8 +230,6 @@ def _call_python_method(function: Any, name: str, tx: Tracer, args: Args, kwargs
 
 class NumpyGeneratorVariable(RealObjectVariable):
     """A ``RandomState`` or ``Generator``; functions of ``numpy.random`` use a global one."""
-
-    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return builtin_attribute(tx, self, name)
@@ -243,8 +241,6 @@ class NumpyGeneratorVariable(RealObjectVariable):
 
 class NumpyRandomFunctionVariable(RealObjectVariable):
     """A compiled function of ``numpy.random``, or a method without its generator."""
-
-    __slots__ = ()
 
     def describe(self) -> str:
         return f"numpy.random.{self.real_object.__name__}"

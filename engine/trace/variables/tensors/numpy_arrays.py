@@ -62,7 +62,7 @@ from engine.trace.variables.higher_order.pytrees import (
     unflatten_python,
     unflatten_variable,
 )
-from engine.trace.variables.slotted_type import SlottedType
+from engine.trace.variables.slotted_type import SlottedType, fresh, state
 from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
@@ -506,7 +506,7 @@ _SCALAR_TYPES = frozenset(v for v in vars(np).values() if isinstance(v, type) an
     register_rule, np.dtype, np.finfo, np.iinfo, *(s for s in _SCALAR_TYPES if "Abstract" not in (s.__doc__ or ""))
 )
 def _construct_constant(cls: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a class of constants: a scalar type, ``dtype``, ``finfo`` or ``iinfo``."""
+    """Construct a constant: a scalar, ``dtype``, ``finfo`` or ``iinfo``."""
     real = realize(tx, args[0]).as_python_object() if len(args) == 1 and not kwargs else NotImplemented
     if isinstance(real, (type, np.finfo, np.iinfo)):
         return tx.fold_constant(cls, real)
@@ -576,17 +576,13 @@ _LAYOUT_ATTRIBUTES = frozenset(("shape", "ndim", "dtype", "size", "itemsize", "s
 class ConstantArrayStorageVariable(Variable):
     """Shared memory of constant arrays that alias: the base array at this point of the trace."""
 
-    __slots__ = ("_version", "base_array", "flat_tensor", "views")
+    base_array: np.ndarray[Any, Any]
+    views: weakref.WeakSet[ConstantNdarrayVariable] = fresh(weakref.WeakSet)
+    flat_tensor: TensorVariable | None = state(None)
+    """Flat graph tensor of all elements in memory order, once the graph has it."""
+    _version: int = state(0)
     cls = np.ndarray
-
     is_mutable = True
-
-    def __init__(self, base_array: np.ndarray[Any, Any]) -> None:
-        self.base_array = base_array
-        self.views: weakref.WeakSet[ConstantNdarrayVariable] = weakref.WeakSet()
-        self.flat_tensor: TensorVariable | None = None
-        """Flat graph tensor of all elements in memory order, once the graph has it."""
-        self._version = 0
 
     @property
     def is_current(self) -> bool:

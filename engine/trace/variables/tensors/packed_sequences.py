@@ -31,7 +31,7 @@ def _emit(tx: Tracer, function: Any, args: Args, target: Any = None) -> Variable
 
 @register_each(register_rule, torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 def _recurrent(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register the rule of a recurrent function.
+    """Trace a recurrent function.
 
     For packed input, the second argument is the batch sizes.
     """

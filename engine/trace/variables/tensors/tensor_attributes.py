@@ -24,7 +24,7 @@ from engine.trace.variables.tensors.tensor_members import (
 
 @register_each(register_tensor_attribute, "data", "T", "mT", "H", "mH", "real", "imag")
 def _graph_attribute(name: str, tx: Tracer, tensor: TensorVariable) -> Variable:
-    """Register an attribute that a graph node reads."""
+    """Read an attribute by a graph node."""
     return emit_node(tx, "call_function", getattr, [tensor, ConstantVariable(name)])
 
 

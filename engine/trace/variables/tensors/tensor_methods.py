@@ -35,7 +35,7 @@ _REAL_MEMORY_METHODS = (
 
 @register_each(register_tensor_method, *_REAL_MEMORY_METHODS)
 def _break_at_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a method that needs real memory, or changes autograd state outside the graph."""
+    """Break the graph: the method needs real memory or changes state of autograd."""
     raise Unsupported("tensor-method", f"Tensor.{name} is called")
 
 
@@ -81,7 +81,7 @@ def _size(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Var
 
 @register_each(register_tensor_method, "__len__", "__iter__", "__bool__", "__getitem__", "__setitem__")
 def _protocol_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a special method that Python's own protocols call too, such as ``__len__``."""
+    """Trace a special method that Python's protocols call too, such as ``__len__``."""
     return call_special_by_name(tx, tensor, name, args, kwargs)
 
 
@@ -109,7 +109,7 @@ def _detach_in_place_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
 
 @register_each(register_tensor_method, "as_subclass", "new_tensor")
 def _method_of_function_rule(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a method that has a rule for calls of the function of ``torch.Tensor``."""
+    """Call the rule of the function of ``torch.Tensor``."""
     of_function = find_rule(getattr(torch.Tensor, name))
     assert of_function is not None
     return of_function(tx, [tensor, *args], kwargs)

@@ -20,21 +20,9 @@ from engine.frame_code.codegen_runtime.tensors import as_subclass
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.register_once import register_table
 from engine.ir.sources.base import Source
+from engine.torch_private import torch_function
 from engine.torch_private.dispatch import disabled_torch_dispatch_impl, len_torch_dispatch_stack
 from engine.torch_private.tensors import TensorBase, make_subclass
-from engine.torch_private.torch_function import (
-    DeviceContext,
-    DisableTorchFunction,
-    DisableTorchFunctionSubclass,
-    disabled_torch_function_impl,
-    get_function_stack_at,
-    is_torch_function_all_disabled,
-    is_torch_function_enabled,
-    is_torch_function_mode_enabled,
-    len_torch_function_stack,
-    pop_torch_function_stack,
-    push_on_torch_function_stack,
-)
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import append_node
 from engine.trace.emit_node import (
@@ -346,7 +334,7 @@ def _call_without_protocol(
         )
 
 
-@register_rule(disabled_torch_function_impl)
+@register_rule(torch_function.disabled_torch_function_impl)
 def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace the disabled ``__torch_function__`` of ``nn.Parameter``; it wraps no results."""
     arguments = [realize(tx, a) for a in (args[-4:] if len(args) != 5 else args[1:])]
@@ -479,14 +467,14 @@ def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 # Modes.
 
 
-@register_bound_rule(push_on_torch_function_stack)
+@register_bound_rule(torch_function.push_on_torch_function_stack)
 def _push_mode(tx: Tracer, mode: Variable) -> Variable:
     tx.side_effects.mutation_count += 1
     tx.torch_state.function_modes.append(mode)
     return NONE
 
 
-@register_bound_rule(pop_torch_function_stack)
+@register_bound_rule(torch_function.pop_torch_function_stack)
 def _pop_mode(tx: Tracer) -> Variable:
     if not tx.torch_state.function_modes:
         raise Unsupported(
@@ -499,7 +487,7 @@ def _pop_mode(tx: Tracer) -> Variable:
 @register_bound_rule(torch.device.__enter__)
 def _enter_device(tx: Tracer, device: Variable) -> Variable:
     """Trace ``with torch.device("meta")``: a mode that sets the device of factory functions."""
-    _push_mode(tx, realize(tx, tx.wrap_static(DeviceContext).call(tx, [device], {})))
+    _push_mode(tx, realize(tx, tx.wrap_static(torch_function.DeviceContext).call(tx, [device], {})))
     return device
 
 
@@ -543,8 +531,8 @@ def _register_disabling_context(kind: type[DisableTorchFunctionSubclassVariable]
     register_rule(real)(lambda tx, args, kwargs: kind(real))
 
 
-_register_disabling_context(DisableTorchFunctionSubclassVariable, DisableTorchFunctionSubclass)
-_register_disabling_context(DisableTorchFunctionVariable, DisableTorchFunction)
+_register_disabling_context(DisableTorchFunctionSubclassVariable, torch_function.DisableTorchFunctionSubclass)
+_register_disabling_context(DisableTorchFunctionVariable, torch_function.DisableTorchFunction)
 
 
 def _number_of_modes(now: TorchState, entry: Any) -> int:
@@ -553,16 +541,16 @@ def _number_of_modes(now: TorchState, entry: Any) -> int:
 
 
 _MODE_QUERIES: dict[Any, tuple[str, Callable[[TorchState, Any], Any]]] = {
-    is_torch_function_all_disabled: (
+    torch_function.is_torch_function_all_disabled: (
         "torch_function_enabled",
         lambda now, entry: entry is None or bool(now.suspended_function_modes),
     ),
-    is_torch_function_enabled: (
+    torch_function.is_torch_function_enabled: (
         "torch_function_enabled",
         lambda now, entry: bool(entry) and not now.torch_function_disabled_depth,
     ),
-    len_torch_function_stack: ("torch_function_modes", _number_of_modes),
-    is_torch_function_mode_enabled: (
+    torch_function.len_torch_function_stack: ("torch_function_modes", _number_of_modes),
+    torch_function.is_torch_function_mode_enabled: (
         "torch_function_modes",
         lambda now, entry: bool(_number_of_modes(now, entry)) and not now.suspended_function_modes,
     ),
@@ -579,7 +567,7 @@ def _answer_mode_query(ask: Any, query: tuple[str, Any], tx: Tracer, args: Args,
     return ConstantVariable(answer(tx.torch_state, entry))
 
 
-@register_bound_rule(get_function_stack_at)
+@register_bound_rule(torch_function.get_function_stack_at)
 def _mode_at(tx: Tracer, at: Variable) -> Variable:
     index = int(at.as_python_constant(tx))
     if len(tx.torch_state.entry_function_modes) != len(

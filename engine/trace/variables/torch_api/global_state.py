@@ -15,13 +15,7 @@ from engine.ir.introspection.torch_global_state import GLOBAL_STATES, SDPA_BACKE
 from engine.ir.register_once import register_each, register_table
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
-from engine.torch_private import global_state
-from engine.torch_private.autograd import (
-    is_any_autocast_enabled,
-    is_multithreading_enabled,
-    saved_tensors_hooks_disable,
-    saved_tensors_hooks_enable,
-)
+from engine.torch_private import autograd, global_state
 from engine.torch_private.dispatch import dispatch_keys, dispatch_tls_local_exclude_set, dispatch_tls_local_include_set
 from engine.torch_private.functorch import are_functorch_transforms_active
 from engine.torch_private.global_state import get_deterministic_algorithms_warn_only, get_float32_matmul_precision
@@ -48,7 +42,7 @@ _QUERIES: dict[Callable[..., Any], str] = {
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic_warn_only",
     get_deterministic_algorithms_warn_only: "deterministic_warn_only",
     get_float32_matmul_precision: "float32_matmul_precision",
-    is_any_autocast_enabled: "autocast",
+    autograd.is_any_autocast_enabled: "autocast",
     torch.is_anomaly_enabled: "anomaly",
     torch.cuda.device_count: "cuda_devices",
     torch.cuda.is_initialized: "cuda_initialized",
@@ -57,7 +51,7 @@ _QUERIES: dict[Callable[..., Any], str] = {
     torch.is_inference_mode_enabled: "inference_mode",
     torch.is_warn_always_enabled: "warn_always",
     torch.get_num_threads: "threads",
-    is_multithreading_enabled: "multithreading",
+    autograd.is_multithreading_enabled: "multithreading",
     torch.get_autocast_dtype: "autocast_settings",
     torch.get_autocast_cpu_dtype: "autocast_settings",
     torch.get_autocast_gpu_dtype: "autocast_settings",
@@ -194,9 +188,9 @@ def _set_state(switch: Callable[..., None], tx: Tracer, args: Args, kwargs: Kwar
     return NONE
 
 
-@register_each(register_rule, saved_tensors_hooks_disable, saved_tensors_hooks_enable)
+@register_each(register_rule, autograd.saved_tensors_hooks_disable, autograd.saved_tensors_hooks_enable)
 def _switch_in_graph(switch: Callable[..., None], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a function that sets state of autograd which does not matter while tracing."""
+    """Set state of autograd in the graph only: it does not matter while tracing."""
     run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
     emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
     return NONE

@@ -192,7 +192,7 @@ def _autocast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_table(register_rule, {getattr(getattr(torch, d).amp, "autocast"): d for d in ("cpu", "cuda")})  # noqa: B009
 def _device_autocast(make: Any, device: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register the legacy autocast class of a device, which takes ``enabled`` or dtype first."""
+    """Trace the legacy autocast class of a device, which takes ``enabled`` first."""
     options = constant_words(tx, ("enabled", "dtype", "cache_enabled"), args, kwargs)
     default = torch.bfloat16 if device == "cpu" else torch.float16
     return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **options})
@@ -280,7 +280,7 @@ _SWITCHES: dict[Any, Any] = {
 def _switch_autocast(
     switch: Callable[..., Any], undo: Callable[[], Any] | None, tx: Tracer, args: Args, kwargs: Kwargs
 ) -> Variable:
-    """Register a function that changes the state; ``undo`` reverts it if it is a counter."""
+    """Change the state of autocast; ``undo`` reverts the change of a counter."""
     run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
     for state in _STATES:
         value = tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())

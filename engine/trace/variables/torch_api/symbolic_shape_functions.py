@@ -9,30 +9,7 @@ import torch
 
 from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each, register_table
-from engine.torch_private.operators import (
-    torch_assert,
-    torch_check,
-    torch_check_index,
-    torch_check_not_implemented,
-    torch_check_tensor_all,
-    torch_check_type,
-    torch_check_value,
-)
-from engine.torch_private.symbolic_shapes import (
-    advise_is_bounded,
-    advise_is_size,
-    guard_or_false,
-    guard_or_true,
-    guard_size_oblivious,
-    has_free_unbacked_symbols,
-    has_static_value,
-    is_concrete_int,
-    is_nested_int,
-    statically_known_false,
-    statically_known_true,
-    sym_and,
-    sym_or,
-)
+from engine.torch_private import operators, symbolic_shapes
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -44,7 +21,12 @@ from engine.trace.variables.callable_registry import register_bound_rule, regist
 
 
 @register_rule(
-    torch_check, torch_check_value, torch_check_index, torch_check_type, torch_check_not_implemented, torch_assert
+    operators.torch_check,
+    operators.torch_check_value,
+    operators.torch_check_index,
+    operators.torch_check_type,
+    operators.torch_check_not_implemented,
+    operators.torch_assert,
 )
 def _check(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     condition: Any = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
@@ -64,13 +46,13 @@ def assume_of_number(tx: Tracer, condition: Any, *, truth: bool) -> None:
     """Assume that a condition on unbacked symbols has this value; generated code checks it."""
     if condition.python_type() is bool and not condition.depends_on_unbacked_float:
         assumed = condition.sym if truth else torch.sym_not(condition.sym)
-        evaluate_on_fakes(tx, "call_function", torch_check, [assumed], {})
+        evaluate_on_fakes(tx, "call_function", operators.torch_check, [assumed], {})
         emit_runtime_asserts(tx, are_implied=True)
     if not tx.in_subgraph():
         tx.fallback.assume_condition(condition.node, truth=truth)
 
 
-@register_bound_rule(torch_check_tensor_all)
+@register_bound_rule(operators.torch_check_tensor_all)
 def _check_tensor_all(tx: Tracer, cond: Variable = NONE, message: Variable = NONE) -> Variable:
     """Assume that all elements are true; code after the graph checks it."""
     if cond.fake is None or cond.fake.dtype is not torch.bool or tx.in_subgraph():
@@ -80,9 +62,9 @@ def _check_tensor_all(tx: Tracer, cond: Variable = NONE, message: Variable = NON
     return NONE
 
 
-@register_each(register_bound_rule, guard_or_false, guard_or_true)
+@register_each(register_bound_rule, symbolic_shapes.guard_or_false, symbolic_shapes.guard_or_true)
 def _guard_or(ask: Callable[[Any], bool], tx: Tracer, a: Variable) -> Variable:
-    """Register ``guard_or_true`` or ``guard_or_false``.
+    """Trace ``guard_or_true`` or ``guard_or_false``.
 
     For an unbacked condition it returns the static answer, else the default in its name. Callers accept either.
     """
@@ -92,27 +74,32 @@ def _guard_or(ask: Callable[[Any], bool], tx: Tracer, a: Variable) -> Variable:
 
 
 @register_each(
-    register_rule, statically_known_true, statically_known_false, has_static_value, is_nested_int, is_concrete_int
+    register_rule,
+    symbolic_shapes.statically_known_true,
+    symbolic_shapes.statically_known_false,
+    symbolic_shapes.has_static_value,
+    symbolic_shapes.is_nested_int,
+    symbolic_shapes.is_concrete_int,
 )
 def _query_symbol(ask: Callable[[Any], Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Return a rule that queries ``ShapeEnv`` about a symbol; eager has a plain number there."""
+    """Query ``ShapeEnv`` about a symbol; eager has a plain number there."""
     of = realize(tx, [*args, *kwargs.values()][0])
     return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
 
 
-@register_bound_rule(guard_size_oblivious)
+@register_bound_rule(symbolic_shapes.guard_size_oblivious)
 def _guard_size_oblivious(tx: Tracer, expr: Variable) -> Variable:
     return ConstantVariable(expr.is_truthy(tx))
 
 
-@register_table(register_bound_rule, {sym_and: "&", sym_or: "|"})
+@register_table(register_bound_rule, {symbolic_shapes.sym_and: "&", symbolic_shapes.sym_or: "|"})
 def _chain_operator(function: Any, symbol: str, tx: Tracer, result: Variable, *others: Variable) -> Variable:
     for other in others:
         result = realize(tx, binary_op(tx, symbol, result, other))
     return result
 
 
-@register_bound_rule(has_free_unbacked_symbols)
+@register_bound_rule(symbolic_shapes.has_free_unbacked_symbols)
 def _has_unbacked_symbols(tx: Tracer, x: Variable) -> Variable:
     if x.fake is not None:
         return ConstantVariable(any(has_unbacked_symbols(s) for s in x.fake.shape))
@@ -121,7 +108,7 @@ def _has_unbacked_symbols(tx: Tracer, x: Variable) -> Variable:
     raise Unsupported("torch-check", "has_free_unbacked_symbols of an object other than a tensor or a number")
 
 
-@register_each(register_bound_rule, advise_is_size, advise_is_bounded)
+@register_each(register_bound_rule, symbolic_shapes.advise_is_size, symbolic_shapes.advise_is_bounded)
 def _advise_size(tell: Callable[..., None], tx: Tracer, size: Variable, *bounds: Variable) -> Variable:
     if size.sym is not None:
         limits = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]

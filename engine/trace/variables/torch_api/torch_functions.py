@@ -17,14 +17,9 @@ from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each
 from engine.ir.sources.roots import ConstantSource
 from engine.options import config
+from engine.torch_private import operators
 from engine.torch_private.autograd import is_checkpoint_valid
 from engine.torch_private.global_state import get_tracing_state, is_compiling, is_tracing, symbolic_trace_queries
-from engine.torch_private.operators import (
-    get_privateuse1_backend_name,
-    group_tensors_by_device_and_dtype,
-    infer_size,
-    log_api_usage_once,
-)
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import BreakGraph, Unsupported
@@ -67,10 +62,10 @@ if hasattr(torch.compiler, "nested_compile_region"):
         return fn
 
 
-@register_rule(infer_size)
+@register_rule(operators.infer_size)
 def _infer_size(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the broadcast size; Python broadcasts if a size is symbolic."""
-    return tx.fold_constant(infer_size, *map(torch.Size, tx.as_python_constants(args)))
+    return tx.fold_constant(operators.infer_size, *map(torch.Size, tx.as_python_constants(args)))
 
 
 @register_rule(F.multi_head_attention_forward)
@@ -136,7 +131,7 @@ def _constant_rule(value: bool | None) -> CallRule:
 _CONSTANT_FUNCTIONS: dict[Any, bool | None] = {
     get_tracing_state: None,
     is_tracing: False,  # nn.Module's __call__ asks since torch 2.15
-    log_api_usage_once: None,
+    operators.log_api_usage_once: None,
     torch.compiler.is_exporting: False,
     vars(torch.jit)["is_scripting"]: False,
     vars(torch.jit)["is_tracing"]: False,
@@ -168,11 +163,11 @@ RULES_BY_NAME.update(dict.fromkeys(_IGNORED_FUNCTIONS, _constant_rule(None)))
     torch.accelerator.is_available,
     torch.accelerator.current_accelerator,
     is_checkpoint_valid,
-    get_privateuse1_backend_name,
+    operators.get_privateuse1_backend_name,
     torch.device,
 )
 def _fold_function(function: Callable[..., Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Register a function of constants that is called while tracing."""
+    """Call a function of constants while tracing."""
     return tx.fold_constant(function, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
 
 
@@ -206,7 +201,7 @@ def guard_global_state(tx: Tracer, state: str, value: Any) -> None:
     tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), state, value, why=why)
 
 
-@register_bound_rule(group_tensors_by_device_and_dtype)
+@register_bound_rule(operators.group_tensors_by_device_and_dtype)
 def _group_by_device_and_dtype(tx: Tracer, tensorlistlist: Variable, with_indices: Variable = FALSE) -> Variable:
     """Group the fake tensors with torch's own function and apply the groups to the variables."""
     lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, tensorlistlist)]
@@ -215,7 +210,7 @@ def _group_by_device_and_dtype(tx: Tracer, tensorlistlist: Variable, with_indice
     fakes = [[t.fake for t in row] for row in lists]
     what = "grouping tensors by device and dtype raises"
     with BreakGraph("torch-internals", what, (RuntimeError, TypeError)):
-        groups = group_tensors_by_device_and_dtype(fakes, True)
+        groups = operators.group_tensors_by_device_and_dtype(fakes, True)
     entries: dict[object, tuple[Variable, Variable]] = {}
     for (device, dtype), (_, positions) in groups.items():
         key = TupleVariable([ConstantVariable(device), ConstantVariable(dtype)])

@@ -20,16 +20,7 @@ import torch
 import torch.nested
 import torch.nn.functional
 
-from engine.torch_private.operators import (
-    OpOverload,
-    OpOverloadPacket,
-    VariableFunctions,
-    fft_functions,
-    linalg_functions,
-    nn_functions,
-    sparse_functions,
-    special_functions,
-)
+from engine.torch_private import operators
 
 _NOT_IN_GRAPH = frozenset(
     "triplet_margin_with_distance_loss has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function "
@@ -51,16 +42,16 @@ def _collect_in_graph_functions() -> dict[int, Any]:
     c_functions = {n: f for n, f in _builtins_of(torch.nn.functional).items() if str(f.__module__).startswith("torch")}
     named = [(name, f) for name, f in (python_functions | c_functions).items() if not name.startswith("_")]
     for namespace in (
-        VariableFunctions,
-        nn_functions,
-        linalg_functions,
-        fft_functions,
-        special_functions,
-        sparse_functions,
+        operators.VariableFunctions,
+        operators.nn_functions,
+        operators.linalg_functions,
+        operators.fft_functions,
+        operators.special_functions,
+        operators.sparse_functions,
     ):
         members = {name: getattr(namespace, name) for name in dir(namespace) if not name.startswith("__")}
         named += [(name, member) for name, member in members.items() if callable(member)]
-    named += [(name, f) for name, f in _builtins_of(torch).items() if hasattr(VariableFunctions, name)]
+    named += [(name, f) for name, f in _builtins_of(torch).items() if hasattr(operators.VariableFunctions, name)]
     functions = [function for name, function in named if name not in _NOT_IN_GRAPH]
     functions += [getattr(torch, name) for name in torch.functional.__all__]
     for namespace in (torch.linalg, torch.fft, torch.special):
@@ -98,7 +89,7 @@ def is_in_graph_function(fn: Any) -> bool:
     function = _IN_GRAPH_FUNCTIONS.get(id(fn))
     if function is not None:
         return function is fn
-    return isinstance(fn, (OpOverload, OpOverloadPacket))
+    return isinstance(fn, (operators.OpOverload, operators.OpOverloadPacket))
 
 
 def can_constant_fold(fn: Any) -> bool:
