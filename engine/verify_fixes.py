@@ -28,8 +28,8 @@ from engine.runtime.dispatch.dispatcher import DispatcherState, make_dispatcher
 from engine.runtime.dispatch.recorded_arguments import (
     RecordedCall,
     ValueUnavailable,
+    live_frame,
     make_argument,
-    recorded_frame,
     resolve_argument,
 )
 
@@ -123,10 +123,7 @@ def _failing_calls(
     session: Session, call: CallRecord, rejection: GuardFailure
 ) -> tuple[DispatcherState, list[RecordedCall]]:
     """Return the call that the entry was compiled for, and the call that failed its guards."""
-    frame = recorded_frame(session, call.frame)
-    dispatch = None if frame is None else frame.dispatcher_state()
-    if frame is None or dispatch is None:
-        raise ValueUnavailable("the session was loaded from a file, or its function was deleted")
+    dispatch, frame = live_frame(session, call.frame)
     if dispatch.cache.frame.role == "resume":
         raise ValueUnavailable("a resume function cannot be re-run alone")
     first = next((c for c in frame.calls if c.entry == rejection.entry), None)

@@ -23,7 +23,7 @@ from engine.editing.measure_slowdown import (
 from engine.editing.try_edits import SEED
 from engine.errors import BadArgument, NotReproduced
 from engine.forked_run import ForkedResult, RunEnd, run_in_fork
-from engine.ir.node_values import copy_leaf, map_tensors
+from engine.ir.node_values import copy_leaf, map_tensors, tensors_in
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.records.session import Session
 from engine.runtime.verify.first_call import difference_of_calls
@@ -330,7 +330,7 @@ class _Search:
         self, module: torch.fx.GraphModule, inputs: tuple[Any, ...], outcome: Outcome
     ) -> Iterable[tuple[Any, ...]]:
         """Yield smaller and smaller inputs: all dimensions of one size become shorter."""
-        for size in sorted({n for t in _tensors(inputs) for n in t.shape if n > 1}, reverse=True):
+        for size in sorted({n for t in tensors_in(inputs) for n in t.shape if n > 1}, reverse=True):
             for shorter in dict.fromkeys((1, 2, 3, size // 2)):
                 if 0 < shorter < size and time.monotonic() < self._end:
                     shrunk = tuple(_shorten_dims(value, size, shorter) for value in inputs)
@@ -387,14 +387,10 @@ def _copy_with_seed(inputs: Sequence[Any]) -> list[Any]:
 def _uses_gpu(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """Return True if a graph, its attributes or its inputs name a device other than the CPU."""
     held = [
-        *_tensors(inputs),
-        *_tensors([getattr(module, str(n.target), None) for n in module.graph.nodes if n.op == "get_attr"]),
+        *tensors_in(inputs),
+        *tensors_in([getattr(module, str(n.target), None) for n in module.graph.nodes if n.op == "get_attr"]),
     ]
     return any(t.device.type != "cpu" for t in held) or "cuda" in module.code
-
-
-def _tensors(inputs: Sequence[Any]) -> list[torch.Tensor]:
-    return [value for value in inputs if torch.is_tensor(value)]
 
 
 def _shorten_dims(value: Any, size: int, shorter: int) -> Any:

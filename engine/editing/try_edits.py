@@ -30,8 +30,8 @@ from engine.runtime.dispatch.dispatcher import DispatcherState, make_dispatcher
 from engine.runtime.dispatch.recorded_arguments import (
     RecordedCall,
     ValueUnavailable,
+    live_frame,
     make_argument,
-    recorded_frame,
     resolve_argument,
 )
 from engine.runtime.verify.first_call import difference_of_calls
@@ -223,10 +223,7 @@ def calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list[
     frame, entry = frames.get(record.frame), record.id
     while frame is not None and frame.role == "resume":
         frame, entry = frames.get(frame.parent), ""
-    recorded = None if frame is None else recorded_frame(session, frame.id)
-    dispatch = None if recorded is None else recorded.dispatcher_state()
-    if recorded is None or dispatch is None:
-        raise ValueUnavailable("the session was loaded from a file, or its function was deleted")
+    dispatch, recorded = live_frame(session, "" if frame is None else frame.id)
     last = next((n for n, c in enumerate(recorded.calls) if c.entry == entry), len(recorded.calls) - 1)
     if last < 0:
         raise ValueUnavailable("the arguments of the calls were not recorded")

@@ -173,17 +173,13 @@ def _loops_of(session: Session, compilation: str, kernel: str) -> tuple[LoweredG
         if printed is None:
             continue
         captured: list[LoopKernel] = []
-
-        def collect(loops: LoopKernel, captured: list[LoopKernel] = captured) -> None:
-            captured.append(loops)
-
         target = lowered.program.target
         if target == CPU_TARGET:
-            CpuLowering(lowered.graph, collect).program()
+            CpuLowering(lowered.graph, captured.append).program()
         else:
             options = replace(graphs[0].options, target=target)
             on_gpu = any(x.is_cuda for x in tensors_in(lowered.inputs))
-            lower_to_program(lowered.graph, options, None, {}, on_gpu=on_gpu, find_tuning=collect)
+            lower_to_program(lowered.graph, options, None, {}, on_gpu=on_gpu, find_tuning=captured.append)
         same = [loops for loops in captured if loops.nodes == printed.nodes]
         if same:
             return lowered, replace(same[-1], name=printed.name)

@@ -28,7 +28,7 @@ from engine.ir.introspection.python_objects import set_instance_dict
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import DispatchKey, dispatch_tls_local_exclude_set
 from engine.torch_private.entries import is_available
-from engine.torch_private.guard_helpers import GlobalStateGuard, RootGuardManager, TensorGuards, dict_version
+from engine.torch_private.guard_helpers import GlobalStateGuard, TensorGuards, dict_version
 from engine.torch_private.torch_function import len_torch_function_stack
 
 Sizes = tuple[int | None, ...]
@@ -133,15 +133,6 @@ def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard,
         if "Autograd" in keys and "Python" not in keys:
             return True
     return False
-
-
-def new_guard_tree() -> Any:
-    """Return an empty guard tree for one value.
-
-    Raises:
-        AttributeError: this torch has no guard trees.
-    """
-    return RootGuardManager()
 
 
 def always_false(*values: Any) -> bool:

@@ -12,9 +12,8 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
-from engine.guards.torch_c_helpers import new_guard_tree
 from engine.ir.sources.base import MISSING
-from engine.torch_private.guard_helpers import dict_version
+from engine.torch_private.guard_helpers import RootGuardManager, dict_version
 
 UnchangedCheck = Callable[[], bool]
 AttributeValue = tuple[Any, str, Any]
@@ -67,7 +66,7 @@ def make_c_check(dicts: Sequence[Any], objects: Sequence[Any], attributes: Seque
         *((o, partial(_add_type_guard, type(o))) for o in objects),
         *((a[0], partial(_add_attribute_guard, a)) for a in attributes),
     ]
-    tree = new_guard_tree()
+    tree: Any = RootGuardManager()
     groups = [nodes[i : i + MAX_CHILDREN] for i in range(0, len(nodes), MAX_CHILDREN)]
     for index, group in enumerate(groups):
         branch = tree.tuple_getitem_manager(index, "", None, None)

@@ -141,6 +141,19 @@ def recorded_frame(session: Session, frame: str) -> RecordedFrame | None:
     return _recorded_frames.get(session, {}).get(frame)
 
 
+def live_frame(session: Session, frame: str) -> tuple[DispatcherState, RecordedFrame]:
+    """Return the state of a frame's dispatcher, and the frame's recorded calls.
+
+    Raises:
+        ValueUnavailable: nothing was recorded in this process, or the function no longer exists.
+    """
+    recorded = recorded_frame(session, frame)
+    dispatch = None if recorded is None else recorded.dispatcher_state()
+    if recorded is None or dispatch is None:
+        raise ValueUnavailable("the session was loaded from a file, or its function was deleted")
+    return dispatch, recorded
+
+
 def describe_argument(value: Any, depth: int = 0) -> Any:
     """Return a description of a value that retains no tensor."""
     kind = type(value)

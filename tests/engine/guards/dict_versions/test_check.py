@@ -95,7 +95,7 @@ def test_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Any:
         raise AttributeError
 
-    monkeypatch.setattr(asked, "new_guard_tree", none)
+    monkeypatch.setattr(asked, "RootGuardManager", none)
     table = {"a": 1}
     ask = asked.make_unchanged_check([table], [], [])
     assert ask()
