@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from engine.options import Options
@@ -18,9 +19,7 @@ def pipeline_for(options: Options) -> Pipeline:
     if options.is_isolated:
         return Pipeline(options)
     extra = tuple(sorted(options.extra.items()))
-    values = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
-    listed = (options.dynamic_sources, options.dynamic_ranges)
-    key = (*values, extra, options.compiled_autograd, options.recompile_limit, *listed)
+    key = (extra, *(getattr(options, field.name) for field in fields(options) if field.name != "extra"))
     with _pipelines_lock:
         return _pipelines.setdefault(key, Pipeline(options))
 

@@ -10,7 +10,7 @@ from engine.ir.reason_catalog import ReasonCatalog
 AOT_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
 
 
-class AotFallback(FallbackKind):
+class AotFallback(FallbackKind, reasons=AOT_REASONS):
     """Why the AOT stage cannot functionalize a graph."""
 
     # Inputs
@@ -100,8 +100,3 @@ class AotFallback(FallbackKind):
     # Errors
     MISSING_KERNEL = "missing-kernel"
     CANNOT_TRACE = "cannot-trace"
-
-    @classmethod
-    def reasons(cls) -> ReasonCatalog:
-        """Return the catalog of AOT fallbacks."""
-        return AOT_REASONS

@@ -10,7 +10,7 @@ from engine.ir.reason_catalog import ReasonCatalog
 CAPTURE_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
 
 
-class CaptureFallback(FallbackKind):
+class CaptureFallback(FallbackKind, reasons=CAPTURE_REASONS):
     """Why a backward is not captured."""
 
     STARTED_BY_BACKWARD = "backward-started-by-backward"
@@ -29,8 +29,3 @@ class CaptureFallback(FallbackKind):
     CPP_NODE = "cpp-node-in-capture"
     TORCH_CANNOT_CAPTURE = "torch-cannot-capture"
     CAPTURE_FAILED = "capture-failed"
-
-    @classmethod
-    def reasons(cls) -> ReasonCatalog:
-        """Return the catalog of reasons not to capture a backward."""
-        return CAPTURE_REASONS

@@ -10,17 +10,12 @@ from engine.ir.reason_catalog import ReasonCatalog
 CACHE_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
 
 
-class CacheFallback(FallbackKind):
+class CacheFallback(FallbackKind, reasons=CACHE_REASONS):
     """Why a result is not saved. The catalog has cause, hints and programs for each id."""
 
     UNSERIALIZABLE_VALUE = "unserializable-value"
     UNSERIALIZABLE_SIZE = "unserializable-size"
     CODE_NOT_DETERMINED = "code-not-determined"
-
-    @classmethod
-    def reasons(cls) -> ReasonCatalog:
-        """Return the catalog of reasons not to save a result."""
-        return CACHE_REASONS
 
 
 class NotCached(FallbackRequired):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from engine.ir.reason_catalog import ReasonCatalog
 from engine.records.aot import FallbackRecord
@@ -22,18 +22,20 @@ class FallbackKind(enum.Enum):
     A member is ``NAME = id``. The id is stable; its page in the catalog has the cause, hints and programs.
     """
 
+    reasons: ClassVar[ReasonCatalog]
+    """The pages of all members of the enumeration."""
+
+    def __init_subclass__(cls, *, reasons: ReasonCatalog) -> None:
+        super().__init_subclass__()
+        cls.reasons = reasons
+
     def __init__(self, id: str) -> None:
         self.id = id
-
-    @classmethod
-    def reasons(cls) -> ReasonCatalog:
-        """Return the pages of all members of the enumeration."""
-        raise NotImplementedError(cls.__name__)
 
     @property
     def hint(self) -> str:
         """First advice on the reason's page."""
-        return self.reasons()[self.id].advice[0]
+        return self.reasons[self.id].advice[0]
 
 
 @dataclass(frozen=True, slots=True)

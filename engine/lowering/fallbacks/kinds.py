@@ -10,7 +10,7 @@ from engine.ir.reason_catalog import ReasonCatalog
 LOWERING_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
 
 
-class LoweringFallback(FallbackKind):
+class LoweringFallback(FallbackKind, reasons=LOWERING_REASONS):
     """Why ATen runs a node. The page of the id has the cause, hints and programs."""
 
     NO_LOWERING = "no-lowering"
@@ -54,11 +54,6 @@ class LoweringFallback(FallbackKind):
     FASTER_IN_ATEN = "faster-in-aten"
     FORCED = "forced"
     LOWERING_FAILED = "lowering-failed"
-
-    @classmethod
-    def reasons(cls) -> ReasonCatalog:
-        """Return the catalog of fallbacks of lowering."""
-        return LOWERING_REASONS
 
 
 def lowering_hint(kind: str) -> str:

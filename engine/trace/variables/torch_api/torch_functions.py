@@ -51,15 +51,13 @@ def _jit_annotate(tx: Tracer, the_type: Variable, the_value: Variable) -> Variab
     return the_value
 
 
-if hasattr(torch.compiler, "nested_compile_region"):
+@register_bound_rule(torch.compiler.nested_compile_region)
+def _nested_region(tx: Tracer, fn: Variable) -> Variable:
+    """Inline the region like any call; others compile it once and reuse it.
 
-    @register_bound_rule(torch.compiler.nested_compile_region)
-    def _nested_region(tx: Tracer, fn: Variable) -> Variable:
-        """Inline the region like any call; others compile it once and reuse it.
-
-        Equal kernels are shared by their source text anyway.
-        """
-        return fn
+    Equal kernels are shared by their source text anyway.
+    """
+    return fn
 
 
 @register_rule(operators.infer_size)
