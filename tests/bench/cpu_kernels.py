@@ -67,6 +67,10 @@ def _decode_boxes(x: Any) -> Any:
     return torch.cat([x[..., :2].sigmoid() * 2 - 0.5, (x[..., 2:4].sigmoid() * 2) ** 2, x[..., 4:].sigmoid()], -1)
 
 
+def _join(x: Any, low: Any) -> Any:
+    return torch.cat([F.interpolate(F.silu(low), scale_factor=2), F.silu(F.group_norm(x, 4))], 1)
+
+
 def _rotary_pairs(x: Any, c: Any, s: Any) -> Any:
     a, b = x[..., ::2], x[..., 1::2]
     return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
@@ -139,9 +143,16 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ..
         lambda: (torch.complex(r(300, 300), r(300, 300)), torch.complex(r(300, 300), r(300, 300))),
     ),
     "stack of three": (lambda a, b: torch.stack([a + b, a - b, a * b], -1), lambda: (r(256, 256), r(256, 256))),
+    "average of uneven windows": (lambda x: F.adaptive_avg_pool2d(x * 2, (5, 9)) + 1, lambda: (r(2, 16, 56, 56),)),
+    "softmax over the middle": (lambda x: torch.softmax(x, 1), lambda: (r(64, 64, 64),)),
+    "log softmax of short rows": (lambda x: F.log_softmax(x, -1), lambda: (r(16384, 16),)),
+    "maximum over rows": (lambda x: x.amax(-1), lambda: (r(3400, 77),)),
+    "norm beside a skip connection": (_join, lambda: (r(2, 16, 64, 64), r(2, 16, 32, 32))),
     "large in place": (lambda x, b: x.mul_(0.5).add_(b), lambda: (r(4096, 4096), r(4096))),
     "large chain": (lambda x, y: torch.relu(x * 2 + y), lambda: (r(1 << 24), r(1 << 24))),
     "large sum": (lambda x: (x * x).sum(), lambda: (r(1 << 24),)),
+    "small sum": (lambda x: x.sum(1), lambda: (r(8, 16, 8),)),
+    "small maximum pooling": (lambda x: F.max_pool2d(x, 2), lambda: (r(2, 4, 11, 11),)),
     "small chain": (lambda x: torch.sigmoid(torch.sin(F.gelu(x))), lambda: (r(64),)),
 }
 

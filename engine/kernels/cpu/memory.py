@@ -11,6 +11,7 @@ from engine.kernels.cpu.addresses import Address, Addresses
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, iota, splat, type_suffix, wide
 from engine.kernels.cpu.loop_plan import SHORT_STRIDES
+from engine.kernels.source_builder import SourceLine
 
 MIN_MASKED_BYTES = 4
 """Every vector unit can store vectors of elements of this size with a mask."""
@@ -273,8 +274,12 @@ class Memory:
         return self._writer.assign(hint, f"load {scalar}, ptr {address}")
 
     def _masked_pointer(self, address: str, scalar: str, mask: str) -> str:
-        """Return the address where the mask is true, else the address of an unused stack slot."""
+        """Return the address where the mask is true, else that of a zero on the stack.
+
+        What the stack held is often a subnormal number, the half of a pointer: arithmetic on it is slow.
+        """
         slot = self._writer.entry("unused", f"alloca {scalar}")
+        self._writer.entry_lines.append(SourceLine(f"  store {scalar} zeroinitializer, ptr {slot}"))
         return self._writer.assign("place", f"select i1 {mask}, ptr {address}, ptr {slot}")
 
     def _pointer_at(self, pointer: str, scalar: str, base: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import engine
 from engine.ir.kernels.host_vectors import VectorUnit
@@ -253,3 +254,19 @@ def test_functions_of_one_number_for_each_row(unit: VectorUnit) -> None:
     program, found = run_on_cpu(of_rows, (x,), unit)
     assert_same(found, of_rows(x))
     assert program.kernels
+
+
+def test_masked_loads_of_one_number_read_nothing_uninitialized() -> None:
+    """Where a condition is false, a number is zero, and not what the stack held."""
+    x, low = torch.randn(2, 8, 6, 32), torch.randn(2, 8, 3, 16)
+
+    def joined(x: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        own = F.silu(F.group_norm(x, 4))
+        return torch.cat([F.interpolate(F.silu(low), scale_factor=2), own], 1)
+
+    program, found = run_on_cpu(joined, (x, low), UNITS[0])
+    assert_same(found, (joined(x, low),))
+    lines = [line.strip() for kernel in program.kernels for line in kernel.text.splitlines()]
+    slots = [line.split(" = alloca ") for line in lines if line.startswith("%unused")]
+    assert slots
+    assert all(f"store {kind} zeroinitializer, ptr {slot}" in lines for slot, kind in slots)
