@@ -35,8 +35,9 @@ from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.fusion.scheduler import Schedule
+from engine.lowering.fusion.value_checks import checks_values
 from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
-from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors, reduce_in_place
+from engine.lowering.memory.mutate_in_place import plan_mutations, reduce_in_place
 from engine.lowering.skipped_triton_kernels import skipped_triton_text
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
 from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleStep
@@ -83,7 +84,10 @@ def schedule_to_program(
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
     assumes_sizes = _assumes_sizes(walk)
     written = [(position, walk.inputs[mutated_input][0]) for position, mutated_input in mutated if not assumes_sizes]
-    may_raise = (lambda _: False) if target.startswith(GPU_TARGETS) else raises_value_errors
+
+    def may_raise(kernel: LoopKernel) -> bool:
+        return not target.startswith(GPU_TARGETS) and checks_values(kernel.ops)
+
     buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written, may_raise)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     steps, combined = (

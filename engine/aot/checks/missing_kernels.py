@@ -28,7 +28,7 @@ from engine.torch_private.pytree import tree_leaves
 _MAX_OPERAND_ELEMENTS = 1 << 16
 """Maximum number of elements of an operand that is created for a probe."""
 
-_DTYPE_ERROR_WORDS = ("dtype", "scalar type", "complex", "Bool", "output type", "view size")
+_DTYPE_ERROR_WORDS = ("dtype", "scalar type", "complex", "Bool", " bool", "output type", "view size")
 """Words in errors raised for the dtype or layout of operands."""
 
 

@@ -47,7 +47,7 @@ def specialize_to_defined_tangents(
         if node.name in tangents or any(n in late for n in node.all_input_nodes):
             late.add(node)
     thinned = torch.fx.GraphModule(module, graph)
-    if eliminate_dead_code(thinned):
+    if eliminate_dead_code(thinned, is_backward=True):
         thinned.recompile()
     return thinned
 

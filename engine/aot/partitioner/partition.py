@@ -26,7 +26,7 @@ from engine.aot.partitioner.selective_checkpoint import policy_saves
 from engine.graph.fake_tensors.output_strides import sizes_equal
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
 from engine.graph.lazy_module import LazyGraphModule
-from engine.graph.passes.eliminate_dead_code import is_removable
+from engine.graph.passes.eliminate_dead_code import has_effect, is_removable
 from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
 from engine.ir.node_values import ancestors_of, is_scalar, nodes_in, results_of
 from engine.records.aot import PartitionRecord, SavedValue
@@ -127,14 +127,14 @@ class _JointNodes:
     def _find_backward_only(self) -> set[Node]:
         late = set(self.tangents)
         for node in self.nodes[:-1]:
-            if any(n in late for n in node.all_input_nodes) or (is_backward_node(node) and not is_removable(node)):
+            if any(n in late for n in node.all_input_nodes) or (is_backward_node(node) and has_effect(node)):
                 late.add(node)
         return late
 
     def _find_checkpointed(self) -> set[Node]:
         again: set[Node] = set()
         for node in self.nodes[:-1]:
-            if node in self.backward_only or node.op != "call_function" or not is_removable(node):
+            if node in self.backward_only or node.op != "call_function" or has_effect(node):
                 continue
             if (
                 any(n in again for n in node.all_input_nodes)
@@ -398,7 +398,7 @@ def _forward_effects(parts: _JointNodes) -> set[Node]:
 
 
 def _backward_effects(parts: _JointNodes) -> set[Node]:
-    return {n for n in parts.nodes[:-1] if n in parts.backward_only and not is_removable(n) and n.op != "placeholder"}
+    return {n for n in parts.nodes[:-1] if n in parts.backward_only and has_effect(n) and n.op != "placeholder"}
 
 
 def _extract(

@@ -13,7 +13,7 @@ import torch.fx
 from engine.aot.storage_geometry import size_hint
 from engine.graph.effect_tokens import is_with_effects
 from engine.graph.functionalize_rng import is_random
-from engine.graph.passes.eliminate_dead_code import is_removable
+from engine.graph.passes.eliminate_dead_code import has_effect
 from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.node_metadata import is_backward_node
 from engine.ir.node_values import called_overload, is_scalar, tensor_meta
@@ -64,7 +64,7 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
     if is_random(node):
         return "it generates random numbers, which must be the same in forward and backward"
-    if not is_removable(node):
+    if has_effect(node):
         return "it may have side effects, which must happen only once"
     facts = facts_of_overload(called)
     if called.namespace not in ("aten", "prims"):

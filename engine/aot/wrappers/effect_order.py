@@ -14,7 +14,7 @@ import torch.fx
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.graph.functionalize_rng import is_random
-from engine.graph.passes.eliminate_dead_code import is_removable
+from engine.graph.passes.eliminate_dead_code import has_effect
 from engine.graph.verify import GraphVerificationError
 from engine.records.aot import WrapperAction
 
@@ -24,7 +24,7 @@ NEEDS = attrgetter("metadata.effectful_ops")
 
 def has_effects(node: torch.fx.Node) -> bool:
     """Return True if an operator may do more than return results and sample random numbers."""
-    return node.op == "call_function" and not is_removable(node) and not is_random(node)
+    return node.op == "call_function" and has_effect(node) and not is_random(node)
 
 
 def effectful_ops(module: torch.fx.GraphModule) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
-"""Dead code elimination; preserves random ops, assertions and effectful ops."""
+"""Dead code elimination; preserves random and effectful ops, assertions and errors."""
 
 from __future__ import annotations
 
 import torch
 import torch.fx
 
-from engine.ir.introspection.operator_facts import facts_of_overload, runs_for_effect
-from engine.ir.node_values import called_overload
+from engine.ir.introspection.operator_facts import facts_of_overload, may_raise, runs_for_effect
+from engine.ir.node_metadata import is_backward_node
+from engine.ir.node_values import called_overload, tensors_in
 
 _NUMBER_MODULES = ("_operator", "builtins", "math")
 _NUMBER_FUNCTIONS = frozenset(
@@ -15,26 +16,42 @@ _NUMBER_FUNCTIONS = frozenset(
 """Functions of torch that compute a number from symbolic numbers."""
 
 
-def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
+def eliminate_dead_code(module: torch.fx.GraphModule, *, is_backward: bool = False) -> int:
     """Erase dead nodes of a functional graph in place; return their number.
 
-    Dead random ops remain: they advance the generator, as in eager. The caller recompiles the module.
+    Dead random ops remain: they advance the generator, as in eager. So do operators that may raise, but for those
+    that a backward recomputes. The caller recompiles the module.
     """
     dropped = 0
     for node in reversed(list(module.graph.nodes)):
-        if not node.users and is_removable(node):
+        if not node.users and (is_removable(node) or (is_backward and not has_effect(node))):
             module.graph.erase_node(node)
             dropped += 1
     return dropped
 
 
 def is_removable(node: torch.fx.Node) -> bool:
-    """Return True if removing an unused node has no observable effect."""
-    if node.op in ("placeholder", "output", "call_module", "call_method"):
+    """Return True if removing an unused node has no observable effect.
+
+    Autograd computes no unused gradient, so that unused nodes of its backward are removable.
+    """
+    called = called_overload(node.target)
+    if has_effect(node):
         return False
+    return called is None or is_backward_node(node) or not may_raise(called, _result_dtypes(node))
+
+
+def _result_dtypes(node: torch.fx.Node) -> list[torch.dtype]:
+    return [t.dtype for t in tensors_in(node.meta.get("val"))]
+
+
+def has_effect(node: torch.fx.Node) -> bool:
+    """Return True if a node must run exactly once, although nothing may read its results."""
+    if node.op in ("placeholder", "output", "call_module", "call_method"):
+        return True
     target = called_overload(node.target)
     if node.op == "get_attr" or target is None:
         computes_number = node.target in _NUMBER_FUNCTIONS or getattr(node.target, "__module__", "") in _NUMBER_MODULES
-        return node.op == "get_attr" or computes_number
+        return not (node.op == "get_attr" or computes_number)
     facts = facts_of_overload(target)
-    return not (facts.writes or facts.draws_random or runs_for_effect(target))
+    return facts.writes or facts.draws_random or runs_for_effect(target)

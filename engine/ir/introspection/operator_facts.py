@@ -68,6 +68,35 @@ _LINALG = frozenset(
     )
 ) - {"linalg_vector_norm"}  # a reduction like others
 
+_NO_VALUE_ERRORS = frozenset(
+    (
+        "attention attention_backward mm addmm bmm baddbmm mv addmv addr addbmm dot vdot linear convolution convolution_backward "
+        "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward "
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_cudnn_attention_backward _cdist_forward grid_sampler_2d grid_sampler_3d "
+        "sum nansum mean prod amax amin max min any all var var_mean std std_mean norm linalg_vector_norm logsumexp "
+        "count_nonzero cumsum cumprod cummax cummin logcumsumexp sort topk median _softmax _log_softmax _safe_softmax "
+        "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
+        "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update_functional "
+        "_batch_norm_no_update cudnn_batch_norm _fused_rms_norm native_dropout mse_loss smooth_l1_loss huber_loss glu "
+        "binary_cross_entropy_with_logits soft_margin_loss log_sigmoid_forward avg_pool1d avg_pool2d avg_pool3d "
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices "
+        "max_pool3d_with_indices im2col col2im upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+        "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d reflection_pad1d "
+        "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d constant_pad_nd "
+        "_fft_r2c _fft_c2r _fft_c2c _to_copy convert_element_type device_put clone copy fill lift_fresh_copy "
+        "empty_like full_like zeros_like ones_like new_empty new_empty_strided new_full new_zeros new_ones rand_like "
+        "randn_like randint_like exponential cat stack flip roll rot90 repeat pixel_shuffle pixel_unshuffle tril triu diag_embed "
+        "slice_scatter select_scatter diagonal_scatter as_strided_scatter masked_fill where isin bucketize nonzero "
+        "masked_select complex polar _local_scalar_dense item all_reduce all_gather_into_tensor reduce_scatter_tensor "
+        "wait_tensor"
+    ).split()
+)
+"""Operators whose errors depend only on metadata, as those of elementwise ones and views."""
+
+_RAISES_ON_INTEGERS = frozenset("div floor_divide divide remainder fmod pow".split())
+"""Operators that raise for integers: division by zero, negative power."""
 
 _PLAIN_TYPES = frozenset(("str", "int", "bool", "float"))
 """Types of arguments without tensors and symbols; operators on symbols take a ``Scalar``."""
@@ -117,6 +146,8 @@ class OperatorFacts:
     """Returns a quantized tensor; a fake result looks like a tensor of floats."""
     returns_sizes: bool = False
     """Returns integers, for instance sizes, and no tensor."""
+    raises_on_values: bool = False
+    """May raise an error that depends on the values of its tensors, as far as is known."""
 
 
 _NOTHING = OperatorFacts()
@@ -184,6 +215,7 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
     hides_alias, is_torch = name in _UNDECLARED_ALIASES, op.namespace in ("aten", "prims")
     is_view = any((alias := r.alias_info) is not None and not alias.is_write for r in returns)
     base = name.removesuffix("_") if writes_first and is_torch else name
+    is_pointwise = torch.Tag.pointwise in tags or (is_torch and base in _UNTAGGED_POINTWISE)
     return OperatorFacts(
         name=base,
         draws_random=torch.Tag.nondeterministic_seeded in tags and name not in _NO_DRAW,
@@ -202,13 +234,23 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         hides_alias=hides_alias,
         detaches=is_torch and base == "detach",
         addresses_storage=is_torch and base in _STORAGE_OPS,
-        is_pointwise=torch.Tag.pointwise in tags or (is_torch and base in _UNTAGGED_POINTWISE),
+        is_pointwise=is_pointwise,
         is_composite=_is_composite(op),
         is_linear_algebra=is_torch and name in _LINALG,
         is_backward=name in _UNMARKED_BACKWARD or any(a.startswith("grad") for a in names),
         returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
         returns_sizes=bool(returns) and all(str(r.type) in ("int", "List[int]") for r in returns),
+        raises_on_values=not (is_view or hides_alias or base in _NO_VALUE_ERRORS or op.name() == "aten::bernoulli.p")
+        and (base in _RAISES_ON_INTEGERS or not is_pointwise)
+        and any("Tensor" in str(a.type) for a in arguments),
     )
+
+
+def may_raise(op: OpOverload, result_dtypes: Iterable[torch.dtype]) -> bool:
+    """Return True if a call may raise an error about values."""
+    facts = facts_of_overload(op)
+    is_safe = facts.name in _RAISES_ON_INTEGERS and all(d.is_floating_point for d in result_dtypes)
+    return facts.raises_on_values and not is_safe
 
 
 def has_only_effect(target: Any) -> bool:

@@ -65,6 +65,7 @@ from engine.lowering.fusion.fusion_cost import (
     wasted_cost,
 )
 from engine.lowering.fusion.fusion_group import FusionGroup
+from engine.lowering.fusion.value_checks import partly_read_checks
 from engine.records.lowering import AutotuneChoice, FusionDecision
 from engine.torch_private.pytree import tree_leaves
 
@@ -130,7 +131,9 @@ def fuse(
     of the ATen call that defines it. ``is_cpu``: kernels run on the CPU.
     """
     starts = {tensor_def.initial_def for tensor_def in defs if tensor_def.initial_def is not None}
-    scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions, is_cpu=is_cpu)
+    stored = realized | starts
+    stored |= partly_read_checks(defs, stored, is_cpu=is_cpu)
+    scheduler = Scheduler(externs, stored, no_fuse, unbacked_definitions, is_cpu=is_cpu)
     for tensor_def in reversed(defs):
         deliver_interrupts()
         if tensor_def.is_computed:

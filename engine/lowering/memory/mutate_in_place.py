@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.introspection.operator_facts import facts_of_overload
+from engine.ir.introspection.operator_facts import may_raise
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ProgramStep, buffer_refs
 from engine.ir.loop_ir.index_expr import contiguous_strides, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
@@ -28,18 +28,6 @@ from engine.records.lowering import BufferReuse
 MUTATION_REASON = (
     "In place: the kernel writes the input's new value into the input, and no later step reads the old one."
 )
-CALLS_WITHOUT_VALUE_ERRORS = frozenset(
-    (
-        *("attention", "attention_backward"),
-        *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward"),
-        *("empty_like", "rand_like", "randn_like", "exponential", "sum", "mean", "amax", "amin", "cumsum", "sort"),
-        *("max_pool2d_with_indices", "avg_pool2d", "im2col", "grid_sampler_2d", "_fft_r2c", "_fft_c2r", "_fft_c2c"),
-        *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "topk", "native_dropout"),
-        *("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor"),
-        *(f"_scaled_dot_product_{n}_attention{b}" for n in ("flash", "efficient", "cudnn") for b in ("", "_backward")),
-    )
-)
-"""Operators on tensors that raise no errors about values: inputs may be written earlier."""
 
 
 def plan_mutations(
@@ -118,32 +106,19 @@ def _covers_contiguous(ref: BufferRef, buffer: Buffer) -> bool:
     return is_contiguous and product(shape) == product(buffer.shape) and ref.offset == 0
 
 
-def raises_value_errors(kernel: LoopKernel) -> bool:
-    """Return True if a CPU kernel checks indices or divisors."""
-    return any(
-        op.name == "check"
-        or (op.name in ("truncdiv", "rem") and not (op.args[1].name == "constant" and op.args[1].value))
-        for op in kernel.ops
-    )
-
-
 def _call_may_raise(call: AtenCall, buffers: Mapping[str, Buffer]) -> bool:
     """Return True if an ATen call may raise as it runs, about values or dtypes."""
     called = called_overload(call.target)
     if called is None:
         return True
-    name = called._schema.name.partition("::")[2]
     operands = [buffers[ref.buffer] for ref in buffer_refs((call.args, call.kwargs)) if ref.buffer in buffers]
     if called.namespace == "aten" and not operands:
         return False  # it creates a tensor: there are no values to read
     if len({b.dtype for b in operands if b.dtype.is_floating_point}) > 1:
         return True  # tracing accepts a product of float32 and float64, the operator does not
-    if name == "bernoulli" and called._overloadname == "p":
-        return False  # other overloads read probabilities
     results = [buffers[name] for name in call.result_buffers if name is not None and name in buffers]
-    if facts_of_overload(called).is_pointwise and results and all(b.dtype.is_floating_point for b in results):
-        return False
-    return name not in CALLS_WITHOUT_VALUE_ERRORS
+    # What the host computes with a number may raise.
+    return not results or may_raise(called, [b.dtype for b in results])
 
 
 def _is_replaceable(target: Buffer | None, result: Buffer | None) -> bool:

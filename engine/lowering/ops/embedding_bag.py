@@ -34,7 +34,7 @@ def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: Lo
         name=f"{low.node_name}_places",
     )
     name = "an embedding bag has no lowering for offsets"
-    return binary_search(low, offsets, positions, None, torch.int64, right=True, rows_name=name)
+    return binary_search(low, offsets, positions, torch.int64, right=True, rows_name=name)
 
 
 def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopIROp) -> LoopIROp:

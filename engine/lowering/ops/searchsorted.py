@@ -28,7 +28,6 @@ def binary_search(
     low: LoweringContext,
     rows: LoweredTensor,
     values: Any,
-    sorter: LoweredTensor | None,
     dtype: torch.dtype,
     *,
     right: bool,
@@ -58,8 +57,6 @@ def binary_search(
 
         def row_at(position: LoopIROp) -> LoopIROp:
             where = b.indirect_index(position, count, wraps=False, is_checked=False)
-            if sorter is not None:
-                where = b.indirect_index(sorter.load(b, (*lead, where)), count, wraps=False)
             return b.cast(rows.load(b, (*lead, where)), math_dtype)
 
         start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
@@ -81,7 +78,7 @@ def binary_search(
 def bucketize(
     low: LoweringContext, values: Any, boundaries: LoweredTensor, *, out_int32: bool = False, right: bool = False
 ) -> LoweredTensor:
-    return binary_search(low, boundaries, values, None, fake_result(low).dtype, right=right)
+    return binary_search(low, boundaries, values, fake_result(low).dtype, right=right)
 
 
 @register_lowering(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
@@ -95,7 +92,18 @@ def searchsorted(
     side: str | None = None,
     sorter: LoweredTensor | None = None,
 ) -> LoweredTensor:
-    return binary_search(low, rows, values, sorter, fake_result(low).dtype, right=right or side == "right")
+    if sorter is not None:
+        rows = _sorted_rows(low, rows, sorter)
+    return binary_search(low, rows, values, fake_result(low).dtype, right=right or side == "right")
+
+
+def _sorted_rows(low: LoweringContext, rows: LoweredTensor, sorter: LoweredTensor) -> LoweredTensor:
+    """Return sorted rows; all indices are checked, also those that no search needs."""
+
+    def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
+        return rows.load(b, (*i[:-1], b.indirect_index(sorter.load(b, i), rows.shape[-1], wraps=False)))
+
+    return low.pointwise(rows.shape, rows.dtype, body, name=f"{low.node_name}_sorted")
 
 
 @register_lowering(aten.repeat_interleave.Tensor)
@@ -116,7 +124,7 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
     ends = low.scan("sum", (count,), 0, wide, each.load) if count > 1 else each
     positions = low.pointwise((size,), wide, lambda b, i: b.cast(b.index_value(i[0]), wide), name=f"{name}_places")
     name = "repeat_interleave has no lowering for repeats"
-    return binary_search(low, ends, positions, None, fake_result(low).dtype, right=True, rows_name=name)
+    return binary_search(low, ends, positions, fake_result(low).dtype, right=True, rows_name=name)
 
 
 @register_lowering(aten.histc.default)

@@ -13,6 +13,7 @@ import torch.fx
 
 from engine.graph.effect_tokens import is_with_effects
 from engine.graph.lazy_module import LazyGraphModule, trace_lazily
+from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
@@ -134,13 +135,8 @@ def decompose(
         set_provenance(copies[node], provenance)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
-    new.eliminate_dead_code(_has_effect)
+    new.eliminate_dead_code(lambda node: not is_removable(node))
     return LazyGraphModule(root, new)
-
-
-def _has_effect(node: torch.fx.Node) -> bool:
-    """Return True if a node does something without a result, such as raising an error."""
-    return bool(node.is_impure() or runs_for_effect(called_overload(node.target)))
 
 
 def _call_without_token(

@@ -111,14 +111,14 @@ def quotients_that_nothing_reads(x, n, s):
 @program(lambda: (torch.randn(3, 1), torch.ones(1, 1) > 0, torch.ones(1) > 0), breaks=1)
 def masks_of_another_shape(x, square, row):
     """A boolean index does not broadcast, whether or not something reads the result."""
-    unread = x.clone()
+    unused = x.clone()
 
     def assign(target, mask):
         target[mask] = 0.5
         return target
 
     return outcomes_of(
-        lambda: assign(x.clone(), square), lambda: assign(x.clone(), row), lambda: (assign(unread, square), x)[1]
+        lambda: assign(x.clone(), square), lambda: assign(x.clone(), row), lambda: (assign(unused, square), x)[1]
     )
 
 
@@ -133,3 +133,92 @@ def written_inference_tensor(x, source, n, log):
             return source[torch.full((1,), n)]
 
     return outcomes_of(write)
+
+
+def _calls_of(*operators):
+    """Calls of each operator with indices in range, and with one that is out of range."""
+    return [
+        lambda f=f, n=n: (torch.arange(12.0).view(4, 3), torch.tensor([1, n, 0]), f) for f in operators for n in (2, 7)
+    ]
+
+
+@program(
+    *_calls_of(
+        lambda x, at: x.index_select(0, at),
+        lambda x, at: F.embedding(at, x).sin(),
+        lambda x, at: F.cross_entropy(x[1:], at),
+        lambda x, at: x.gather(0, at.view(1, 3)),
+        lambda x, at: F.one_hot(at, 5) + 1,
+    )
+)
+def unused_results_of_indices(x, at, operator):
+    """An operator that raises does so if nothing reads its result."""
+    operator(x, at)
+    return x * 2
+
+
+@program(
+    *_calls_of(
+        lambda x, at: x.scatter(0, at.view(1, 3), 5.0),
+        lambda x, at: x.index_put((at,), x[0]),
+        lambda x, at: (at - 7) // (at - 7),
+        lambda x, at: torch.searchsorted(x[:3, 0].contiguous(), x, sorter=at),
+        lambda x, at: F.multi_margin_loss(x[1:], at),
+    )
+)
+def unused_results_of_writes(x, at, operator):
+    """The same for operators that write at indices, search, or divide integers."""
+    operator(x, at)
+    return x * 2
+
+
+@program(
+    *_calls_of(
+        lambda x, at: x[at][:1] + 1,
+        lambda x, at: F.embedding(at, x).cos()[-1],
+        lambda x, at: F.cross_entropy(x[1:], at, reduction="none")[0] + 1,
+        lambda x, at: (12 // (7 - at))[0] * 2,
+        lambda x, at: torch.cat((x[at] + 1, x))[:1],
+        lambda x, at: torch.searchsorted(x[:3, 0].contiguous(), x[0], sorter=at) + 1,
+    )
+)
+def partly_read_results_of_indices(x, at, operator):
+    """All indices are checked if only some of the elements are read."""
+    return operator(x, at)
+
+
+@program(
+    *[lambda n=n: (torch.ones(4, 3, requires_grad=True), torch.tensor([1, n]), []) for n in (2, 7)],
+)
+def unused_index_in_training(x, at, log):
+    """The forward raises before it returns, and before what follows it."""
+    x[at] * 3
+    log.append(1)
+    return (x * x).sum()
+
+
+@program(lambda: (torch.ones(3, dtype=torch.int64), torch.ones(3) > 0))
+def unused_results_of_unsupported_types(x, mask):
+    """An operator without a kernel for its operands raises if nothing reads its result."""
+    mask.argmax()
+    return x * 2
+
+
+@program(lambda: (torch.ones(3),))
+def truth_minus_tensor(x):
+    """A bool minus a tensor is an error in eager, also for a tensor of floats."""
+    return (True - x) * 2
+
+
+@program(lambda: (torch.ones(3),))
+def unused_truth_minus_tensor(x):
+    """The same if nothing reads the difference."""
+    True - x  # noqa: B018
+    return x * 2
+
+
+@program(*[lambda n=n: (torch.tensor([n, 2]),) for n in (1, 0)])
+def unused_power_of_integers(x):
+    """A negative power of integers raises for any value."""
+    torch.pow(x, -1)
+    return x * 2
