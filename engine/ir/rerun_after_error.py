@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from engine.ir.graph_callable import Run
+from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
+from engine.ir.node_values import tensors_in
 from engine.torch_private.autograd import unsafe_set_version_counter
 from engine.torch_private.operators import debug_has_internal_overlap
 
@@ -71,29 +73,36 @@ def _spanned_memory(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((size,), (1,))
 
 
+def _mutation_state(inputs: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
+    """Return what mutations of the inputs change; None if some input may not show one."""
+    tensors = tensors_in(inputs)
+    if any(is_wrapper_subclass(t) or t.layout is not torch.strided or t.is_inference() for t in tensors):
+        return None
+    return [(t._version, t.untyped_storage()._cdata, t.requires_grad) for t in tensors]
+
+
 def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draws_random: bool) -> Run:
     """Return a run that restores mutated inputs and the random state before it raises.
 
-    ``run`` mutates its inputs in place. ``positions`` are the mutated inputs; None if they cannot be restored, and
-    errors are marked instead.
+    ``run`` mutates its inputs in place. ``positions`` are the mutated inputs; None if they cannot be restored. An
+    error is then marked, unless it was raised before the first mutation.
     """
     if positions == () and not draws_random:
         return run
 
     def call(*inputs: Any) -> Any:
         written = None if positions is None else [inputs[n] for n in positions]
-        if written is None or sum(t.nbytes for t in written) > MAX_SAVED_BYTES:
-            try:
-                return run(*inputs)
-            except Exception as error:
-                mark_inputs_written(error)
-                raise
-        restorers = [save_tensor(t) for t in written]
+        is_saved = written is not None and sum(t.nbytes for t in written) <= MAX_SAVED_BYTES
+        state = () if is_saved else _mutation_state(inputs)
+        restorers = [save_tensor(t) for t in written or ()] if is_saved else []
         if draws_random:
             restorers.append(save_random_state())
         try:
             return run(*inputs)
-        except Exception:
+        except Exception as error:
+            if state is None or (not is_saved and state != _mutation_state(inputs)):
+                mark_inputs_written(error)
+                raise
             for restore in restorers:
                 restore()
             raise

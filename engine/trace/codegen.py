@@ -19,6 +19,7 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import RULES
 from engine.frame_code.prologue import ConstantTable, GraphCallPlan, PrologueCodegen, restoring_call
+from engine.ir.graph_callable import graph_callable_of
 from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
 from engine.ir.introspection.operator_facts import draws_random, has_only_effect
 from engine.ir.prefetched_params import PrefetchedParams
@@ -328,13 +329,14 @@ def _reruns_after_error(tx: Tracer) -> bool:
     """Return True if the original code must run after an error, for its side effects.
 
     Random numbers of Python are side effects: all are drawn before the graph. Nothing that the graph did may happen
-    a second time.
+    a second time. An ``autograd.Function`` that the graph calls was traced, and has no side effects.
     """
     has_effects = tx.side_effects.has_effects or tx.random_state.input_count
     if not has_effects or tx.fallback.op_in_try_block:
         return False
     return not any(
-        getattr(node.target, "runs_user_python", False) or has_only_effect(node.target) for node in tx.graph.graph.nodes
+        (called.runs_user_python and called.changes_state) or has_only_effect(node.target)
+        for node, called in ((n, graph_callable_of(n)) for n in tx.graph.graph.nodes)
     )
 
 

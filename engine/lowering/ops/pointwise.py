@@ -125,7 +125,7 @@ def sign(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
 
 
 def _add_or_sub(low: LoweringContext, a: Any, other: Any, alpha: Any = 1, *, name: str) -> LoweredTensor:
-    if name == "sub" and any(isinstance(v, bool) or getattr(v, "dtype", None) == torch.bool for v in (a, other)):
+    if name == "sub" and any(getattr(v, "dtype", type(v)) in (bool, torch.bool) for v in (a, other)):
         raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "subtraction of bool is an error in eager")
 
     def compute(b: LoopBuilder, left: LoopIROp, right: LoopIROp) -> LoopIROp:

@@ -222,3 +222,36 @@ def unused_power_of_integers(x):
     """A negative power of integers raises for any value."""
     torch.pow(x, -1)
     return x * 2
+
+
+class Scaled(torch.autograd.Function):
+    """Multiplication by a number."""
+
+    @staticmethod
+    def forward(ctx, t, by):
+        ctx.by = by
+        return t * by
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.by, None
+
+
+@program(*[lambda n=n: (torch.ones(3, requires_grad=True), torch.tensor([n]), []) for n in (1, 7)])
+def numbers_drawn_around_an_autograd_function(x, at, log):
+    """An ``autograd.Function`` in the graph changes nothing about an error."""
+    log.append(1)
+    y = Scaled.apply(x, 2.0) * random.random()
+    z = y[at]
+    log.append(2)
+    return z * random.random()
+
+
+@program(*[lambda n=n: (torch.ones(3, requires_grad=True) * 2, torch.tensor([n]), []) for n in (1, 7)])
+def error_before_a_write_to_history(x, at, log):
+    """Side effects before an error stay, and no write that follows it happens."""
+    log.append(1)
+    y = x[at] * random.random()
+    x.mul_(2)
+    log.append(2)
+    return y * random.random()
