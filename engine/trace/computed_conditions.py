@@ -38,6 +38,7 @@ from engine.ir.traced_frame import GraphInput
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.torch_private.sympy_functions import FloorDiv
 from engine.trace.annotations import Tracer
+from engine.trace.variables.base import Variable
 
 _MAX_OPS = 40
 """Maximum number of operations in a guard."""
@@ -152,6 +153,14 @@ def compute_before_graph(tx: Tracer, fn: Callable[..., Any] | None, args: list[A
         return None
     tx.symbols.known_dynamic_sources.add(source)
     return real, source
+
+
+def compute_numbers(tx: Tracer, fn: Callable[..., Any], values: list[Variable]) -> Variable | None:
+    """Return a function's result on symbols and constants; None if the graph must compute it."""
+    if not (any(v.is_symbolic for v in values) and all(v.is_symbolic or v.is_constant for v in values)):
+        return None
+    computed = compute_before_graph(tx, fn, [v.as_node_arg(tx)[0] for v in values])
+    return None if computed is None else tx.wrap(*computed)
 
 
 def _argument_paths(tx: Tracer, sources: list[Source]) -> tuple[Source | None, tuple[ArgumentPath, ...]]:

@@ -14,7 +14,7 @@ from engine.ir.introspection.symbols import has_unbacked_symbols
 from engine.ir.register_once import register_each, register_table
 from engine.options import config
 from engine.trace.annotations import Tracer
-from engine.trace.computed_conditions import compute_before_graph
+from engine.trace.computed_conditions import compute_numbers
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -49,6 +49,9 @@ def _convert(of: Variable, tx: Tracer, kind: type) -> Variable:
     """Convert a value by ``int``, ``float`` or ``complex``."""
     if of.is_numpy_array and not of.get_attr(tx, "ndim").as_python_constant(tx):
         return _convert(realize(tx, of.call_method(tx, "item", [], {})), tx, kind)
+    number = of.as_graph_operand(tx) if of.is_constant else None
+    if number is not None and number.is_symbolic:
+        return _convert(number, tx, kind)
     return arithmetic.fold_constant_call(tx, kind, [of], {})
 
 
@@ -219,11 +222,8 @@ _OTHER_FUNCTIONS = [
 def _compute_before_graph(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Compute a function of symbols in Python, before the graph runs."""
     values = [realize(tx, arg) for arg in args]
-    if not kwargs and any(v.is_symbolic for v in values) and all(v.is_symbolic or v.is_constant for v in values):
-        computed = compute_before_graph(tx, function, [v.as_node_arg(tx)[0] for v in values])
-        if computed is not None:
-            return tx.wrap(*computed)
-    return arithmetic.fold_constant_call(tx, function, values, kwargs)
+    computed = None if kwargs else compute_numbers(tx, function, values)
+    return computed or arithmetic.fold_constant_call(tx, function, values, kwargs)
 
 
 @register_rule(bool.__new__)

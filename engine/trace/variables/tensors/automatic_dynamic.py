@@ -106,7 +106,7 @@ def _dynamic_number_reason(tx: Tracer, real: float, source: Source) -> str:
     """Return the reason that a number becomes a symbol; empty for a constant."""
     if tx.options.dynamic is False or is_listed_as_static(source.expr):
         return ""
-    if -1 in _automatic_dynamic_dims(tx, source) or source in tx.symbols.known_dynamic_sources:
+    if is_dynamic_number(tx, source):
         return f"its value changed between calls ({real!r} in this one)"
     if is_listed_as_dynamic(source.expr, tx.options.dynamic_sources):
         return _LISTED
@@ -114,8 +114,9 @@ def _dynamic_number_reason(tx: Tracer, real: float, source: Source) -> str:
 
 
 def is_dynamic_number(tx: Tracer, source: Source) -> bool:
-    """Return True if the value changed between calls and may become a symbol."""
-    return tx.options.dynamic is not False and -1 in _automatic_dynamic_dims(tx, source)
+    """Return True if a number that changed between calls, or depends on one, may be a symbol."""
+    varies = -1 in _automatic_dynamic_dims(tx, source) or source in tx.symbols.known_dynamic_sources
+    return tx.options.dynamic is not False and varies
 
 
 def _automatic_dynamic_dims(tx: Tracer, source: Source) -> frozenset[int]:

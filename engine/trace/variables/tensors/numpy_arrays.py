@@ -33,6 +33,7 @@ from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
 from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
 from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.computed_conditions import compute_numbers
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import BreakGraph, SkipFrame, Unsupported
 from engine.trace.graph_builder import emitting_into
@@ -261,6 +262,21 @@ class NumpyFunctionVariable(FixedObjectVariable):
 
 
 @dataclass(frozen=True)
+class _RaisingUfunc:
+    """A numpy function of numbers that raises where numpy warns by default."""
+
+    ufunc: Any
+
+    @property
+    def __name__(self) -> str:
+        return str(self.ufunc.__name__)
+
+    def __call__(self, *numbers: float) -> Any:
+        with np.errstate(divide="raise", over="raise", invalid="raise"):
+            return self.ufunc(*numbers)
+
+
+@dataclass(frozen=True)
 class _Leaf:
     """An array, tensor or symbol among the arguments of a numpy call."""
 
@@ -295,13 +311,18 @@ def call_numpy(
         if value.fake is not None:
             tensor_to_numpy(value)  # raises Unsupported if numpy cannot read the tensor
     constant = _compute_constant(tx, name, function, tree, values)
+    args = [realize(tx, a) for a in args]
+    numbers = [a for a in args if a.python_type() in (int, float)]
+    if constant is None and getattr(function, "nout", 0) == 1 and numbers == args and not kwargs:
+        constant = compute_numbers(tx, _RaisingUfunc(function), numbers)
     if constant is not None:
         return constant
     leaves = [_Leaf(value, value.is_numpy_array) for value in values]
     models = [_probe_array(tx, leaf) for leaf in leaves]
     probe_args, probe_kwargs = unflatten_python(tree, iter(models))
+    on_error: Any = "ignore" if any(leaf.is_tensor for leaf in leaves) else "raise"
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(divide=on_error, over=on_error, invalid=on_error, under="ignore"):
             expected = function(*probe_args, **probe_kwargs)
     except Exception as error:
         raise Unsupported("numpy-function", f"numpy.{name} can raise {type(error).__name__}") from error

@@ -41,6 +41,35 @@ def test_whole_part_and_remainder(by: float) -> None:
     assert len(session.compilations) == 2
 
 
+def test_functions_of_numpy_do_not_specialize() -> None:
+    """NumPy computes functions of numbers before the graph runs, unless it warns."""
+    engine.reset()
+
+    def scaled(x, t, n):
+        wave, count = np.cos(t), int(np.ceil(n / 2))
+        late = x * 2 if np.greater(t, 5) else x
+        return late * wave / np.sqrt(x.shape[-1]) + np.maximum(t, n), float(wave), count, x * np.add(n, 1)
+
+    def logarithms(x, t, n):
+        return x * np.log(t), np.log(t), np.sqrt(n), np.add(n, 1)
+
+    x = torch.arange(3)
+    calls = [(0.5, 2), (1.5, 5), (2.25, 9), (1e-9, 3), (3.0, 12), (6.0, 4)]
+    for function, compilations in ((scaled, 3), (logarithms, 6)):
+        compiled = engine.compile(function, backend="eager")
+        with engine.record() as session:
+            for t, n in calls:
+                for got, expected in zip(compiled(x.repeat(n), t, n), function(x.repeat(n), t, n), strict=True):
+                    assert type(got) is type(expected)
+                    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        assert len(session.compilations) <= compilations
+    for values in ((0.0, 2), (-1.0, 2)):
+        with pytest.warns(RuntimeWarning, match="in log"):
+            got = compiled(x, *values)
+        with pytest.warns(RuntimeWarning, match="in log"):
+            torch.testing.assert_close(got, logarithms(x, *values), rtol=0, atol=0, equal_nan=True)
+
+
 def test_rounded_share_of_a_computed_size_does_not_specialize() -> None:
     """Python computes ``int()`` of a product of sizes before the graph runs."""
     engine.reset()
