@@ -42,6 +42,7 @@ class AotFallback(FallbackKind, reasons=AOT_REASONS):
     WRITE_AFTER_DETACH = "write-after-detach"
     WRITE_AFTER_NO_GRAD_VIEW = "write-after-no-grad-view"
     BOOL_ALIAS_WRITE = "bool-alias-write"
+    INFERENCE_INPUT_WRITTEN = "inference-input-written"
     OUT_RESIZED = "out-resized"
     OUT_OF_OTHER_DTYPE = "out-of-other-dtype"
     VERSION_BUMP_NEEDS_GRAD = "version-bump-needs-grad"

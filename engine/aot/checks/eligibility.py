@@ -12,6 +12,7 @@ from engine.aot.checks.base import Check, CheckedCall
 from engine.aot.checks.bool_alias_writes import check_bool_alias_writes
 from engine.aot.checks.dtype_errors import check_dtype_errors
 from engine.aot.checks.inference_tensor_views import check_inference_tensor_views
+from engine.aot.checks.inference_tensor_writes import check_inference_tensor_writes
 from engine.aot.checks.inter_output_grads import check_inter_output_grads
 from engine.aot.checks.missing_kernels import check_missing_kernels
 from engine.aot.checks.no_grad_views import check_no_grad_views
@@ -37,6 +38,7 @@ CHECKS: tuple[Check, ...] = (
     check_as_strided_bounds,
     check_bool_alias_writes,
     check_inference_tensor_views,
+    check_inference_tensor_writes,
     check_unsafe_views,
     check_python_callables,
     check_missing_kernels,
@@ -57,6 +59,7 @@ _PRECONDITIONS: Mapping[Check, Callable[[CheckedCall], Any]] = {
     check_as_strided_bounds: attrgetter("addresses_storage"),
     check_bool_alias_writes: attrgetter("writes"),
     check_inference_tensor_views: attrgetter("has_inference_inputs"),
+    check_inference_tensor_writes: attrgetter("has_inference_inputs"),
     check_unsafe_views: attrgetter("hides_aliases"),
     check_python_callables: attrgetter("changes_objects"),
 }

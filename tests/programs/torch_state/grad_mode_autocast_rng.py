@@ -11,6 +11,11 @@ def leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 
 
+def inference_tensor():
+    with torch.inference_mode():
+        return (torch.randn(3),)
+
+
 @program(lambda: (torch.randn(3),))
 def seeded(x):
     """manual_seed inside."""
@@ -150,6 +155,22 @@ def inference_decorator(x):
 @torch.inference_mode()
 def evaluated(x):
     return x.exp()
+
+
+@program(inference_tensor, inference_tensor)
+def written_alias_of_an_inference_tensor(x):
+    """Outside of inference mode, a detached alias may be mutated."""
+    x.detach().add_(1)
+    return x * 2
+
+
+@program(inference_tensor)
+def written_view_of_an_inference_tensor(x):
+    """The write happens, and then raises."""
+    try:
+        x.view(-1).add_(1)
+    except RuntimeError as error:
+        return x * 2, str(error)[:14]
 
 
 @program(lambda: (torch.randn(3),))
