@@ -300,7 +300,9 @@ class GraphLowering:
         if any(v.layout != torch.strided for v in tensors):
             raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "an operator on sparse tensors has no lowering")
         if node.target in _VIEW_SCATTERS and has_overlap(node.meta["val"]):
-            raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a write to elements that share memory has no lowering")
+            raise NotLowered(
+                LoweringFallback.OVERLAPPING_WRITE, "a write to elements that share memory has no lowering"
+            )
 
     def _can_cross_devices(self, node: torch.fx.Node) -> bool:
         """Return True for inputs, which the runtime moves, and for what kernels compute."""

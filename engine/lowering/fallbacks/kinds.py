@@ -44,6 +44,7 @@ class LoweringFallback(FallbackKind, reasons=LOWERING_REASONS):
     COMPLEX_CONVERSION = "complex-conversion"
     MIXED_DTYPES = "mixed-dtypes"
     MEMORY_LAYOUT = "memory-layout"
+    OVERLAPPING_WRITE = "overlapping-write"
     ZERO_DIM = "zero-dim"
     OPERATOR_MODE = "operator-mode"
     EMBEDDING_OPTION = "embedding-option"
