@@ -23,15 +23,20 @@ from engine.torch_private.operators import EffectType
 Node = torch.fx.Node
 
 
-make_token = torch.ops.prims._make_token.default
+_make_token = torch.ops.prims._make_token.default
 """The op that creates the first token of a chain, in AOTAutograd's graphs too."""
+_empty = torch.ops.aten.empty.memory_format
+"""The op that creates tokens while a graph is functionalized.
+
+Fake results of ``_make_token`` would hold weak references with callbacks.
+"""
 
 
 def set_mode_tokens(mode: FunctionalTensorMode) -> None:
     """Create a token per effect type in the mode, for ops that torch knows to be effectful."""
     for kind in EffectType:
         with torch.no_grad():
-            token = make_token()
+            token = torch.empty(0)
         mode._tokens[kind] = token if isinstance(token, FunctionalTensor) else FunctionalTensor.to_functional(token)
 
 
@@ -55,7 +60,7 @@ def thread_tokens(module: torch.fx.GraphModule) -> None:
             chains[half] = _create_token(graph, node, half)
         chains[half] = _next_token(graph, node, chains[half])
     for node in reversed(list(graph.nodes)):
-        if not node.users and (node.target is make_token or _is_token(node)):
+        if not node.users and (node.target is _empty or _is_token(node)):
             graph.erase_node(node)
 
 
@@ -74,7 +79,7 @@ def _has_only_effect(node: Node) -> bool:
 
 def _create_token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
     with graph.inserting_before(before):
-        token = graph.create_node("call_function", make_token, (), name="token")
+        token = graph.create_node("call_function", _make_token, (), name="token")
     token.meta = {"val": _value(before)}
     set_provenance(token, NodeProvenance(note="the initial token of operators with side effects"))
     if half:

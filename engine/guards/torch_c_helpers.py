@@ -76,10 +76,10 @@ HELPER_STATES = frozenset(
 """Items of global state that the C helper compares."""
 MIN_HELPER_STATES = frozenset(("grad_mode", "autocast", "default_dtype", "deterministic"))
 """With guards on all of these, the helper is faster than separate reads."""
-STATES_IMPLIED_BY_DISPATCH_KEYS = frozenset((("inference_mode", False), ("dispatch_modes", ()), ("functorch", None)))
+STATES_IMPLIED_BY_DISPATCH_KEYS = frozenset((("inference_mode", False), ("functorch", None)))
 """Global state that is visible in the dispatch keys of any tensor with autograd keys.
 
-The tensor helper compares these keys.
+The tensor helper compares these keys. It leaves out a ``FakeTensorMode``, so it does not replace the guard on dispatch modes.
 """
 
 

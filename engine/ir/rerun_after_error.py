@@ -16,6 +16,7 @@ from engine.ir.introspection.fakeable_tensors import is_wrapper_subclass
 from engine.ir.node_values import tensors_in
 from engine.torch_private.autograd import unsafe_set_version_counter
 from engine.torch_private.operators import debug_has_internal_overlap
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 
 WRITTEN_MARK = "engine_inputs_written"
 MAX_SAVED_BYTES = 16 * 2**20
@@ -76,9 +77,10 @@ def _spanned_memory(tensor: torch.Tensor) -> torch.Tensor:
 def _mutation_state(inputs: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
     """Return what mutations of the inputs change; None if some input may not show one."""
     tensors = tensors_in(inputs)
-    if any(is_wrapper_subclass(t) or t.layout is not torch.strided or t.is_inference() for t in tensors):
-        return None
-    return [(t._version, t.untyped_storage()._cdata, t.requires_grad) for t in tensors]
+    with DisableTorchFunctionSubclass():
+        if any(is_wrapper_subclass(t) or t.layout is not torch.strided or t.is_inference() for t in tensors):
+            return None
+        return [(t._version, t.untyped_storage()._cdata, t.requires_grad) for t in tensors]
 
 
 def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draws_random: bool) -> Run:

@@ -319,7 +319,7 @@ export class Frame {
   async copy() {
     const text = this.view.text?.() || shownText(this.view.el);
     const isDone = await copyText(text + "\n", this.root);
-    this.say(isDone ? `Copied ${plural(text.split("\n").length, "line")} as text.` : "The browser does not allow this page to copy: select the text by hand.");
+    this.say(isDone ? `Copied ${plural(text.split("\n").length, "line")} as text.` : "This page may not copy: select the text by hand.");
   }
 
   /** A button that copies a script which shows a graph, kernel or event again. @param {string} entry @param {string} what */
@@ -417,12 +417,12 @@ export class Frame {
   /** Recipes that go on from this view. */
   recipeList() {
     const { titles, programs } = this.part("recipes") ?? {}, found = titles?.[this.view.id] ?? [];
-    return found.length ? [h("p", {}, "Recipes, programs to paste into a cell:"), found.map((/** @type {string} */ t) => h("details", {}, h("summary", {}, t), h("pre", { class: "code", tabindex: "0" }, programs[t]), button("Copy", "", () => this.copyProgram(programs[t]), { "aria-label": "Copy: " + t })))] : null;
+    return found.length ? [h("p", {}, "Recipes to paste into a cell:"), found.map((/** @type {string} */ t) => h("details", {}, h("summary", {}, t), h("pre", { class: "code", tabindex: "0" }, programs[t]), button("Copy", "", () => this.copyProgram(programs[t]), { "aria-label": "Copy: " + t })))] : null;
   }
 
   /** @param {string} text */
   async copyProgram(text) {
-    this.say((await copyText(text, this.root)) ? "Copied the recipe: paste it into a new cell." : "The browser does not allow this page to copy: select the text by hand.");
+    this.say((await copyText(text, this.root)) ? "Copied: paste it into a new cell." : "This page may not copy: select the text by hand.");
   }
 
   /** Glossary terms of this view. */
