@@ -33,12 +33,27 @@ def eliminate_dead_code(module: torch.fx.GraphModule, *, is_backward: bool = Fal
 def is_removable(node: torch.fx.Node) -> bool:
     """Return True if removing an unused node has no observable effect.
 
-    Autograd computes no unused gradient, so that unused nodes of its backward are removable.
+    Autograd computes no unused gradient, so that unused nodes of its backward are removable. An operator that computes
+    with constants alone, as for an empty block mask of flex attention, is taken to raise nothing.
     """
     called = called_overload(node.target)
     if has_effect(node):
         return False
-    return called is None or is_backward_node(node) or not may_raise(called, _result_dtypes(node))
+    is_safe = called is None or is_backward_node(node) or not may_raise(called, _result_dtypes(node))
+    return is_safe or not _depends_on_inputs(node)
+
+
+def _depends_on_inputs(node: torch.fx.Node) -> bool:
+    """Return True if a node is computed from an input, an attribute or random numbers."""
+    unseen, seen = [node], {node}
+    while unseen:
+        above = unseen.pop()
+        if above.op != "call_function" or has_effect(above):
+            return True
+        new = [n for n in above.all_input_nodes if n not in seen]
+        unseen += new
+        seen.update(new)
+    return False
 
 
 def _result_dtypes(node: torch.fx.Node) -> list[torch.dtype]:
