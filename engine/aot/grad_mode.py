@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from engine.aot.layout_mutation import mutates_layout
-from engine.aot.node_properties import example_tensors, may_mutate, traced_tensors
+from engine.aot.node_properties import example_tensors, may_mutate, traced_tensors, written_tensors
 from engine.aot.storage_geometry import storage_id
 from engine.ir.graph_callable import Run, graph_callable_of
 from engine.ir.node_values import example_tensor
@@ -152,17 +152,12 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
     views = [v for v in values if storage_id(v) in input_storages and all(v is not f for f in fakes)]
     if not all(v._is_view() for v in views):
         return False
-    written = [{storage_id(v) for v in _operands(n)} & input_storages for n in graph.nodes if may_mutate(n)]
+    written = [{storage_id(v) for v in written_tensors(n)} & input_storages for n in graph.nodes if may_mutate(n)]
     return all(
         i.fake._version - i.initial_version == sum(storage_id(i.fake) in w for w in written)
         for i in inputs
         if i.is_tensor
     )
-
-
-def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
-    operands = [node.kwargs.get("out") or node.args[0]] if node.args else []
-    return [v for v in map(example_tensor, operands) if v is not None]
 
 
 def _is_inference_mode_call(node: torch.fx.Node, method: str) -> bool:

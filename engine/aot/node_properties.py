@@ -9,7 +9,8 @@ import torch
 import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of_node
-from engine.ir.node_values import results_of, tensors_in
+from engine.ir.node_values import example_tensor, results_of, tensors_in
+from engine.torch_private.pytree import tree_leaves
 
 
 def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
@@ -48,6 +49,12 @@ def may_mutate(node: torch.fx.Node) -> bool:
         return True
     parameters = getattr(getattr(node.target, "__code__", None), "co_varnames", ())
     return "inplace" in parameters and any(a is True for a in node.args)
+
+
+def written_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    """Return the example tensors that a traced node writes, if it mutates its arguments."""
+    targets = node.kwargs.get("out", node.args[0] if node.args else None)
+    return [t for n in tree_leaves(targets) if (t := example_tensor(n)) is not None]
 
 
 def dependents_of(graph: torch.fx.Graph, tangents: Collection[torch.fx.Node]) -> set[torch.fx.Node]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import may_mutate
+from engine.aot.node_properties import may_mutate, written_tensors
 from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import Fallback
-from engine.ir.node_values import example_tensor
 
 
 def check_inference_tensor_writes(call: CheckedCall) -> Fallback | None:
@@ -18,6 +17,6 @@ def check_inference_tensor_writes(call: CheckedCall) -> Fallback | None:
     """
     storages = {storage_id(i.fake) for i in call.inputs if i.is_inference and i.is_tensor}
     for node in filter(may_mutate, call.graph.graph.nodes):
-        if any(t is not None and storage_id(t) in storages for t in map(example_tensor, node.all_input_nodes)):
+        if any(storage_id(t) in storages for t in written_tensors(node)):
             return Fallback.for_node(node, AotFallback.INFERENCE_INPUT_WRITTEN, "may mutate an inference tensor")
     return None

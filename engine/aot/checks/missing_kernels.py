@@ -15,7 +15,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import may_mutate
+from engine.aot.node_properties import may_mutate, written_tensors
 from engine.aot.storage_geometry import with_hint_sizes
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.graph_callable import NO_CALLABLE, graph_callable_of
@@ -23,7 +23,6 @@ from engine.ir.introspection.operator_facts import has_only_effect
 from engine.ir.node_values import called_overload, example_tensor, tensor_meta
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import OpOverloadPacket
-from engine.torch_private.pytree import tree_leaves
 
 _MAX_OPERAND_ELEMENTS = 1 << 16
 """Maximum number of elements of an operand that is created for a probe."""
@@ -68,9 +67,7 @@ def _is_view_of_noncontiguous(node: torch.fx.Node) -> bool:
 
 def _writes_integral(node: torch.fx.Node) -> bool:
     """Return True if a node may mutate a bool or integral tensor."""
-    targets = node.kwargs.get("out", node.args[0] if node.args else None)
-    written = [t for n in tree_leaves(targets) if (t := example_tensor(n)) is not None]
-    return any(not (t.is_floating_point() or t.is_complex()) for t in written)
+    return any(not (t.is_floating_point() or t.is_complex()) for t in written_tensors(node))
 
 
 def check_missing_kernels_in_callees(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> None:
