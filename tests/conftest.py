@@ -34,6 +34,8 @@ EXPECTED = pathlib.Path(__file__).parent / "expected"
 OWN_PROCESS = "TEST_IN_OWN_PROCESS"
 """Variable that is set in a process that pytest started for one test."""
 DEPTH = sys.getrecursionlimit()
+FRAMES_OF_A_TRACED_CALL = 10
+"""Python calls that are nested, at most, while one nested call is traced."""
 YOUNG_OBJECTS = 10_000
 """New objects after which garbage is collected, instead of Python 3.11's 700."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -121,7 +123,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _needs_own_process(item: pytest.Function) -> bool:
-    if item.get_closest_marker("nests_calls") is not None and _room_for_calls(0) < DEPTH * 4 // 5:
+    if item.get_closest_marker("nests_calls") is not None and _room_for_calls() < DEPTH * FRAMES_OF_A_TRACED_CALL:
         return True
     if item.get_closest_marker("forks_backward") is None:
         return False
@@ -130,14 +132,22 @@ def _needs_own_process(item: pytest.Function) -> bool:
     return backward_raises_in_fork()
 
 
-def _room_for_calls(depth: int) -> int:
-    """Return how deep calls may be nested here.
+def _room_for_calls() -> int:
+    """Return how deep calls may be nested here, at most twice as deep as tracing needs.
 
-    After an error of its tracer, torch keeps its hook for frames. Python 3.12 then counts each call as one in C, and
-    allows 750.
+    After an error of its tracer, torch keeps its hook for frames. Python then counts each call as calls in C: Python 3.12
+    allows 750, and Python 3.13 5,000.
     """
+    sys.setrecursionlimit(2 * DEPTH * FRAMES_OF_A_TRACED_CALL)
     try:
-        return _room_for_calls(depth + 1)
+        return _nest_calls(0)
+    finally:
+        sys.setrecursionlimit(DEPTH)
+
+
+def _nest_calls(depth: int) -> int:
+    try:
+        return _nest_calls(depth + 1)
     except RecursionError:
         return depth
 
