@@ -44,5 +44,7 @@ def restoring_inputs(run: Run, traced: TracedGraph) -> Run:
     """Return a run that restores its inputs on error, if the original code runs after it."""
     if not traced.reruns_after_error:
         return run
-    draws = any(draws_random(n) for n in traced.graph.graph.nodes)
-    return restore_inputs_on_error(run, traced.restorable_inputs, draws_random=draws)
+    nodes = traced.graph.graph.nodes
+    draws = any(draws_random(n) for n in nodes)
+    counts = not any(n.target is getattr and n.args[1] == "data" for n in nodes)
+    return restore_inputs_on_error(run, traced.restorable_inputs, draws_random=draws, counts_writes=counts)

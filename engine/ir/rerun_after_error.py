@@ -83,11 +83,14 @@ def _mutation_state(inputs: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
         return [(t._version, t.untyped_storage()._cdata, t.requires_grad) for t in tensors]
 
 
-def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draws_random: bool) -> Run:
+def restore_inputs_on_error(
+    run: Run, positions: tuple[int, ...] | None, *, draws_random: bool, counts_writes: bool
+) -> Run:
     """Return a run that restores mutated inputs and the random state before it raises.
 
     ``run`` mutates its inputs in place. ``positions`` are the mutated inputs; None if they cannot be restored. An
-    error is then marked, unless it was raised before the first mutation.
+    error is then marked, unless it was raised before the first mutation. ``counts_writes``: each mutation raises the
+    version of its input, as one through ``x.data`` does not.
     """
     if positions == () and not draws_random:
         return run
@@ -95,7 +98,7 @@ def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draw
     def call(*inputs: Any) -> Any:
         written = None if positions is None else [inputs[n] for n in positions]
         is_saved = written is not None and sum(t.nbytes for t in written) <= MAX_SAVED_BYTES
-        state = () if is_saved else _mutation_state(inputs)
+        state = () if is_saved else _mutation_state(inputs) if counts_writes else None
         restorers = [save_tensor(t) for t in written or ()] if is_saved else []
         if draws_random:
             restorers.append(save_random_state())
