@@ -331,7 +331,9 @@ def _choose_lane_var(
     """Return the variable along which most memory is accessed contiguously, or in tiles."""
     variables = loop_vars_of(kernel.ops, nest)
     candidates = [*nest.outer, *(() if scans else nest.inner)]
-    candidates = [v for v in candidates if all(_writes_distinct_elements(op, v, variables) for op in live)]
+    inner = frozenset(nest.inner)
+    in_loop = {v: [op for op in live if v in nest.outer or variables[op.number] & inner] for v in candidates}
+    candidates = [v for v in candidates if all(_writes_distinct_elements(op, v, variables) for op in in_loop[v])]
     in_tiles = {v: [op for (lane, _), ops in tiled.items() if lane == v for op in ops] for v in candidates}
     ranked = [(_score(live, variables, v, nest, in_tiles[v]), n, v) for n, v in enumerate(candidates)]
     best = max(ranked, key=lambda entry: entry[:2], default=None)

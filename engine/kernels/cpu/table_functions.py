@@ -104,15 +104,17 @@ _EXP = (1.38293020e-3, 8.37485399e-3, 4.16683666e-2, 1.66664198e-1, 4.99999911e-
 def _exp_text() -> str:
     """Return exp as exp(rest) times 2 ** n.
 
-    One instruction multiplies by the power, and rounds a subnormal result.
+    One instruction multiplies by the power, and rounds a subnormal result. It takes a hundred times as long where the
+    result underflows, so lanes whose result is 0 are masked.
     """
-    scale = "@llvm.x86.avx512.mask.scalef.ps.512"
+    scale, words = "@llvm.x86.avx512.mask.scalef.ps.512", f"{_KIND} zeroinitializer, i16 %mask, i32 4"
     lines = [
         f"define internal {_KIND} @exp.v16f32({_KIND} %argument) alwaysinline {{",
         f"  %is_high = fcmp ogt {_KIND} %argument, {_float(89.0)}",
         f"  %below = select {_MASK} %is_high, {_KIND} {_float(89.0)}, {_KIND} %argument",
-        f"  %is_low = fcmp olt {_KIND} %below, {_float(-104.0)}",
-        f"  %x = select {_MASK} %is_low, {_KIND} {_float(-104.0)}, {_KIND} %below",
+        f"  %is_usual = fcmp uge {_KIND} %below, {_float(-104.0)}",
+        f"  %mask = bitcast {_MASK} %is_usual to i16",
+        f"  %x = select {_MASK} %is_usual, {_KIND} %below, {_KIND} {_float(-104.0)}",
         f"  %moved = {_FMA}({_KIND} %x, {_KIND} {_float(1.4426950408889634)}, {_KIND} {_float(_MAGIC)})",
         f"  %n = fsub {_KIND} %moved, {_float(_MAGIC)}",
         f"  %high = {_FMA}({_KIND} %n, {_KIND} {_float(-0.693145751953125)}, {_KIND} %x)",
@@ -120,7 +122,7 @@ def _exp_text() -> str:
     ]
     lines += [
         *horner(_KIND, "%rest", _EXP, LANES, "p"),
-        f"  %scaled = call {_KIND} {scale}({_KIND} %p{len(_EXP) - 1}, {_KIND} %n, {_KIND} zeroinitializer, i16 -1, i32 4)",
+        f"  %scaled = call {_KIND} {scale}({_KIND} %p{len(_EXP) - 1}, {_KIND} %n, {words})",
         f"  ret {_KIND} %scaled",
         "}",
         f"declare {_KIND} @llvm.fma.v16f32({_KIND}, {_KIND}, {_KIND})",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -172,6 +174,23 @@ def test_elementary_functions_are_exact_to_the_last_bits(unit: VectorUnit) -> No
         is_usual = exact.isfinite() & eager.isfinite() & (exact.abs() > torch.finfo(torch.float32).tiny)
         torch.testing.assert_close(made[~is_usual], eager[~is_usual], rtol=0, atol=1e-37, equal_nan=True)
         torch.testing.assert_close(made[is_usual].double(), exact[is_usual], rtol=3e-7, atol=0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the bit of the flag is that of Linux")
+@pytest.mark.skipif(host_unit() == NEON, reason="the bit of the flag is that of x86")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_masked_elements_of_a_softmax_do_not_underflow(unit: VectorUnit) -> None:
+    """An exponential of 0 raises no underflow, which takes a hundred times as long."""
+    library, underflow = ctypes.CDLL("libm.so.6"), 16
+    x = torch.randn(40, 48).masked_fill(torch.rand(40, 48) < 0.5, -math.inf)
+    program, (expected,) = run_on_cpu(lambda x: (torch.softmax(x * 0.5, -1),), (x,), unit)
+    run = program_executor(program, cpu_launcher)
+    run(x)
+    library.feclearexcept(underflow)
+    (found,) = run(x)
+    flags = library.fetestexcept(underflow)
+    assert torch.equal(found, expected)
+    assert not flags
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
@@ -627,6 +646,20 @@ def test_lanes_follow_the_loads_that_run_most() -> None:
     torch.testing.assert_close(found, distances(a, b))
     (kernel,) = [k for c in session.compilations for k in c.cpu_kernels]
     assert "gather" not in kernel.text
+
+
+def test_an_element_scattered_after_a_row_leaves_the_row_in_vectors() -> None:
+    """Where a row's reduction picks an element to write, the row is still reduced in vectors."""
+    x = torch.randn(30, 64)
+
+    def one_hot(x: torch.Tensor) -> torch.Tensor:
+        probabilities = x.sin().softmax(-1)
+        top = probabilities.argmax(-1, keepdim=True)
+        return torch.zeros_like(x).scatter(-1, top, 1.0) - probabilities.detach() + probabilities
+
+    program, found = run_on_cpu(one_hot, (x,), host_unit())
+    assert_same(found, one_hot(x))
+    assert all("no vectors" not in kernel.text for kernel in program.kernels) or host_unit() == SCALAR
 
 
 @pytest.mark.usefixtures("cpu_kernels")
