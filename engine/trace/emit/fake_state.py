@@ -94,9 +94,8 @@ def repair_versions(operation: Operation, arguments: OperationArguments, state: 
         torch.autograd.graph.increment_version(fake)
     for fake in [fake for fake, version in state.written_list if fake._version == version]:
         torch.autograd.graph.increment_version(fake)  # each view in the list bumps the version once
-    if (
-        _is_composite_write_in_inference_mode(operation.target, arguments, result)
-        and _versions_of(state.tensors) == state.versions
+    if _is_composite_write_in_inference_mode(operation.target, arguments, result) and any(
+        m.fake is result and m.version == result._version for m in state.resizable
     ):
         torch.autograd.graph.increment_version(result)
 

@@ -369,3 +369,15 @@ def context_of_autocast_has_other_names(x):
 def inference_decorator_with_other_sizes(x):
     """A decorated root whose sizes change, with a view of its argument."""
     return x * 2, x[0]
+
+
+@program(lambda: (torch.randn(6),))
+def versions_of_writes_in_inference_mode(x):
+    """Each write to a tensor from outside counts once, also one of an inference tensor."""
+    with torch.inference_mode():
+        new = x[1].clone()
+        x.index_put_((torch.tensor(0),), new)
+        x.copy_(x * 2)
+        x.masked_fill_(x > 0, 2)
+        x.absolute_()
+    return x._version
