@@ -136,6 +136,23 @@ def _fits_dtype(value: int, dtype: torch.dtype) -> bool:
     return limits.min <= value <= limits.max
 
 
+def check_fill_value(dtype: torch.dtype, value: Any) -> None:
+    """Raise ``NotLowered`` if a fill value may overflow, which raises in ATen."""
+    for tensor in lowered_tensors(value):
+        if not _holds_all_values(dtype, tensor.dtype):
+            reason = f"a fill value of {tensor.dtype} that overflows {dtype} is an error in eager"
+            raise NotLowered(LoweringFallback.ERROR_IN_ATEN, reason)
+
+
+def _holds_all_values(dtype: torch.dtype, other: torch.dtype) -> bool:
+    if dtype == other or torch.bool in (dtype, other) or dtype.is_complex:
+        return True
+    if other.is_complex or (other.is_floating_point and not dtype.is_floating_point):
+        return False
+    limits, others = (torch.finfo(d) if d.is_floating_point else torch.iinfo(d) for d in (dtype, other))
+    return bool(limits.min <= others.min and others.max <= limits.max)
+
+
 def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
     """Return the broadcast shape; of two equal sizes it has the simpler expression."""
     shapes = [a.shape for a in lowered_tensors(list(args))]

@@ -85,15 +85,20 @@ _NO_VALUE_ERRORS = frozenset(
         "max_pool3d_with_indices im2col col2im upsample_nearest1d upsample_nearest2d upsample_nearest3d "
         "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d reflection_pad1d "
         "reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d constant_pad_nd "
-        "_fft_r2c _fft_c2r _fft_c2c _to_copy convert_element_type device_put clone copy fill lift_fresh_copy "
+        "_fft_r2c _fft_c2r _fft_c2c _to_copy convert_element_type device_put clone copy lift_fresh_copy "
         "empty_like full_like zeros_like ones_like new_empty new_empty_strided new_full new_zeros new_ones rand_like "
         "randn_like randint_like exponential cat stack flip roll rot90 repeat pixel_shuffle pixel_unshuffle tril triu diag_embed "
-        "slice_scatter select_scatter diagonal_scatter as_strided_scatter masked_fill where isin bucketize nonzero "
+        "slice_scatter select_scatter diagonal_scatter as_strided_scatter where isin bucketize nonzero "
         "masked_select complex polar _local_scalar_dense item all_reduce all_gather_into_tensor reduce_scatter_tensor "
         "wait_tensor"
     ).split()
 )
 """Operators whose errors depend only on metadata, as those of elementwise ones and views."""
+
+_NO_VALUE_ERROR_OVERLOADS = frozenset(
+    f"aten::{name}" for name in "bernoulli.p masked_fill.Scalar masked_fill_.Scalar fill.Scalar fill_.Scalar".split()
+)
+"""Such overloads of operators whose other overloads may raise."""
 
 _RAISES_ON_INTEGERS = frozenset("div floor_divide divide remainder fmod pow".split())
 """Operators that raise for integers: division by zero, negative power."""
@@ -240,7 +245,9 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         is_backward=name in _UNMARKED_BACKWARD or any(a.startswith("grad") for a in names),
         returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
         returns_sizes=bool(returns) and all(str(r.type) in ("int", "List[int]") for r in returns),
-        raises_on_values=not (is_view or hides_alias or base in _NO_VALUE_ERRORS or op.name() == "aten::bernoulli.p")
+        raises_on_values=not (
+            is_view or hides_alias or base in _NO_VALUE_ERRORS or op.name() in _NO_VALUE_ERROR_OVERLOADS
+        )
         and (base in _RAISES_ON_INTEGERS or not is_pointwise)
         and any("Tensor" in str(a.type) for a in arguments),
     )

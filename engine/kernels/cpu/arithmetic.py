@@ -64,9 +64,10 @@ class Operands:
 class Arithmetic:
     """Writes the instructions of ops."""
 
-    def __init__(self, writer: IrWriter, math: VectorMath) -> None:
+    def __init__(self, writer: IrWriter, math: VectorMath, *, saturates: bool) -> None:
         self._writer = writer
         self._math = math
+        self._saturates = saturates
 
     def compute(self, operands: Operands) -> str:
         """Write one op; return the name of its result.
@@ -243,11 +244,25 @@ class Arithmetic:
         return self._writer.assign(hint, f"{instruction} {source} {name} to {target}")
 
     def _float_to_integer(self, name: str, own: torch.dtype, target: torch.dtype, lanes: int, hint: str) -> str:
-        """Convert a float by way of a 32-bit or 64-bit integer; freeze what is out of range."""
+        """Convert a float by way of a 32-bit or 64-bit integer, as this CPU's instruction does.
+
+        LLVM's own conversion leaves the result for NaN and numbers out of range open, and the optimizer makes use of
+        it. NEON saturates; x86-64 gives the lowest integer.
+        """
         middle_dtype = torch.int64 if target in (torch.int64, torch.uint8) else torch.int32
-        source, middle = wide(value_type(own), lanes), wide(value_type(middle_dtype), lanes)
-        integer = self._writer.assign(hint, f"fptosi {source} {name} to {middle}")
-        integer = self._writer.assign(hint, f"freeze {middle} {integer}")
+        scalar, integers = value_type(own), value_type(middle_dtype)
+        source, middle = wide(scalar, lanes), wide(integers, lanes)
+        if self._saturates:
+            function = f"llvm.fptosi.sat.{type_suffix(integers, lanes)}.{type_suffix(scalar, lanes)}"
+            integer = self._writer.call(hint, function, middle, [(source, name)])
+        else:
+            limits = torch.iinfo(middle_dtype)
+            size = self.intrinsic("size", "fabs", scalar, lanes, [name])
+            bound = splat(scalar, literal(-float(limits.min), own), lanes)
+            fits = self._writer.assign("fits", f"fcmp olt {source} {size}, {bound}")
+            converted = self._writer.assign("converted", f"fptosi {source} {name} to {middle}")
+            lowest = splat(integers, str(limits.min), lanes)
+            integer = self.select(hint, fits, middle, lanes, converted, lowest)
         if middle_dtype == target:
             return integer
         return self._writer.assign(hint, f"trunc {middle} {integer} to {wide(value_type(target), lanes)}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.kernels.host_vectors import VectorUnit
+from engine.ir.kernels.host_vectors import NEON, VectorUnit
 from engine.ir.loop_ir.index_expr import LoopVar, Size, constant
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
@@ -37,7 +37,7 @@ class OpPrinter:
         self.parameters = parameters
         self.writer = IrWriter(parameters.used_names)
         self.math = VectorMath(self.writer, unit)
-        self.arithmetic = Arithmetic(self.writer, self.math)
+        self.arithmetic = Arithmetic(self.writer, self.math, saturates=unit.name == NEON.name)
         context = LaneContext(plan.lane_var, plan.lanes, self.variable, self._position_of, self.size)
         self.addresses = Addresses(self.writer, context)
         self.memory = Memory(self.writer, self.addresses, plan.lanes, unit.bits // 8 // plan.lanes)

@@ -40,6 +40,8 @@ register_lowering(aten.full.default, aten.full_like.default, aten.new_full.defau
 def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     value = fake_result(low)
     dtype = value.dtype
+    if dtype == torch.bool:
+        raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "a range of bool is an error in eager")
     if is_float_expr(start) or is_float_expr(step):
         raise NotLowered(
             LoweringFallback.SYMBOLIC_NUMBER,

@@ -20,6 +20,7 @@ from engine.lowering.promotion import (
     NO_OPMATH,
     broadcast_loader,
     broadcast_shape,
+    check_fill_value,
     check_strided,
     check_supported_dtype,
     is_float_expr,
@@ -335,6 +336,7 @@ def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) ->
 
 @register_lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, value: Any) -> LoweredTensor:
+    check_fill_value(a.dtype, value)
     return where(low, mask, value, a)  # type: ignore[no-any-return]
 
 

@@ -20,7 +20,7 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.ops.indexing import indexed_elements
 from engine.lowering.ops.views import as_strided_index_map, at_least_1d, reshape
-from engine.lowering.promotion import broadcast_loader, canonical_dim
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_fill_value
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import is_non_overlapping
 
@@ -203,6 +203,7 @@ def _masked_put(
     last = first + len(mask.shape)
     if tuple(mask.shape) != tuple(a.shape[first:last]):
         raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "a mask of another shape is an error in eager")
+    check_fill_value(a.dtype, values)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.where(mask.load(b, i[first:last]), b.cast(value.load(b, ()), a.dtype), a.load(b, i))

@@ -255,3 +255,59 @@ def error_before_a_write_to_history(x, at, log):
     x.mul_(2)
     log.append(2)
     return y * random.random()
+
+
+@program(
+    *[
+        lambda v=v, d=d, s=s: (torch.tensor([1, 2, 3], dtype=d), torch.tensor([v, 1.0], dtype=s))
+        for v, d, s in (
+            (5.0, torch.int64, torch.float32),
+            (float("nan"), torch.int64, torch.float32),
+            (300.0, torch.int8, torch.int64),
+            (-3.0, torch.uint8, torch.float32),
+            (1e30, torch.float16, torch.float32),
+        )
+    ]
+)
+def fill_values_that_overflow(x, v):
+    """A tensor that fills elements is read as a number, which must fit."""
+    written = x.clone()
+
+    def masked_write():
+        written[x > 1] = v.sum()
+        return written
+
+    return outcomes_of(
+        lambda: x.masked_fill(x > 1, v.sum()),
+        lambda: x.clone().masked_fill_(x > 1, v.sum()),
+        lambda: x.index_put((x > 1,), v[:1].to(torch.float32) if x.dtype == torch.float32 else v.sum().to(x.dtype)),
+        masked_write,
+        lambda: x.clone().fill_(v.sum()),
+    )
+
+
+@program(*[lambda v=v: (torch.tensor([1, 2, 3]), torch.tensor(v)) for v in (5.0, float("nan"))])
+def unused_fill_values_that_overflow(x, v):
+    """An unused fill raises as well."""
+    x.masked_fill(x > 1, v)
+    return x * 2
+
+
+@program(lambda: (torch.ones(3),))
+def range_of_bool(x):
+    """No kernel makes a range of bool."""
+    return torch.arange(3, dtype=torch.bool) * x
+
+
+@program(lambda: (torch.ones(2),))
+def unused_error_on_constants(x):
+    """An unused operator on constants alone raises."""
+    torch.arange(4).gather(0, torch.full((2,), 9))
+    return x + 1
+
+
+@program(lambda: (torch.ones(2),))
+def unused_division_of_constants(x):
+    """Division of constant integers by zero raises."""
+    torch.ones(3, dtype=torch.int64) // torch.zeros(3, dtype=torch.int64)
+    return x * 2

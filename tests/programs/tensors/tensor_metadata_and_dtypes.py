@@ -451,3 +451,17 @@ def complex_numbers_without_a_text(x):
     """Complex numbers whose text Python reads as another number, or not at all."""
     found = x + complex(1, float("nan")), x * complex(float("inf"), 2), torch.full((2,), complex(-0.0, -0.0))
     return [torch.view_as_real(y) for y in found], 1 / found[2].real
+
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@program(
+    lambda: (torch.arange(1.0, 68.0).view(1, 67),),
+    lambda: (torch.arange(1.0, 68.0, dtype=torch.float64).view(1, 67),),
+    lambda: (torch.ones(1, 1),),
+)
+def integers_of_floats_that_do_not_fit(x):
+    """NaN and large numbers become what this CPU gives, also if they are constants."""
+    unfit = (x * float("nan"), x * 0 + 1e30, x - float("inf"), x.abs() + 3e9, -x.abs() - 3e9, (-x).log())
+    return [[number.to(dtype) for number in unfit] for dtype in INTEGERS]
