@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
@@ -63,7 +63,7 @@ A tangent that moves would need another recording, which cannot share the memory
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
 """Maximum size in bytes of an output that is copied out of the graph's memory.
 
-A caller who holds the copy does not block later replays.
+Once a caller was found to hold one, that is: a copy blocks no later replay.
 """
 
 
@@ -106,6 +106,8 @@ class RecordedOutput:
     """
 
     tensor: torch.Tensor | None = None
+    is_copyable: bool = False
+    """Small, and seen by the caller."""
     is_copied: bool = False
     input_index: int = -1
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
@@ -205,6 +207,11 @@ class ReplayInstance:
         """Return True if a replay overwrites nothing that the caller or autograd holds."""
         return self.has_no_live_outputs() and (self.consumed is None or self.consumed.are_unshared(inputs))
 
+    def copying_outputs(self) -> ReplayInstance:
+        """Return this recording with its small outputs copied at each replay."""
+        outputs = tuple([replace(o, is_copied=o.is_copyable) for o in self.recorded_outputs])
+        return replace(self, recorded_outputs=outputs)
+
     def has_no_live_outputs(self) -> bool:
         """Return True if no output of an earlier replay is alive."""
         return all(use_count(storage) == count for storage, count in self.output_storages)
@@ -248,6 +255,8 @@ class _ShapeState:
     """Positions of inputs whose address changes between calls."""
     earlier_addresses: list[tuple[int, ...]] = field(default_factory=list)
     """Input addresses of earlier calls without replay."""
+    copies_outputs: bool = False
+    """Small outputs are copied: an earlier one was alive when its memory was needed."""
     calls_to_wait: int = STABLE_ADDRESS_WAIT
     attempts_left: int = MAX_ATTEMPTS_PER_SHAPE
 
@@ -264,6 +273,15 @@ class _ShapeState:
         if old is not None:
             self.instances.remove(old)
         return old is not None
+
+    def copy_outputs(self) -> bool:
+        """Copy small outputs from now on; return False if that changes nothing."""
+        was_live = any(not i.has_no_live_outputs() for i in self.instances)
+        has_changed = not self.copies_outputs and was_live
+        if has_changed:
+            self.copies_outputs = True
+            self.instances = [i.copying_outputs() for i in self.instances]
+        return has_changed
 
     def drop_replaced(self, addresses: tuple[int, ...] | list[int]) -> None:
         """Free the memory of recordings whose calls the next recording can replay too."""
@@ -340,6 +358,8 @@ class CudaGraphReplay:
         for instance in shape.instances:
             if instance.matches_addresses(addresses) and instance.can_replay(arguments):
                 return instance(arguments)
+        if shape.copy_outputs():
+            return None
         if not self._should_record(shape, arguments, addresses) or not shape.can_record(addresses):
             return None
         shape.attempts_left -= 1
@@ -349,6 +369,8 @@ class CudaGraphReplay:
         except Exception as error:
             self._disable(f"the CUDA graph cannot be recorded ({named_error_line(error)})")
             return None
+        if shape.copies_outputs:
+            instance = instance.copying_outputs()
         shape.instances.append(instance)
         return instance(arguments)
 
@@ -473,9 +495,7 @@ class CudaGraphReplay:
             tensor.set_(memory[storage._cdata], out.storage_offset(), out.shape, out.stride())
             is_seen = self._visible_outputs is None or position < self._visible_outputs
             planned.append(
-                RecordedOutput(
-                    tensor, is_copied=is_seen and not self._is_boxed and storage.nbytes() <= MAX_COPIED_OUTPUT_BYTES
-                )
+                RecordedOutput(tensor, is_seen and not self._is_boxed and storage.nbytes() <= MAX_COPIED_OUTPUT_BYTES)
             )
         # Empty storages are not watched: nothing can overwrite them, and their use count falls with ``memory``.
         watched = [s._cdata for s in memory.values() if s.nbytes()]

@@ -155,7 +155,7 @@ def test_a_view_of_a_result_holds_it() -> None:
 
 
 def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small outputs that a caller holds cause no new recording.
+    """Small outputs that a caller holds cause one new recording, not one each.
 
     An output that is only saved for backward is not copied.
     """
@@ -165,11 +165,33 @@ def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
     xs = [torch.randn(3, 4) for _ in range(9)]
     held = [run(x)[0] for x in xs]
     assert all(made.equal((x * 2).t()) and made.stride() == (1, 4) for x, made in zip(xs, held, strict=True))
-    assert tape.recorded == 1
+    assert tape.recorded == 2
     saved = run(xs[0])[1]
     run(xs[1])
-    assert tape.recorded == 2
+    assert tape.recorded == 3
     assert saved.equal(xs[0] + 1)
+
+
+def test_small_results_are_copied_once_a_caller_held_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that are dropped before the next call are the recording's own memory.
+
+    A loop that holds the last result until it has the next gets copies, from the same recording.
+    """
+    monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
+    tape = Tape()
+    run = CudaGraphReplay(lambda x: (x * 2,), tape)
+    x = torch.randn(3, 4)
+    run(x), run(x)
+    addresses = {run(x)[0].data_ptr() for _ in range(3)}
+    assert len(addresses) == 1
+    last = torch.empty(0)
+    for n in range(6):
+        x.fill_(n)
+        (result,) = run(x)
+        assert last.numel() == 0 or last.equal(torch.full((3, 4), 2.0 * (n - 1)))
+        last = result
+    assert tape.recorded == 1
+    assert tape.replayed >= 6
 
 
 def test_inputs_among_the_results_are_the_callers() -> None:
