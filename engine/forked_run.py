@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ MAX_SECONDS = 30.0
 """Seconds that the work may take."""
 MAX_DELAY = 20.0
 """Factor by which a busy machine may delay the end of a time limit."""
+WAIT_SECONDS = 120.0
+"""Seconds that a prepared process waits for its request: people read and think."""
 STOP_SECONDS = 0.1
 """Seconds between checks whether the work should stop."""
 MAX_TEXT = 2000
@@ -99,6 +102,47 @@ def start_in_fork(work: Callable[[], Any]) -> Future[ForkedResult]:
     return future
 
 
+class WaitingRun:
+    """Work in a forked process that prepares at once, and then waits for a request."""
+
+    def __init__(self, prepare: Callable[[], Callable[[Any], Any]], *, uses_gpu: bool) -> None:
+        """Fork the process; it ends after ``WAIT_SECONDS`` without a request.
+
+        ``prepare``: returns the function that answers the request. Both are JSON values.
+        """
+        read, write = os.pipe()
+
+        def work() -> Any:
+            os.close(write)
+            answer = prepare()
+            if not select.select([read], [], [], WAIT_SECONDS)[0]:
+                os._exit(0)
+            with os.fdopen(read, "rb") as pipe:
+                return answer(json.loads(pipe.read()))
+
+        self._child = _fork(work, blocks_effects=True, uses_gpu=uses_gpu)
+        os.close(read)
+        self._started = time.monotonic()
+        self._close = weakref.finalize(self, _end, self._child, write, os.getpid())
+        self._write = write
+
+    @property
+    def is_ready(self) -> bool:
+        """True while the process still waits for a request, or prepares for it."""
+        return self._close.alive and time.monotonic() - self._started < WAIT_SECONDS
+
+    def ask(self, request: Any) -> ForkedResult:
+        """Send the only request, and return the result."""
+        self._close.detach()
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self._write, "wb") as pipe:
+            pipe.write(json.dumps(request).encode())
+        return self._child.result(None, None)
+
+    def close(self) -> None:
+        """End the process without a request."""
+        self._close()
+
+
 @dataclass(frozen=True)
 class _Child:
     """A forked process and the pipe of its result, or why nothing was forked."""
@@ -115,10 +159,22 @@ class _Child:
             answer = _read_answer(self.pipe, self.process, MAX_SECONDS if seconds is None else seconds, stop)
             return replace(answer, waited=_seconds_without_processor(self.process))
         finally:
-            os.close(self.pipe)
-            with contextlib.suppress(ChildProcessError, ProcessLookupError):
-                os.kill(self.process, signal.SIGKILL)  # it may still run: interrupted, stopped, or out of time
-                os.waitpid(self.process, 0)
+            self.end()
+
+    def end(self) -> None:
+        """Close the pipe and end the process, which may still run or wait."""
+        os.close(self.pipe)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            os.kill(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+
+
+def _end(child: _Child, write: int, parent: int) -> None:
+    if os.getpid() != parent:  # another fork that has a copy
+        return
+    os.close(write)
+    if not child.problem:
+        child.end()
 
 
 def _fork(work: Callable[[], Any], *, blocks_effects: bool, uses_gpu: bool) -> _Child:

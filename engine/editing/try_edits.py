@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +17,7 @@ from engine.editing.edit_calls import CALL, UnreadableCall, call_code, call_text
 from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
 from engine.errors import PassUndone
 from engine.find_compilation import find_compilation
-from engine.forked_run import graphs_use_gpu, run_in_fork
+from engine.forked_run import WaitingRun, graphs_use_gpu, run_in_fork
 from engine.graph.user_passes.read_graph import read_statements
 from engine.ir.graph_callable import Run
 from engine.ir.pass_set import UserPass
@@ -37,9 +38,9 @@ from engine.runtime.dispatch.recorded_arguments import (
 from engine.runtime.verify.first_call import difference_of_calls
 from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, is_fork_backward_error
 
-TIMED_SECONDS = 0.2
+TIMED_SECONDS = 0.1
 """Seconds that timing may take."""
-TIMED_RUNS = 30
+TIMED_RUNS = 15
 SEED = 0
 
 
@@ -98,7 +99,9 @@ class EditTrial:
         return tuple(None if side is None else matching_compilation(session, compilation, side) for side in sides)
 
 
-def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> EditTrial:
+def try_edits(
+    session: Session, compilation: str, texts: Mapping[str, str], prepared: WaitingRun | None = None
+) -> EditTrial:
     """Replay the calls of a compilation's frame with edited graphs, in a forked process.
 
     Inputs are new tensors of the recorded shapes. The results, mutations and gradients of the last call are
@@ -108,23 +111,22 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
         session: recorded in this process.
         compilation: id of the compilation ("0/0").
         texts: edited texts of ``graph_text`` by name.
+        prepared: what ``prepare_trial`` started for this compilation.
 
     Raises:
         BadArgument: a text does not begin with the comment of ``graph_text``, or there is no such compilation.
     """
-    edits = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items()]
+    for name, text in texts.items():  # here, because the other process first compiles
+        GraphEdit(text, f"<edit {name}>")
     graphs = next((c.graphs for c in session.compilations if c.id == compilation), ())
     own = {n.text for g in graphs for n in g.nodes}
-    for name, text in texts.items():  # here, because the other process first compiles
+    for name, text in texts.items():
         if problem := read_statements(text, own)[1]:
             return EditTrial(problem=f"Line {problem[0]}: {problem[1]}.", edit=name, line=problem[0])
     try:
-        dispatch, calls = calls_of(session, compilation)
-        arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
+        result = (prepared or prepare_trial(session, compilation)).ask(dict(texts))
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
-    trial = Trial(dispatch, calls[-1], arguments, with_target(dispatch.compiler.options))
-    result = run_in_fork(lambda: trial.run(edits), uses_gpu=graphs_use_gpu(session))
     if result.problem:
         return EditTrial(problem=f"The edited call has no result: {result.problem}.")
     fields = dict(result.value)
@@ -132,6 +134,19 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
         fields[side] = Session.from_data(from_jsonable(SessionData, fields[side], side))
     fields["unused"], fields["seconds"] = tuple(fields["unused"]), tuple(fields["seconds"])
     return EditTrial(**fields)
+
+
+def prepare_trial(session: Session, compilation: str) -> WaitingRun:
+    """Compile the calls of a frame in a forked process that then waits for edits.
+
+    Raises:
+        BadArgument: there is no such compilation.
+        ValueUnavailable: the calls cannot be replayed.
+    """
+    dispatch, calls = calls_of(session, compilation)
+    arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
+    trial = Trial(dispatch, calls[-1], arguments, with_target(dispatch.compiler.options))
+    return WaitingRun(trial.prepare, uses_gpu=graphs_use_gpu(session))
 
 
 def editable_call(session: Session, compilation: str) -> str:
@@ -157,7 +172,7 @@ def code_of_call(session: Session, compilation: str, text: str) -> str:
     return call_code(dispatch.function.__name__, edited.arguments, edited.options)
 
 
-def try_call(session: Session, compilation: str, text: str) -> EditTrial:
+def try_call(session: Session, compilation: str, text: str, prepared: WaitingRun | None = None) -> EditTrial:
     """Compile the function of a compilation for an edited call, in a forked process.
 
     The trial's ``before`` is the session itself.
@@ -166,6 +181,7 @@ def try_call(session: Session, compilation: str, text: str) -> EditTrial:
         session: recorded in this process.
         compilation: id of the compilation ("0/0").
         text: edited text of ``editable_call``.
+        prepared: what ``prepare_trial`` started for this compilation.
 
     Raises:
         BadArgument: there is no such compilation.
@@ -180,7 +196,10 @@ def try_call(session: Session, compilation: str, text: str) -> EditTrial:
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
     trial = Trial(dispatch, calls[-1], arguments, with_target(edited.options))
-    result = run_in_fork(trial.run_call, uses_gpu=graphs_use_gpu(session))
+    if prepared is None:
+        result = run_in_fork(trial.run_call, uses_gpu=graphs_use_gpu(session))
+    else:
+        result = prepared.ask({CALL: text, "target": trial.options.target})
     if result.problem:
         line = edited.lines.get("fullgraph", 0) if result.error == "GraphBreak" else 0
         reason = result.problem.partition("\n")[0].rstrip(".")
@@ -238,6 +257,14 @@ def with_target(options: Options) -> Options:
     return replace(options, target=options.target or default_target())
 
 
+class _PlainCalls(NamedTuple):
+    """The function compiled without edits; its session before and after a backward."""
+
+    run: Run
+    forward: dict[str, Any]
+    with_backward: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Trial:
     """Calls to replay, in the forked process."""
@@ -246,6 +273,27 @@ class Trial:
     call: RecordedCall
     arguments: Sequence[Mapping[str, Any]]
     options: Options
+
+    def prepare(self) -> Callable[[dict[str, str]], dict[str, Any]]:
+        """Compile the calls without edits; return the function that tries edits."""
+        try:
+            run_edits = functools.partial(self._run_edits, self._compile_plain())
+        except Exception as error:  # an edited call may not raise it
+            run_edits = functools.partial(_raise, error)
+
+        def answer(texts: dict[str, str]) -> dict[str, Any]:
+            if CALL in texts:
+                return self._with_call(texts[CALL], texts["target"]).run_call()
+            return run_edits([GraphEdit(text, f"<edit {name}>") for name, text in texts.items()])
+
+        return answer
+
+    def _with_call(self, text: str, target: str) -> Trial:
+        edited = read_call(text, self.call.arguments, self.dispatch.compiler.options)
+        last = {n: resolve_argument(v) for n, v in edited.arguments.items()}
+        return replace(
+            self, arguments=[*self.arguments[:-1], last], options=replace(edited.options, target=target or None)
+        )
 
     def run_call(self) -> dict[str, Any]:
         """Compile for the calls and compare the last one with eager; return JSON values."""
@@ -264,9 +312,17 @@ class Trial:
             difference = difference_of_calls(function, self._callable(edited), self._inputs, list(self.arguments[-1]))
         return {"after": after.to_dict(), "difference": difference}
 
-    def run(self, edits: Sequence[GraphEdit]) -> dict[str, Any]:
-        """Compile without and with the edits; return the fields of the trial as JSON values."""
-        function = self.dispatch.function
+    def _compile_plain(self) -> _PlainCalls:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            before, run = self._compile(())
+            forward = before.to_dict()
+            with self.call.modes.active():  # a gradient compiles the backward
+                difference_of_calls(self._callable(run), self._callable(run), self._inputs)
+        return _PlainCalls(run, forward, before.to_dict())
+
+    def _run_edits(self, plain: _PlainCalls, edits: Sequence[GraphEdit]) -> dict[str, Any]:
+        """Compile with the edits; return the fields of the trial as JSON values."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             after, edited = self._compile(tuple(e.as_pass() for e in edits))
@@ -277,16 +333,12 @@ class Trial:
         if undone is not None:
             name = undone.filename.removeprefix("<edit ").removesuffix(">")
             return outcome | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            before, plain = self._compile(())
         with self.call.modes.active():
-            eager, names = self._callable(function), list(self.arguments[-1])
+            eager, names = self._callable(self.dispatch.function), list(self.arguments[-1])
             difference = difference_of_calls(eager, self._callable(edited), self._inputs, names)
-            if (after_backward := after.to_dict()) != outcome["after"]:  # the comparison compiled a backward
-                difference_of_calls(self._callable(plain), self._callable(plain), self._inputs)
-            seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)
-        sides = {"before": before.to_dict(), "after": after_backward}
+            seconds = _interleaved_times([self._callable(plain.run), self._callable(edited)], self._inputs)
+        has_backward = (after_backward := after.to_dict()) != outcome["after"]  # the comparison compiled it
+        sides = {"before": plain.with_backward if has_backward else plain.forward, "after": after_backward}
         return outcome | {"difference": difference, "seconds": seconds} | sides
 
     def _compile(self, edits: tuple[UserPass, ...], function: Any = None) -> tuple[Session, Run]:
@@ -308,6 +360,10 @@ class Trial:
     def _inputs(self, number: int = -1) -> list[Any]:
         torch.manual_seed(SEED)
         return [make_argument(v) for v in self.arguments[number].values()]
+
+
+def _raise(error: Exception, _edits: Sequence[GraphEdit]) -> dict[str, Any]:
+    raise error
 
 
 def _problem(undone: warnings.WarningMessage) -> str:

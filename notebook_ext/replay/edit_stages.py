@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from IPython.core.getipython import get_ipython
+
 from engine.editing.edit_calls import CALL
 from engine.editing.edit_graphs import STAGES, edit_file_text, graph_text
 from engine.editing.edit_kernels import editable_kernels, is_kernel_text
-from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
+from engine.editing.try_edits import (
+    EditTrial,
+    code_of_call,
+    editable_call,
+    editable_graphs,
+    prepare_trial,
+    try_call,
+    try_edits,
+)
 from engine.editing.try_kernel_edits import prepare_launch, start_workers, try_kernel_edits
 from engine.errors import BadArgument
+from engine.forked_run import WaitingRun
 from engine.records.format_amounts import format_seconds
 from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
+from engine.runtime.dispatch.recorded_arguments import ValueUnavailable
 from notebook_ext.views.cell_edits import CellText
 from notebook_ext.views.comparison.session_comparison import STAGE_TITLES, session_differences, stage_differences
 from notebook_ext.views.entry_signature import input_texts
@@ -59,6 +72,7 @@ class StageEditor:
         self._prepare_cell = prepare_cell
         self._history: dict[EditGroup, list[dict[str, str]]] = {}
         self._trials: dict[EditGroup, EditTrial] = {}
+        self._prepared: tuple[object, WaitingRun] | None = None
         self.tried: dict[str, Session] = {}
 
     def answer(self, action: str, entry: str, stage: str, text: str) -> dict[str, Any]:
@@ -98,6 +112,15 @@ class StageEditor:
         elif is_kernel_text(text):
             start_workers(text)
             prepare_launch(self._session, entry, text)
+        elif _count_of_cells() is not None and self._prepared_trial(entry) is None:
+            with contextlib.suppress(ValueUnavailable, BadArgument):
+                self._prepared = (entry, _count_of_cells()), prepare_trial(self._session, entry)
+
+    def _prepared_trial(self, entry: str) -> WaitingRun | None:
+        """Return the process that is prepared for an entry, if no cell ran since then."""
+        if self._prepared is None or self._prepared[0] != (entry, _count_of_cells()):
+            return None
+        return self._prepared[1] if self._prepared[1].is_ready else None
 
     def _choices(self) -> list[dict[str, str]]:
         choices = [{"entry": CELL, "stage": CELL, "title": "The cell"}] if self._cell is not None else []
@@ -164,10 +187,10 @@ class StageEditor:
         if group.kind == CELL and self._try_cell:
             return self._try_cell(edits[CELL])
         if group.kind == CALL:
-            return try_call(self._session, group.entry, edits[CALL])
+            return try_call(self._session, group.entry, edits[CALL], self._prepared_trial(group.entry))
         if group.kind == "kernels":
             return try_kernel_edits(self._session, group.entry, edits)
-        return try_edits(self._session, group.entry, edits)
+        return try_edits(self._session, group.entry, edits, self._prepared_trial(group.entry))
 
     def _trial_row(self, group: EditGroup, stage: str) -> dict[str, Any] | None:
         entry, trial = group.entry, self._trials.get(group)
@@ -261,6 +284,12 @@ class StageEditor:
             " In this process, an edited kernel's accesses are not checked either." if group.kind == "kernels" else ""
         )
         return " ".join((f"{said}{no_check}", *trial.not_run))
+
+
+def _count_of_cells() -> int | None:
+    """Return how many cells ran: each may change a trial's values; None if unknown."""
+    shell = get_ipython()
+    return None if shell is None else int(shell.execution_count)
 
 
 def _title(stage: str) -> str:

@@ -386,7 +386,7 @@ class Explorer(anywidget.AnyWidget):
             self.send({"type": "edit", "data": {"problem": f"The edit failed: {type(error).__name__}: {error}"}})
             return
         self.send({"type": "edit", "data": answer})
-        if action == "open":
+        if action != "keep":
             self._editor.prepare(answer["entry"], answer["text"])
         if new := {n: s for n, s in self._editor.tried.items() if n not in self._others}:
             self._others |= new

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine import forked_run
-from engine.forked_run import RunEnd, run_in_fork
+from engine.forked_run import RunEnd, WaitingRun, run_in_fork
 
 
 @pytest.mark.parametrize(("waits", "ending"), [(0.0, RunEnd.TIMED_OUT), (60.0, RunEnd.RETURNED)])
@@ -34,3 +35,44 @@ def test_the_time_without_a_processor_is_read_from_the_system() -> None:
         pytest.skip("this system has no statistics of its scheduler")
     assert 0 < forked_run._seconds_without_processor(os.getpid()) < 1e6
     assert forked_run._seconds_without_processor(-1) == 0.0
+
+
+def test_a_waiting_process_answers_one_request() -> None:
+    """It prepares once; what it prepared is not changed by this process later."""
+    values = [1]
+
+    def prepare() -> Callable[[int], list[int]]:
+        prepared = list(values)
+        return lambda request: [*prepared, request]
+
+    waiting = WaitingRun(prepare, uses_gpu=False)
+    values.append(2)
+    assert waiting.is_ready
+    assert waiting.ask(3).value == [1, 3]
+    assert not waiting.is_ready
+
+
+def test_a_failed_preparation_is_the_answer() -> None:
+    """Nothing waits for a process that ended."""
+
+    def prepare() -> Callable[[int], int]:
+        raise ValueError("no such call")
+
+    waiting = WaitingRun(prepare, uses_gpu=False)
+    time.sleep(0.2)
+    assert waiting.ask(1).problem == "the re-run failed: ValueError: no such call"
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_a_process_without_a_request_ends(monkeypatch: pytest.MonkeyPatch, by_time: bool) -> None:
+    """It ends when nobody holds it, and after some time."""
+    if by_time:
+        monkeypatch.setattr(forked_run, "WAIT_SECONDS", 0.1)
+    waiting = WaitingRun(lambda: lambda request: request, uses_gpu=False)
+    process = waiting._child.process
+    if by_time:
+        assert os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT) is not None
+        assert not waiting.is_ready
+    del waiting
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

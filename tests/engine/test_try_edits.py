@@ -11,7 +11,15 @@ import torch.nn.functional as F
 
 import engine
 from engine.editing.edit_graphs import graph_text
-from engine.editing.try_edits import editable_graphs, matching_compilation, try_edits
+from engine.editing.try_edits import (
+    Trial,
+    editable_call,
+    editable_graphs,
+    matching_compilation,
+    prepare_trial,
+    try_call,
+    try_edits,
+)
 from engine.errors import BadArgument
 from engine.find_compilation import find_compilation
 from engine.records.session import CompilationRecord
@@ -123,9 +131,56 @@ def test_text_that_does_not_parse_starts_no_process(monkeypatch: pytest.MonkeyPa
     """The line is named before anything is compiled."""
     session = record(total, 4)
     text = editable_graphs(session, session.compilations[0])["fx"].replace("x * 3", "x * (3")
-    monkeypatch.setattr("engine.editing.try_edits.run_in_fork", None)
+    monkeypatch.setattr("engine.editing.try_edits.WaitingRun", None)
     found = try_edits(session, session.compilations[0].id, {"mine": text})
     assert (found.problem.partition(":")[0], found.edit, found.line) == ("Line 3", "mine", 3)
+
+
+@pytest.mark.forks_backward
+@pytest.mark.parametrize("factor", [3, 4])
+def test_the_call_without_edits_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch, factor: int) -> None:
+    """A prepared trial compiles only what is edited, and its result is the same."""
+    skip_if_forks_run_no_backward()
+    engine.reset()
+    with engine.record() as session:
+        engine.compile(total)(torch.randn(4, 8, requires_grad=True))
+    id = session.compilations[0].id
+    text = editable_graphs(session, session.compilations[0])["fx"].replace("x * 3", f"x * {factor}.0")
+    expected = try_edits(session, id, {"mine": text})
+    prepared = prepare_trial(session, id)
+    monkeypatch.setattr(Trial, "_compile_plain", None)
+    found = try_edits(session, id, {"mine": text}, prepared)
+    assert not prepared.is_ready
+    assert found.difference == expected.difference
+    for side, reference in ((found.before, expected.before), (found.after, expected.after)):
+        assert side is not None
+        assert reference is not None
+        graphs = [[(g.stage, len(g.nodes)) for g in s.compilations[0].graphs] for s in (side, reference)]
+        assert graphs[0] == graphs[1]
+    kernels = [[k.name for k in s.compilations[0].cpu_kernels] for s in (found.before, found.after) if s]
+    assert len(kernels[0]) == len(kernels[1])
+    assert bool(found.difference) == (factor == 4)
+
+
+def test_an_edited_call_uses_the_prepared_process_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text is read there; a call that fails in eager does not fail its edits."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x @ y
+
+    session = record(total, 4)
+    id = session.compilations[0].id
+    text = editable_call(session, id).replace("[4, 8]", "[6, 8]")
+    prepared = prepare_trial(session, id)
+    monkeypatch.setattr("engine.editing.try_edits.run_in_fork", None)
+    found = try_call(session, id, text, prepared)
+    assert (found.problem, found.difference) == ("", "")
+    assert found.after is not None
+    with engine.record() as session, pytest.raises(RuntimeError):
+        engine.compile(product)(torch.ones(2, 3), torch.ones(2, 3))
+    id = session.compilations[0].id
+    mended = editable_call(session, id).replace("y: float32[2, 3]", "y: float32[3, 2]")
+    assert try_call(session, id, mended, prepare_trial(session, id)).sentence.startswith("Results, mutations")
 
 
 def test_a_wrong_gradient_names_its_parameter() -> None:

@@ -237,3 +237,24 @@ def test_inputs_and_options_are_edited(session: engine.Session) -> None:
         editor.answer("undo", entry, "call", "")
     empty = apply(editor, entry, "call", "float64[3, 16]", "float64[-3, 16]")["trial"]
     assert empty["sentence"].startswith("Line 2: x:")
+
+
+def test_the_next_trial_is_prepared_until_a_cell_runs(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial sees the values that the notebook has; each uses a process of its own."""
+    cells = [1]
+    monkeypatch.setattr("notebook_ext.replay.edit_stages._count_of_cells", lambda: cells[0])
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    editor.prepare(entry, "")
+    prepared = editor._prepared_trial(entry)
+    assert prepared is not None
+    editor.prepare(entry, "")
+    assert editor._prepared_trial(entry) is prepared
+    assert editor._prepared_trial(session.compilations[1].id) is None
+    assert apply(editor, entry, "fx", "x * 3", "x * 4")["trial"]["differences"]
+    assert not prepared.is_ready
+    editor.prepare(entry, "")
+    assert editor._prepared_trial(entry) is not None
+    cells[0] += 1
+    assert editor._prepared_trial(entry) is None
+    assert apply(editor, entry, "fx", "x * 4", "3 * x")["trial"]["ok"]

@@ -60,10 +60,11 @@ def host_machine() -> CpuMachine:
     return CpuMachine(llvm.get_default_triple(), llvm.get_host_cpu_name(), features, host_unit())
 
 
+@functools.lru_cache(maxsize=256)
 def compile_for_cpu(name: str, text: str, machine: CpuMachine | None = None) -> TargetRecord:
     """Compile a kernel's text for a CPU, this one by default.
 
-    A failure is in the record's ``error``.
+    A failure is in the record's ``error``. Kernels that an edit leaves as they are need no second compile.
     """
     if missing := why_llvm_is_missing():
         return TargetRecord(CPU, error=missing)
