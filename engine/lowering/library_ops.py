@@ -11,6 +11,7 @@ from engine.ir.triton_launches import LAUNCH_NAMESPACE
 from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
 from engine.lowering.skipped_triton_kernels import devices_with_own_code
+from engine.records.ranks.collectives import COLLECTIVE_NAMESPACES
 from engine.torch_private.operators import OpOverload
 
 LIBRARY_OPS = frozenset(
@@ -46,6 +47,8 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
     if (called := called_overload(target)) is None:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
+    if f"{called.namespace}." in COLLECTIVE_NAMESPACES:
+        return Fallback(LoweringFallback.NO_LOWERING, "It is a collective: the communication library runs it.")
     if called.namespace not in ("aten", "prims", "engine"):
         is_launch = called.namespace == LAUNCH_NAMESPACE
         description = "hand-written Triton kernel, launched as it is" if is_launch else _custom_op_text(called)

@@ -34,8 +34,8 @@ from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import operator_name
 from engine.records.guards import FEW_VALUES, STORM, Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
-from engine.records.ranks.collectives import recorded_collectives
-from engine.records.ranks.groups import divergence_title, format_ranks
+from engine.records.ranks.collectives import COLLECTIVE_NAMESPACES, recorded_collectives
+from engine.records.ranks.groups import divergence_sides, divergence_title, format_ranks
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
 from engine.records.trace import CHANGED_SIZE, BreakRecord, TracedSymbolRecord
@@ -470,7 +470,7 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
     nodes_by_reason: dict[tuple[str, str, str], list[tuple[str, str, Span | None]]] = {}
     for compilation in session.compilations:
-        calls = [call for call in aten_calls_of(compilation) if not call.is_library]
+        calls = [c for c in aten_calls_of(compilation) if not (c.is_library or c.op.startswith(COLLECTIVE_NAMESPACES))]
         nodes = nodes_by_id(compilation, [call.node for call in calls])
         for call in calls:
             node = nodes.get(call.node)
@@ -593,13 +593,9 @@ def _diverging_ranks(session: Session) -> Iterator[Finding]:
     compilation_ids = {c.id for c in session.compilations}
     for divergence in session.ranks.divergences:
         severity: Severity = "error" if divergence.aspect == "collective order" else "warning"
-        cause = (
-            f"{divergence.here or 'nothing'} instead of {divergence.there or 'nothing'}"
-            if divergence.here or divergence.there
-            else ""
-        )
+        cause = _one_line(divergence_sides(divergence))
         yield Finding(
-            "rank-divergence", severity, divergence_title(divergence), _one_line(cause), _hint(_RANK_FIXES.get(divergence.aspect, "")), "",
+            "rank-divergence", severity, divergence_title(divergence), cause, _hint(_RANK_FIXES.get(divergence.aspect, "")), "",
             divergence.span, "devices", divergence.compilation if divergence.compilation in compilation_ids else "", len(divergence.ranks),
         )  # fmt: skip
     if session.ranks.missing:

@@ -11,7 +11,14 @@ from typing import Any
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import MeshRecord, NodeRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives, recorded_mesh
-from engine.records.ranks.groups import RankArrivals, RankDivergence, RankGroups, divergence_title, format_ranks
+from engine.records.ranks.groups import (
+    RankArrivals,
+    RankDivergence,
+    RankGroups,
+    divergence_sides,
+    divergence_title,
+    format_ranks,
+)
 from engine.records.session import Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type
@@ -173,14 +180,13 @@ def _limit_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _divergence_row(session: Session, divergence: RankDivergence) -> dict[str, Any]:
     line = source_lines.line_name(session, divergence.span)
-    sides = (
-        f"{divergence.here or 'nothing'} instead of {divergence.there or 'nothing'}; "
-        if divergence.here or divergence.there
-        else ""
-    )
     code = sanitize(source_lines.source_line(session, divergence.span)).strip()
     title = divergence_title(divergence) + (f" ({line})" if line else "")
-    return _text_row(title, f"{sides}in the whole run: {', '.join(divergence.aspects)}", code=code)
+    return _text_row(
+        title,
+        "; ".join(filter(None, (divergence_sides(divergence), f"in the whole run: {', '.join(divergence.aspects)}"))),
+        code=code,
+    )
 
 
 def _make_arrival_section(rank_groups: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:

@@ -28,7 +28,7 @@ def with_divergence_details(divergence: RankDivergence, mine: Session, others: S
     frame = _frame_span(mine, own) or _frame_span(others, other)
     if own is None or other is None:
         there = own or other
-        text = f"compiled: {there.cause}" if there is not None else ""
+        text = f"compiled ({there.cause.removesuffix('.')})" if there is not None else ""
         texts = (text, "not compiled") if own is not None else ("not compiled", text)
         span = _recompile_span(mine if own is not None else others, divergence.compilation)
         return replace(divergence, here=texts[0], there=texts[1], span=span or frame)

@@ -19,9 +19,10 @@ _TENSOR = re.compile(r"\w+\[[^\[\]]*\]")
 _NOISE = (
     (re.compile(rb"\b0x[0-9a-fA-F]{4,}|\b\d{12,}\b|(?<=\brank[_ =:])\d+|\b[a-z2-7]{40,}\b"), b"_"),
     (re.compile(rb"\b(cuda|xpu|hpu|npu|mtia):\d+"), rb"\1"),
+    (re.compile(rb"(index=|device=|evice(?:Guard)?\(|raw_stream\(|\bstream)\d+\b"), rb"\1"),
     (re.compile(rb"(?:/[^\s/'\",:;()\[\]]+)+/"), b""),
 )
-"""Addresses and ids, rank numbers, hashes; device numbers; folders."""
+"""Addresses and ids, rank numbers, hashes; device numbers; those in code; folders."""
 COMPILER_SETTING = ".config._config["
 """In guards on torch's own settings.
 

@@ -18,6 +18,10 @@ CALLED = frozenset(("redistribute", "full_tensor", "from_local", "to_local", "lo
 """Methods of DTensor by which a program asks for a redistribution."""
 
 
+COLLECTIVE_NAMESPACES = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.", "symm_mem.")
+"""Starts of the names of operators that a communication library runs."""
+
+
 def rank_free_text(text: str, groups: Mapping[str, str]) -> str:
     """Return a node's text without what differs between equal ranks of a mesh.
 

@@ -114,14 +114,25 @@ def divergence_title(divergence: RankDivergence) -> str:
     """Return a divergence as one sentence without a final period."""
     who = format_ranks(divergence.ranks)
     verb = "differs" if len(divergence.ranks) == 1 else "differ"
-    others = format_ranks(divergence.others) if len(divergence.others) == 1 else f"{len(divergence.others):,} others"
-    return f"{who[:1].upper()}{who[1:]} {verb} from {others} from compile id {divergence.compilation} on: {divergence.aspect}"
+    return f"{who[:1].upper()}{who[1:]} {verb} from {_others(divergence)} from compile id {divergence.compilation} on: {divergence.aspect}"
+
+
+def _others(divergence: RankDivergence) -> str:
+    others = divergence.others
+    return format_ranks(others) if len(others) == 1 else f"{len(others):,} others"
+
+
+def divergence_sides(divergence: RankDivergence) -> str:
+    """Return what each side has where they diverge; empty if that is not known."""
+    if not (divergence.here or divergence.there):
+        return ""
+    here, there = divergence.here or "nothing", divergence.there or "nothing"
+    return f"on {format_ranks(divergence.ranks)}: {here}; on {_others(divergence)}: {there}"
 
 
 def _divergence_lines(divergence: RankDivergence) -> list[str]:
     """Return a divergence with its line of code, and what both sides have there."""
     span = divergence.span
     line = f" ({span.file}:{span.line})" if span else ""
-    both = divergence.here or divergence.there
-    values = [f"  {divergence.here or 'nothing'} instead of {divergence.there or 'nothing'}"] if both else []
-    return [f"{divergence_title(divergence)}{line}", *values]
+    sides = divergence_sides(divergence)
+    return [f"{divergence_title(divergence)}{line}", *([f"  {sides}"] if sides else [])]

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from engine.observe.ranks.rank_contents import RankContents, collectives_of, nor
 from engine.observe.ranks.read_rank_logs import ParsedLineCache
 from engine.observe.ranks.read_rank_sessions import read_rank_session
 from engine.records.findings import find_problems
+from engine.records.ranks.groups import RankDivergence, divergence_sides
 from notebook_ext.__main__ import main
 from notebook_ext.views.explorer_parts import part
 from tests.engine.observe import rank_programs
@@ -288,6 +290,13 @@ def test_a_guard_on_the_rank_hides_no_extra_collective(capsys: pytest.CaptureFix
     assert "Rank 2 differs from rank 0 from compile id 0/1 on: collective order\n" in text
 
 
+def test_both_sides_of_a_divergence_are_named() -> None:
+    """What each side has is said with its ranks."""
+    divergence = RankDivergence((3,), (0, 1, 2), "0/1", "compile ids", ("compile ids",), "compiled (n is 4)", "")
+    assert divergence_sides(divergence) == "on rank 3: compiled (n is 4); on 3 others: nothing"
+    assert not divergence_sides(replace(divergence, here=""))
+
+
 @pytest.mark.parametrize("source", ["L['self'].rank", "L['rank']", "G['GLOBAL_RANK']"])
 def test_a_guard_on_the_ranks_own_number_is_equal(tmp_path: Path, source: str) -> None:
     """It is no difference in sessions and logs; any other number or name is."""
@@ -306,6 +315,29 @@ def test_a_guard_on_the_ranks_own_number_is_equal(tmp_path: Path, source: str) -
     assert len(digests(source, 0, 1, 2, 13)) == 2
     assert len(digests(source, *range(12))) == 1
     assert len(digests("L['ranking']", 0, 1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("aspect", "line"),
+    [
+        ("guards", "+- TENSOR_MATCH: check_tensor(L['x'], Tensor, torch.float32, device=%d, size=[64], stride=[1])"),
+        ("graphs", "scalar_tensor = torch.ops.aten.scalar_tensor.default(0, device = device(type='cuda', index=%d))"),
+        ("graphs", 'x: "f32[64, 256][256, 1]cuda:%d" = torch.ops.aten.permute.default(y, [1, 0])'),
+        ("kernels", "with torch.cuda._DeviceGuard(%d):"),
+        ("kernels", "torch.cuda.set_device(%d)"),
+        ("kernels", "stream%d = get_raw_stream(%d)"),
+        ("kernels", "'device': DeviceProperties(type='cuda', index=%d, multi_processor_count=132, cc=90)"),
+    ],
+)
+def test_each_rank_has_a_device_of_its_own(aspect: str, line: str) -> None:
+    """The number of a rank's GPU is no difference; sizes and other numbers are."""
+
+    def digest(text: str, rank: int) -> str:
+        return normalized_digest(text.replace("%d", str(rank)).encode(), aspect, rank)
+
+    assert len({digest(line, rank) for rank in (0, 1, 12)}) == 1
+    assert digest(line, 0) != digest(f"{line} 1", 0)
+    assert digest(line, 0) != digest(re.sub("64|132", "33", line), 0) or not re.search("64|132", line)
 
 
 def test_a_line_is_known_whatever_the_rank() -> None:

@@ -180,6 +180,21 @@ def test_errors_come_first_then_seconds() -> None:
     assert first(session, "autotune-lost").gain == "200 µs per call"
 
 
+def test_a_collective_is_no_operator_to_fuse() -> None:
+    """The advice to write a lowering is for operators of one's own, not for collectives."""
+    calls = [
+        ExternCall(f"n{n}", op, "It runs by itself.")
+        for n, op in enumerate(("_c10d_functional.all_reduce.default", "mine.scale.default"))
+    ]
+    session = sample()
+    session.put_compilation(
+        CompilationRecord("0/1", "0", "n is 4.", lowering=LoweringRecord("cuda:90", externs=tuple(calls)))
+    )
+    titles = [f.title for f in find_problems(session) if f.kind == "aten-fallback"]
+    assert any("mine.scale" in title for title in titles)
+    assert not any("all_reduce" in title for title in titles)
+
+
 def test_slow_guards_are_found() -> None:
     """Guards that take long in most calls after warming up are a finding, with the median."""
     session = sample()

@@ -29,10 +29,11 @@ from torch.utils.data import DataLoader
 import engine
 from engine import trace
 from engine.options import Options, config
+from engine.records.bytecode import Span
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from engine.trace.driver import trace_frame
-from engine.trace.graph_breaks.reasons import BREAK_REASONS, unknown_call_kind
+from engine.trace.graph_breaks.reasons import BREAK_REASONS, make_break_record, unknown_call_kind
 from tests.engine.trace.harness import request_for
 
 HELPERS = {
@@ -256,3 +257,13 @@ def test_a_logged_tensor_breaks_at_the_logger() -> None:
     trace = session.compilations[0].trace
     assert trace is not None
     assert [(b.kind, b.context) for b in trace.breaks] == [("logging", "tensor f32[] is logged")]
+
+
+def test_a_break_in_a_wrapper_of_torch_is_not_the_users_to_rewrite() -> None:
+    """Nobody changes lines of ``DistributedDataParallel``: compile the module inside."""
+    user, wrapper = Span("/home/me/train.py", 7), Span(torch.nn.parallel.distributed.__file__, 1566)
+    own = make_break_record("unsupported-attribute", "an attribute", (user,), skipped=False)
+    inside = make_break_record("unsupported-attribute", "an attribute", (user, wrapper), skipped=False)
+    assert own.hints == BREAK_REASONS["unsupported-attribute"].advice
+    assert any("DistributedDataParallel(engine.compile(module))" in hint for hint in inside.hints)
+    assert not set(own.hints) & set(inside.hints)
