@@ -41,14 +41,16 @@ def can_rerun(error: BaseException) -> bool:
 
 
 def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
-    """Return a function that restores the present data, layout and version of a tensor.
+    """Return a function that restores the data, layout, version and history of a tensor.
 
-    An inference tensor has no version, and only inference mode may write it.
+    An inference tensor has no version, and only inference mode may write it. New history of a view stays.
     """
     memory, versions = tensor.detach(), () if tensor.is_inference() else (tensor._version,)
     elements = _spanned_memory(memory) if debug_has_internal_overlap(memory) else memory
     saved = elements.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
+    grad_fn = None if tensor._is_view() else tensor.grad_fn
+    linked = None if grad_fn is None else _linked_copy(tensor)
 
     def restore() -> None:
         with torch.no_grad() if versions else torch.inference_mode():
@@ -57,10 +59,21 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
             if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
                 tensor.as_strided_(*layout)
             elements.copy_(saved)
+        if not tensor._is_view() and tensor.grad_fn is not grad_fn:
+            tensor.detach_()
+            if linked is not None:
+                with torch.inference_mode(False), torch.enable_grad():
+                    tensor.copy_(linked)
         if versions:
             unsafe_set_version_counter((tensor,), versions)
 
     return restore
+
+
+def _linked_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy through which gradients reach the present history of a tensor."""
+    with torch.inference_mode(False), torch.enable_grad():
+        return tensor.clone()
 
 
 def save_random_state() -> Callable[[], None]:
@@ -83,6 +96,12 @@ def _mutation_state(inputs: tuple[Any, ...]) -> list[tuple[Any, ...]] | None:
         return [(t._version, t.untyped_storage()._cdata, t.requires_grad) for t in tensors]
 
 
+def _can_save(tensors: list[torch.Tensor]) -> bool:
+    """Return True if the tensors are small enough, and none is a view that requires grad."""
+    has_view = any(t.requires_grad and t._is_view() for t in tensors)
+    return not has_view and sum(t.nbytes for t in tensors) <= MAX_SAVED_BYTES
+
+
 def restore_inputs_on_error(
     run: Run, positions: tuple[int, ...] | None, *, draws_random: bool, counts_writes: bool
 ) -> Run:
@@ -97,7 +116,7 @@ def restore_inputs_on_error(
 
     def call(*inputs: Any) -> Any:
         written = None if positions is None else [inputs[n] for n in positions]
-        is_saved = written is not None and sum(t.nbytes for t in written) <= MAX_SAVED_BYTES
+        is_saved = written is not None and _can_save(written)
         state = () if is_saved else _mutation_state(inputs) if counts_writes else None
         restorers = [save_tensor(t) for t in written or ()] if is_saved else []
         if draws_random:

@@ -344,7 +344,7 @@ def with_rerun_plan(tx: Tracer, graph: TracedGraph) -> TracedGraph:
     """Return the graph with what the backend must do if the original code runs after an error."""
     if not _reruns_after_error(tx):
         return graph
-    sources = restorable_mutated_inputs(tx) if mutates_inputs(tx) else []
+    sources = restorable_mutated_inputs(tx, with_history=True) if mutates_inputs(tx) else []
     positions = {i.source: n for n, i in enumerate(graph.inputs)}
     restorable = None if sources is None else tuple(positions[s] for s in sources if s in positions)
     return replace(graph, reruns_after_error=True, restorable_inputs=restorable)

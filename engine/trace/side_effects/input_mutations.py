@@ -93,28 +93,36 @@ def _updates_running_stats(node: torch.fx.Node) -> bool:
     return facts_of_node(node).name == "instance_norm" if training is None else bool(training)
 
 
-def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
-    """Return the sources of mutated inputs if restoring their data undoes all mutations.
+def restorable_mutated_inputs(tx: Tracer, *, with_history: bool = False) -> list[Source] | None:
+    """Return the sources of mutated inputs if ``save_tensor`` undoes all mutations.
 
-    Return None if it does not.
+    Return None if it does not. ``with_history``: it may have to undo new autograd history, too.
     """
     if tx.inputs.graph_sets_data or any(not is_plain_tensor(v.real_object) for v in tx.inputs.data_assigned_inputs):
         return None
     sources = [value.source for value in tx.inputs.data_assigned_inputs]
+    versions = {id(value): version for value, version in tx.inputs.input_tensors}
     for value in mutated_inputs(tx):
         fake, real = value.fake, value.real_object
-        if (
-            tx.inputs.data_assigned_inputs
-            or value.source is None
-            or real is None
-            or not is_plain_tensor(real)
-            or (fake.requires_grad != real.requires_grad and not fake.is_leaf)
-        ):
+        if tx.inputs.data_assigned_inputs or value.source is None or real is None or not is_plain_tensor(real):
             return None
-        if real.requires_grad and not (is_leaf_without_regeneration(real) and is_leaf_without_regeneration(fake)):
-            return None  # its autograd history changed too
+        is_counted = not fake.is_inference() and fake._version != versions[id(value)]
+        if is_counted and _gains_history(fake, real) and not (with_history and _owns_history(tx, value, real)):
+            return None
         sources.append(value.source)
     return sources
+
+
+def _gains_history(fake: torch.Tensor, real: torch.Tensor) -> bool:
+    if real.requires_grad:
+        return not (is_leaf_without_regeneration(real) and is_leaf_without_regeneration(fake))
+    return fake.requires_grad and not fake.is_leaf
+
+
+def _owns_history(tx: Tracer, value: TensorVariable, real: torch.Tensor) -> bool:
+    """Return True if no other input is a view of the tensor or of its base."""
+    others = (storage_id(other.real_object) for other, _ in tx.inputs.input_tensors if other is not value)
+    return not real._is_view() and not any(may_share_storage(storage_id(real), other) for other in others)
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:

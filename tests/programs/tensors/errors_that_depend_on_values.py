@@ -311,3 +311,21 @@ def unused_division_of_constants(x):
     """Division of constant integers by zero raises."""
     torch.ones(3, dtype=torch.int64) // torch.zeros(3, dtype=torch.int64)
     return x * 2
+
+
+@program(*[lambda n=n: (torch.ones(3, requires_grad=True) * 2, torch.tensor([n]), []) for n in (1, 7)])
+def error_after_a_write_to_history(x, at, log):
+    """Side effects before an error stay, and the write happens once."""
+    log.append(1)
+    x.mul_(2)
+    log.append(2)
+    return x[at]
+
+
+@program(*[lambda n=n: (torch.ones(3, requires_grad=True) * 2, torch.tensor([n]), []) for n in (1, 7)])
+def error_after_a_write_through_data(x, at, log):
+    """The same for a write that leaves the history as it is."""
+    log.append(1)
+    x.data.mul_(2)
+    log.append(2)
+    return x[at]
