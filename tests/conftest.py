@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -71,11 +72,11 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Freeze what collection made, share the cores, and defer the jobs of recordings.
+    """Freeze what collection made, share the cores, defer jobs, and keep the interpreter.
 
     Each full collection would visit the thousands of tests and modules again. It still visits what tests import and
     cache, so collections are rarer. Workers that each start a thread for every core wait for one another at the end of
-    each parallel loop.
+    each parallel loop. A new interpreter's process would import torch and Triton again.
     """
     gc.collect()
     gc.freeze()
@@ -84,6 +85,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.deferred_compile_jobs import defer_compile_jobs
 
         defer_compile_jobs()
+    if (verification := sys.modules.get("engine.runtime.verify.kernels")) is not None:
+        verification._pool._idle_seconds = None
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1 and (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
@@ -223,6 +226,14 @@ def _build_site(folder: pathlib.Path) -> None:
     steps_session().save(steps)
     committed = {lesson: committed_explorers(lesson) for lesson in COMMITTED}
     build_site(folder, {"01_bytecode_to_graph": {"steps": steps}, **committed})
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Any:
+    """The pool whose process interprets Triton's kernels, also for ``engine.verify``."""
+    from engine.runtime.verify import kernels
+
+    return kernels._pool
 
 
 @pytest.fixture(scope="session")

@@ -46,15 +46,30 @@ def axe() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def file_context(browser: Any) -> Iterator[Any]:
+    """A context for pages that store nothing.
+
+    A page in a context of its own starts a process and compiles its script again, which is over half of what a short
+    test costs. The empty page keeps that process.
+    """
+    context = browser.new_context()
+    context.new_page()
+    yield context
+    context.close()
+
+
 class Tab:
     """A page with what went wrong on it: errors of scripts, and requests to other machines."""
 
-    def __init__(self, browser: Any, width: int) -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900})
+    def __init__(self, context: Any, width: int) -> None:
+        self.context = context
         self.outside: list[str] = []
         self.errors: list[str] = []
-        self.context.route(re.compile(r"^https?://(?!127\.0\.0\.1)"), self._stop)
+        self._blocked = re.compile(r"^https?://(?!127\.0\.0\.1)")
+        self.context.route(self._blocked, self._stop)
         self.page = self.context.new_page()
+        self.page.set_viewport_size({"width": width, "height": 900})
         self.page.on("pageerror", self._note)
 
     def _note(self, error: Any) -> None:
@@ -72,28 +87,40 @@ class Tab:
         self.outside.append(route.request.url)
         route.abort()
 
+    def leave(self) -> None:
+        """Close the page, and take back what was changed in its context."""
+        self.page.close()
+        self.context.unroute(self._blocked, self._stop)
+        self.context.clear_permissions()
+
 
 @pytest.fixture
-def tab(browser: Any) -> Iterator[Callable[[int], Tab]]:
+def tab(browser: Any) -> Iterator[Callable[..., Tab]]:
     """Open tabs of a given width; fail on any script error or outside request.
 
-    The check runs at the end of the test.
+    Each has a context of its own, unless one is given. The check runs at the end of the test.
     """
     tabs: list[Tab] = []
+    own: list[Any] = []
 
-    def new(width: int = 1200) -> Tab:
-        tabs.append(Tab(browser, width))
+    def new(width: int = 1200, context: Any = None) -> Tab:
+        if context is None:
+            context = browser.new_context()
+            own.append(context)
+        tabs.append(Tab(context, width))
         return tabs[-1]
 
     yield new
     for made in tabs:
-        made.context.close()
+        made.leave()
+    for context in own:
+        context.close()
     assert [t.outside for t in tabs if t.outside] == []
     assert [t.errors for t in tabs if t.errors] == []
 
 
 @pytest.fixture
-def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[..., Any]:
+def explorer(tab: Callable[..., Tab], file_context: Any, tmp_path: pathlib.Path) -> Callable[..., Any]:
     """Opens the page that shows a session; returns Playwright's page."""
     from tests.browser.standalone_pages import page_text, with_edited_script
 
@@ -105,7 +132,7 @@ def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[...,
             text, "{\nconst data =", "{\nwindow.again = (model, el) => explorer.render({ model, el });\nconst data ="
         )
         path.write_text(text, encoding="utf-8")
-        page = tab(width).page
+        page = tab(width, file_context).page
         page.goto(f"{path.as_uri()}#{theme}")
         page.wait_for_selector(".lm .say")
         return page

@@ -155,21 +155,23 @@ def test_a_pane_shows_any_stage_and_keeps_it(explorer: Show) -> None:
     assert page.evaluate(slots) == ["source", "fx", "sass", "triton"]
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_zoomed_to_200_percent_everything_is_within_reach(explorer: Show, view: str) -> None:
-    """At double size on a 1280 by 900 screen nothing overflows the window.
+def test_zoomed_to_200_percent_everything_is_within_reach(explorer: Show) -> None:
+    """At double size on a 1280 by 900 screen no view overflows the window.
 
     No control is cut off by its view.
     """
     page = explorer(hostile_session(), width=640)
     page.set_viewport_size({"width": 640, "height": 450})
-    choose_view(page, view)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    cut = page.evaluate(
-        """() => [...document.querySelectorAll('.lm button, .lm select, .lm input')].filter((e) => { const r = e.getBoundingClientRect();
-        return r.width && !e.closest('.scr, .side, .rows, .rail, .gbox, .clock') && (r.right > innerWidth + 1 || r.left < -1); }).map((e) => e.outerHTML.slice(0, 120))"""
-    )
-    assert cut == []
+    faults = {}
+    for view in VIEWS:
+        choose_view(page, view)
+        faults[view] = page.evaluate(
+            """() => [...document.querySelectorAll('.lm button, .lm select, .lm input')].filter((e) => { const r = e.getBoundingClientRect();
+            return r.width && !e.closest('.scr, .side, .rows, .rail, .gbox, .clock') && (r.right > innerWidth + 1 || r.left < -1); }).map((e) => e.outerHTML.slice(0, 120))"""
+        )
+        if not page.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+            faults[view].append("the page is wider than its window")
+    assert not any(faults.values()), faults
 
 
 def test_tabs_are_one_row_where_a_notebook_is_850_pixels_wide(explorer: Show) -> None:

@@ -49,7 +49,7 @@ def kernel_of(name: str) -> GeneratedKernel:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_smaller_configuration_computes_the_same(name: str) -> None:
+def test_every_smaller_configuration_computes_the_same(name: str, interpreter: WorkerPool) -> None:
     """Smaller blocks on a larger grid write the same values as the planned blocks.
 
     Elements beyond the tensors are masked, and nothing is added twice.
@@ -59,7 +59,6 @@ def test_every_smaller_configuration_computes_the_same(name: str) -> None:
     assert source.fallback_configs
     values = {f"arg{n}_1": value for n, value in enumerate(given)}
     start = given[0] if name == "atomic" else None
-    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
     way = source.fallback_configs[:3][-1]
     sizes = dict(way.constants)
     arguments = tuple(
@@ -68,7 +67,7 @@ def test_every_smaller_configuration_computes_the_same(name: str) -> None:
     )
     grid = tuple(int(side) * k for side, k in zip((*source.grid, 1)[:2], way.grid_scale, strict=True))
     trial = KernelTrial(source.name, way.text or source.text, arguments, (*grid, 1))  # type: ignore[arg-type]
-    (found,) = pool.call("engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,)).written.values()
+    (found,) = interpreter.call("engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,)).written.values()
     torch.testing.assert_close(found.view_as(wanted), wanted, rtol=1e-4, atol=1e-3)
 
 

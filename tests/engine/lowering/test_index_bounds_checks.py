@@ -71,7 +71,7 @@ def test_places_that_a_decomposition_computed_need_no_check(name: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("at", "fails"), [(GOOD, False), (BAD, True), (torch.tensor([0, -6]), True)])
-def test_a_kernel_stops(at: torch.Tensor, fails: bool) -> None:
+def test_a_kernel_stops(at: torch.Tensor, fails: bool, interpreter: WorkerPool) -> None:
     """The interpreter, like a device, goes no further than an index that is out of bounds."""
     (kernel,) = lower(trace_to_aten(lambda table, at: table[at], (TABLE, GOOD)), "cuda:90", print_triton).kernels
     values = {"arg0_1": TABLE, "arg1_1": at}
@@ -87,15 +87,13 @@ def test_a_kernel_stops(at: torch.Tensor, fails: bool) -> None:
         else a.value
         for a in kernel.args
     )
-    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
     trial = KernelTrial(kernel.name, kernel.text, arguments, (1, 1, 1))  # type: ignore[arg-type]
     if not fails:
-        assert torch.equal(
-            pool.call("engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,)).written["index"], TABLE[at]
-        )
+        found = interpreter.call("engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,))
+        assert torch.equal(found.written["index"], TABLE[at])
         return
     with pytest.raises(WorkerFailed, match="index out of bounds"):
-        pool.call("engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,))
+        interpreter.call("engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,))
 
 
 def _facts(value: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +19,11 @@ from tests.engine.kernels import handwritten_kernels
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 
 
-@pytest.fixture(scope="module")
-def child() -> Iterator[WorkerPool]:
-    """A process in which Triton interprets."""
-    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
-    yield pool
-    pool.close()
-
-
-def run(child: WorkerPool, program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
+def run(interpreter: WorkerPool, program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
     """Outputs of each call, and the program's text."""
-    result: tuple[list[tuple[Any, ...]], str] = child.call("tests.engine.runtime.worker_tasks:run", (program, *calls))
+    result: tuple[list[tuple[Any, ...]], str] = interpreter.call(
+        "tests.engine.runtime.worker_tasks:run", (program, *calls)
+    )
     return result
 
 
@@ -67,15 +60,15 @@ def gelu_and_softmax() -> LoweredProgram:
     )  # fmt: skip
 
 
-def test_kernels_and_library_calls_run_in_order(child: WorkerPool) -> None:
+def test_kernels_and_library_calls_run_in_order(interpreter: WorkerPool) -> None:
     """An extern between placeholders and kernels, intermediates freed after their last reader."""
     a, w = torch.randn(4, 8), torch.randn(8, 100)
-    ((out,),), text = run(child, gelu_and_softmax(), (a, w))
+    ((out,),), text = run(interpreter, gelu_and_softmax(), (a, w))
     torch.testing.assert_close(out, functional.softmax(functional.gelu(a @ w), -1))
     assert text.count("del ") == 2  # mm and x
 
 
-def test_inputs_in_a_box_go_after_their_last_reader(child: WorkerPool) -> None:
+def test_inputs_in_a_box_go_after_their_last_reader(interpreter: WorkerPool) -> None:
     """Boxed inputs are freed after their last use, like intermediates; unused ones at once.
 
     The list is emptied.
@@ -84,7 +77,7 @@ def test_inputs_in_a_box_go_after_their_last_reader(child: WorkerPool) -> None:
     program = replace(program, buffers={**program.buffers, "idle": buffer("idle", 2, kind="input")})
     a, w = torch.randn(4, 8), torch.randn(8, 100)
     call = "tests.engine.runtime.worker_tasks:run_boxed"
-    (out,), text, left = child.call(call, (program, [a, torch.ones(2), w]))
+    (out,), text, left = interpreter.call(call, (program, [a, torch.ones(2), w]))
     torch.testing.assert_close(out, functional.softmax(functional.gelu(a @ w), -1))
     assert left == []
     dropped = [
@@ -93,7 +86,7 @@ def test_inputs_in_a_box_go_after_their_last_reader(child: WorkerPool) -> None:
     assert [name.partition("_")[2] for name in dropped if name != "r"] == ["idle", "a", "w", "mm", "x"]
 
 
-def test_symbolic_sizes_are_read_from_the_inputs(child: WorkerPool) -> None:
+def test_symbolic_sizes_are_read_from_the_inputs(interpreter: WorkerPool) -> None:
     """One program serves every size, an empty one included, and returns sizes as ints."""
     s0 = sympy.Symbol("s0", integer=True)
     program = LoweredProgram(
@@ -105,21 +98,21 @@ def test_symbolic_sizes_are_read_from_the_inputs(child: WorkerPool) -> None:
         symbol_sources={"s0": (1, 0)},
     )
     calls = [(n, torch.randn(n, 3)) for n in (1, 100, 0, 257)]
-    results, _ = run(child, program, *calls)
+    results, _ = run(interpreter, program, *calls)
     for (n, x), (out, twice) in zip(calls, results, strict=True):
         torch.testing.assert_close(out, functional.gelu(x))
         assert twice == 2 * n
 
 
-def test_a_symbol_may_come_from_an_int_input(child: WorkerPool) -> None:
+def test_a_symbol_may_come_from_an_int_input(interpreter: WorkerPool) -> None:
     """Dimension -1 stands for the value itself."""
     s1 = sympy.Symbol("s1", integer=True)
     program = LoweredProgram("cuda:90", ("n",), {}, (), (s1 + 1, 7, None, "word"), symbol_sources={"s1": (0, -1)})
-    ((outputs,), _) = run(child, program, (41,))
+    ((outputs,), _) = run(interpreter, program, (41,))
     assert outputs == (42, 7, None, "word")
 
 
-def test_views_are_taken_of_results_and_of_inputs_with_an_offset(child: WorkerPool) -> None:
+def test_views_are_taken_of_results_and_of_inputs_with_an_offset(interpreter: WorkerPool) -> None:
     """A Ref's offset counts from where the tensor begins, also when an input is itself a view."""
     program = LoweredProgram(
         "cuda:90",
@@ -130,13 +123,13 @@ def test_views_are_taken_of_results_and_of_inputs_with_an_offset(child: WorkerPo
     )
     base = torch.randn(20)
     x = base[4:16].view(4, 3)
-    (((turned, odd, one),), _) = run(child, program, (x,))
+    (((turned, odd, one),), _) = run(interpreter, program, (x,))
     torch.testing.assert_close(turned, functional.gelu(x).t())
     torch.testing.assert_close(odd, x[1::2])
     torch.testing.assert_close(one, functional.gelu(x)[1, 2])
 
 
-def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(child: WorkerPool) -> None:
+def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(interpreter: WorkerPool) -> None:
     """ATen calls work with a transposed result, unused results and arguments in nested lists."""
     program = LoweredProgram(
         "cuda:90",
@@ -154,19 +147,19 @@ def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(chil
         (BufferRef("out"), BufferRef("second"), BufferRef("both")),
     )  # fmt: skip
     x = torch.randn(6, 4)
-    (((out, second, both),), _) = run(child, program, (x,))
+    (((out, second, both),), _) = run(interpreter, program, (x,))
     torch.testing.assert_close(out, functional.gelu(x.t()))
     assert out.stride() == (6, 1)
     assert torch.equal(second, x[2:4])
     assert torch.equal(both, torch.cat([x, x]))
 
 
-def test_the_same_buffer_may_be_returned_twice_and_an_input_as_it_is(child: WorkerPool) -> None:
+def test_the_same_buffer_may_be_returned_twice_and_an_input_as_it_is(interpreter: WorkerPool) -> None:
     """Outputs are what the references say, identity included."""
     program = LoweredProgram(
         "cuda:90", ("x",), buffers(buffer("x", 2, kind="input")), (), (BufferRef("x"), BufferRef("x"))
     )
-    (((first, second),), _) = run(child, program, (torch.ones(2),))
+    (((first, second),), _) = run(interpreter, program, (torch.ones(2),))
     assert torch.equal(first, torch.ones(2))
     assert first.data_ptr() == second.data_ptr()
 
@@ -192,7 +185,7 @@ def test_settling_copies_only_what_has_other_strides() -> None:
 
 
 @pytest.mark.thorough
-def test_names_that_are_not_python_are_no_obstacle(child: WorkerPool) -> None:
+def test_names_that_are_not_python_are_no_obstacle(interpreter: WorkerPool) -> None:
     """Placeholders and buffers are named by the graph."""
     program = LoweredProgram(
         "cuda:90",
@@ -201,5 +194,5 @@ def test_names_that_are_not_python_are_no_obstacle(child: WorkerPool) -> None:
         (AtenCall("aten:add", "_operator.add", (BufferRef("L['x'].weight"), BufferRef("class")), {}, ("a-b",)),),
         (BufferRef("a-b"),),
     )
-    (((total,),), _) = run(child, program, (torch.ones(2), torch.ones(2)))
+    (((total,),), _) = run(interpreter, program, (torch.ones(2), torch.ones(2)))
     assert torch.equal(total, torch.full((2,), 2.0))

@@ -90,16 +90,12 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
 @pytest.mark.thorough
-def test_interpreted_triton_kernels_report_too() -> None:
+def test_interpreted_triton_kernels_report_too(interpreter: WorkerPool) -> None:
     """A Triton launch has shapes, numbers and a grid."""
-    pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
-    try:
-        groups = pool.call(
-            "tests.engine.runtime.worker_tasks:run_reporting",
-            (gelu_and_softmax(), torch.randn(4, 8), torch.randn(8, 100)),
-        )
-    finally:
-        pool.close()
+    groups = interpreter.call(
+        "tests.engine.runtime.worker_tasks:run_reporting",
+        (gelu_and_softmax(), torch.randn(4, 8), torch.randn(8, 100)),
+    )
     assert [g.count for g in groups] == [2] * len(groups) != []
     assert all(g.grid and g.fastest for g in groups)
     assert {"f32[4, 100]"} <= {text for g in groups for text in g.arguments.values()}
