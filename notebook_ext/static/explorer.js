@@ -55,6 +55,12 @@ class LoadingView {
 const ANSWER_TIMEOUT_MS = 8000;
 /** The current selection is saved in the model after this time without a change. */
 const SAVE_DELAY_MS = 400;
+/** Show the whole of a text that is cut while the pointer is on it. @param {PointerEvent} e */
+function nameIfCut({ target }) {
+  const cut = /** @type {HTMLElement} */ (target);
+  if (cut.scrollWidth > cut.clientWidth && !cut.closest("[title]") && getComputedStyle(cut).textOverflow === "ellipsis") cut.title = cut.textContent ?? "";
+}
+
 /** Pixels by which a key moves the line between two columns. */
 const COLUMN_STEP = 40;
 let frames = 0;
@@ -93,8 +99,8 @@ export class Frame {
       button("‹", ",", () => this.walk(-1), { "aria-label": "Back", title: "Back to the previous selection. Key: ," }), button("›", ".", () => this.walk(1), { "aria-label": "Forward", title: "Forward again. Key: ." }),
       button("Find", ":", () => this.finder.toggle(), { title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { title: "Copy this view as text. Key: y" }),
       model.link ? button("Link", "Y", () => this.copyLink(), { title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
-    const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, this.othersButton, tools), this.others, this.help, this.finder.el, this.panel, this.sentence);
-    this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
+    const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, this.othersButton, tools), this.others, this.help, this.finder.el, h("div", { class: "low" }, this.panel, this.sentence));
+    this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; }, onpointerover: nameIfCut }, this.summary, widget);
     resizable(this.root);
     el.append(this.root);
     /** Hides the static summary and snapshot of the cell, however often the notebook draws them again. */
@@ -362,9 +368,12 @@ export class Frame {
     const line = [];
     for (const i of summary.items) {
       const comma = /^[),.]+/.exec(i.text), last = line[line.length - 1];
-      // A comma stays with the button before it.
-      if (comma && !i.target && last?.tagName === "BUTTON") line.splice(-1, 1, h("span", { class: "nw" }, last, comma[0]), item({ ...i, text: i.text.slice(comma[0].length) }));
-      else line.push(item(i));
+      // A comma stays with the button before it, a parenthesis with the one that it opens for.
+      if (comma && !i.target && last?.matches("button, .nw")) line.splice(-1, 1, h("span", { class: "nw" }, last, comma[0]), item({ ...i, text: i.text.slice(comma[0].length) }));
+      else if (i.target && last?.textContent.endsWith("(")) {
+        last.textContent = last.textContent.slice(0, -1);
+        line.push(h("span", { class: "nw" }, "(", item(i)));
+      } else line.push(item(i));
     }
     put(
       this.summary,

@@ -13,6 +13,8 @@ const OUTCOMES = { hit: ["ok", "hit"], compiled: ["new", "compiled"], python: ["
 const MAX_ZOOM = 5000;
 /** Files for other tools, by part. @type {Record<string, string>} */
 const FILES = { perfetto: "timeline.perfetto.json", speedscope: "timeline.speedscope.json" };
+/** Width of a tick's text. */
+const TICK_PX = 44;
 const STAGES = ["trace", "guards", "aot", "lowering", "kernels", "CPU lowering", "compile"];
 
 class TimingsView {
@@ -104,7 +106,7 @@ class TimingsView {
     const end = this.#end(), wide = this.clock.clientWidth * this.zoom || 1, shown = end / this.zoom;
     const step = 10 ** Math.floor(Math.log10(shown)) / (shown / 10 ** Math.floor(Math.log10(shown)) < 3 ? 2 : 1);
     const first = Math.max(0, Math.floor(((this.clock.scrollLeft / wide) * end - shown) / step)), last = Math.min(Math.floor(end / step), first + Math.ceil((3 * shown) / step));
-    put(this.ticks, Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step).map((t) => h("i", { class: "tick", style: `left:${(t / end) * 100}%` }, clockText(t, step))));
+    put(this.ticks, Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step).filter((t) => (1 - t / end) * wide > TICK_PX).map((t) => h("i", { class: "tick", style: `left:${(t / end) * 100}%` }, clockText(t, step))));
   }
 
   /** All compilations and calls on one clock. @param {any} part */
@@ -116,8 +118,8 @@ class TimingsView {
       this.clock,
       h("div", { class: "clockin", style: `width:${this.zoom * 100}%;height:${(deepest + 1) * 18 + 44}px`, role: "img", "aria-label": `${plural(rows.length, "compilation")} and ${plural(calls.length, "call")} within ${ms(end)}` },
         this.ticks,
-        rows.flatMap((/** @type {any} */ row, /** @type {number} */ i) => row.bars.map((/** @type {any} */ b) => h("span", { class: "tbar " + this.color(b.stage) + (i === this.at ? " sel" : ""), title: `${row.name} entry ${row.compilation.split("/").pop()}, ${b.stage} ${b.text}`, style: `left:${left(b.start)}%;width:${Math.max(left(b.seconds), 0.1)}%;top:${20 + b.depth * 18}px`, onclick: () => { if (this.at !== i) { this.at = i; this.draw(); } this.frame.focus(); }, ondblclick: () => this.zoomTo(b.start, b.seconds) }, left(b.seconds) * this.zoom > 4 ? h("span", {}, `${b.depth ? b.stage : row.name} ${b.text}`) : null))),
-        dense.map((/** @type {any[]} */ c) => { const [kind, word] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (c[1])] || OUTCOMES.python; return h("i", { class: "call " + kind, style: `left:${left(c[0])}%`, title: `call ${c[3]} of ${c[2]}: ${word}, at ${ms(c[0])}` }); })),
+        rows.flatMap((/** @type {any} */ row, /** @type {number} */ i) => row.bars.map((/** @type {any} */ b) => h("span", { class: "tbar " + this.color(b.stage) + (i === this.at ? " sel" : ""), title: `${row.name} entry ${row.compilation.split("/").pop()}, ${b.stage} ${b.text}`, style: `left:min(${left(b.start)}%,100% - 3px);width:${Math.max(left(b.seconds), 0.1)}%;top:${20 + b.depth * 18}px`, onclick: () => { if (this.at !== i) { this.at = i; this.draw(); } this.frame.focus(); }, ondblclick: () => this.zoomTo(b.start, b.seconds) }, left(b.seconds) * this.zoom > 4 ? h("span", {}, `${b.depth ? b.stage : row.name} ${b.text}`) : null))),
+        dense.map((/** @type {any[]} */ c) => { const [kind, word] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (c[1])] || OUTCOMES.python; return h("i", { class: "call " + kind, style: `left:min(${left(c[0])}%,100% - 3px)`, title: `call ${c[3]} of ${c[2]}: ${word}, at ${ms(c[0])}` }); })),
     );
     this.#drawTicks();
   }
@@ -138,13 +140,13 @@ class TimingsView {
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
     if (this.exporting && this.frame.parts.has(this.exporting)) this.export(this.exporting);
     const longest = Math.max(...part.rows.map((/** @type {any} */ r) => r.seconds), 1e-9);
-    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), muted((part.root_calls ? plural(part.root_calls, "call") + " · " : "") + "compile time on this machine, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }), button("Zoom", "z", () => this.#zoomToSelected(), { title: "Zoom to the selected compilation. Key: z" }), button("Whole", "w", () => this.zoomTo(0, Infinity), { title: "Show the whole clock. Key: w" }), button("Perfetto", "e", () => this.export("perfetto"), { title: "Save the timeline for Perfetto or Chrome. Key: e" }), button("speedscope", "E", () => this.export("speedscope"), { title: "Save the timeline for speedscope. Key: E" }));
+    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), muted((part.root_calls ? plural(part.root_calls, "call") + " · " : "") + "compile time, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }), button("Zoom", "z", () => this.#zoomToSelected(), { title: "Zoom to the selected compilation. Key: z" }), button("Whole", "w", () => this.zoomTo(0, Infinity), { title: "Show the whole clock. Key: w" }), button("Perfetto", "e", () => this.export("perfetto"), { title: "Save the timeline for Perfetto or Chrome. Key: e" }), button("speedscope", "E", () => this.export("speedscope"), { title: "Save the timeline for speedscope. Key: E" }));
     this.#clock(part);
     put(
       this.body,
       part.rows.map((/** @type {any} */ row, /** @type {number} */ i) => this.#row(row, i, longest)),
       h("h4", {}, "Self time by stage"),
-      h("table", { class: "t" }, h("tbody", {}, part.totals.map((/** @type {any} */ t) => h("tr", {}, h("td", {}, h("i", { class: "dot " + this.color(t.stage) }), t.stage === "compile" ? " compile, outside these stages" : " " + t.stage), h("td", { class: "num" }, t.text), h("td", { class: "num" }, Math.round(t.share * 100) + " %"), h("td", { class: "meter" }, h("i", { class: this.color(t.stage), style: `width:${t.share * 100}%` })))))),
+      h("table", { class: "t" }, h("tbody", {}, part.totals.map((/** @type {any} */ t) => h("tr", {}, h("td", {}, h("i", { class: "dot " + this.color(t.stage) }), t.stage === "compile" ? " compile, outside these stages" : " " + t.stage), h("td", { class: "num" }, t.text), h("td", { class: "num" }, `${Math.round(t.share * 100) || "< 1"} %`), h("td", { class: "meter" }, h("i", { class: this.color(t.stage), style: `width:${t.share * 100}%` })))))),
     );
     const row = part.rows[this.at];
     if (!row) return this.frame.say("No compilation was timed.");
@@ -160,8 +162,8 @@ class TimingsView {
     return h(
       "div",
       { class: "time" + (i === this.at ? " sel" : ""), role: "group", "aria-label": `${row.name} ${row.compilation}: ${row.bars.map(label).join(", ")}`, onclick: () => { this.at = i; this.draw(); this.frame.focus(); } },
-      h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/").pop()} `, muted(row.text + (row.after ? ` · kernels for the target: ${(row.after).toFixed(2)} s in the background` : ""))),
-      h("div", { class: "track", style: `height:${depth * 18}px` }, row.bars.map((/** @type {any} */ b, /** @type {number} */ j) => h("span", { class: "tbar " + this.color(b.stage), title: label(b), style: `left:${places[j].left}%;width:${places[j].width}%;top:${places[j].row * 18}px` }, places[j].width > 6 ? label(b) : ""))),
+      h("div", { class: "timehead" }, h("b", {}, row.name), ` entry ${row.compilation.split("/").pop()} `, muted(row.text + (row.after ? ` · kernels for the target: ${ms(row.after)} in the background` : ""))),
+      h("div", { class: "track", style: `height:${depth * 18}px` }, row.bars.map((/** @type {any} */ b, /** @type {number} */ j) => h("span", { class: "tbar " + this.color(b.stage), title: label(b), style: `left:min(${places[j].left}%,100% - 3px);width:${places[j].width}%;top:${places[j].row * 18}px` }, places[j].width > 6 ? label(b) : ""))),
     );
   }
 }

@@ -117,7 +117,9 @@ def test_narrow_pages_use_their_room(explorer: Show) -> None:
     """Home fills its panel, all stages are in sight, and tables keep room for names."""
     page = explorer(verified_session(), width=640)
     rail = page.locator(".lm .rail")
-    assert rail.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+    for width in (860, 640):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert rail.evaluate("(e) => e.scrollWidth <= e.clientWidth")
     choose_view(page, "home")
     panel = page.locator(".lm .panel").evaluate("(e) => e.clientHeight")
     assert page.locator(".lm .home").evaluate("(e) => e.clientHeight") >= panel - 2
@@ -348,13 +350,14 @@ def test_breaks_counts_each_function_that_was_not_compiled(explorer: Show) -> No
 
 @pytest.mark.parametrize("width", [1400, 1024, 800, 640])
 def test_the_explorer_keeps_its_height_and_width_in_every_view(explorer: Show, width: int) -> None:
-    """No view is taller, shorter or wider than the first."""
+    """No view is taller, shorter or wider than the first, however long its sentence is."""
     page = explorer(head_session(), width=width)
     sizes = set()
     for view in VIEWS:
         choose_view(page, view)
         page.wait_for_function("!document.querySelector('.lm .panel').innerText.includes('Loading')")
-        sizes.add(page.evaluate("document.querySelector('.lm .panel').offsetHeight"))
+        page.evaluate("document.querySelector('.lm .say').append('word '.repeat(99))")
+        sizes.add(page.evaluate("document.querySelector('.lm .low').offsetHeight"))
         assert (
             page.evaluate(
                 "(() => { const r = document.querySelector('.lm'); return r.scrollWidth - r.clientWidth; })()"
@@ -580,6 +583,16 @@ def test_a_call_goes_through_the_wrappers(explorer: Show) -> None:
     assert said(page).startswith("Functional graph")
     press(page, "Enter")
     assert page.locator('.lm .tabs [aria-selected="true"]').get_attribute("data-view") == "graph"
+
+
+def test_a_narrow_tracer_shows_source_bytecode_and_stack_together(explorer: Show) -> None:
+    """At 800 pixels of a notebook, what a step reads and changes is seen without scrolling."""
+    page = explorer(traced(steps()), width=640)
+    open_view(page, "tracer")
+    panel = page.locator(".lm .panel").bounding_box()
+    boxes = {n: page.locator(f".lm section[aria-label={n}]").bounding_box() for n in ("Source", "Bytecode", "Stack")}
+    assert boxes["Source"]["y"] == boxes["Bytecode"]["y"] < boxes["Stack"]["y"]
+    assert boxes["Stack"]["y"] + boxes["Stack"]["height"] <= panel["y"] + panel["height"]
 
 
 @pytest.mark.parametrize("view", ["tracer", "aot"])

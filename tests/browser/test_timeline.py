@@ -26,6 +26,8 @@ def test_the_clock_zooms_and_is_saved(explorer: Callable[..., Any]) -> None:
     )
     session.put_compilation(CompilationRecord("0/0", "0", "first call", timings=timings))
     page = explorer(session, view="timings")
+    for box in (".clockin", ".ticks", ".track"):
+        assert page.locator(box).first.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 0, box
     page.locator(".clock .tbar", has_text="trace").dblclick()
     for _ in range(8):
         page.keyboard.press("+")

@@ -59,7 +59,8 @@ def describe(value: Any, depth: int = 0) -> str:
         inner = ", ".join(describe(v, depth + 1) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if builtin_base(kind, (list, tuple, dict, set, frozenset)) is not None:
-        return f"{kind.__name__} of {builtin_len(value)}"
+        count = builtin_len(value)
+        return f"{kind.__name__} of {count}" if count else f"empty {kind.__name__}"
     if builtin_base(kind, (enum.Enum,)) is not None:
         return f"{kind.__name__}.{instance_dict(value).get('_name_', '?')}"
     if kind is types.FunctionType:
