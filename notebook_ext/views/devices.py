@@ -35,6 +35,8 @@ MAX_COLUMNS = 32
 """Columns of a mesh with one dimension."""
 MAX_BARS = 64
 """Maximum number of ranks that a section draws: the first and the last to arrive."""
+MAX_NAMED_RANKS = 4
+"""Maximum number of ranks that a sentence names one by one."""
 MAX_ROWS = 100
 """Maximum number of rows of a section; the rest is counted."""
 
@@ -163,10 +165,17 @@ def _difference_sections(session: Session, rank_groups: RankGroups) -> list[tupl
 
 def outcome(rank_groups: RankGroups) -> str:
     """Return in one sentence how many ranks are equal."""
-    count, equal = len(rank_groups.ranks), len(rank_groups.groups[0].ranks)
-    if len(rank_groups.groups) == 1:
+    count, (largest, *others) = len(rank_groups.ranks), rank_groups.groups
+    if not others:
         return f"All {pluralize(count, 'rank')} compiled the same."
-    return f"{pluralize(count, 'rank')} in {len(rank_groups.groups):,} groups: {equal:,} are equal, {count - equal:,} differ."
+    differing = tuple([rank for group in others for rank in group.ranks])
+    verb = "differs" if len(differing) == 1 else "differ"
+    return f"{pluralize(count, 'rank')} in {len(others) + 1:,} groups: {_who(differing)} {verb} from {_who(largest.ranks)}."
+
+
+def _who(ranks: tuple[int, ...]) -> str:
+    """Return a few ranks by number, many as a count."""
+    return format_ranks(ranks) if len(ranks) <= MAX_NAMED_RANKS else f"{len(ranks):,} ranks"
 
 
 def _text_row(name: str, text: str, **more: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from engine.observe.ranks.read_rank_sessions import read_rank_session
 from engine.records.findings import find_problems
 from engine.records.ranks.groups import RankDivergence, divergence_sides
 from notebook_ext.__main__ import main
+from notebook_ext.views.devices import outcome
 from notebook_ext.views.explorer_parts import part
 from tests.engine.observe import rank_programs
 
@@ -288,6 +289,20 @@ def test_a_guard_on_the_rank_hides_no_extra_collective(capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     assert text.startswith("4 ranks, 4 groups of equals\n  rank 0: read from rank_0.log\n")
     assert "Rank 2 differs from rank 0 from compile id 0/1 on: collective order\n" in text
+
+
+def test_the_sentence_on_ranks_names_a_few_and_counts_many() -> None:
+    """Few ranks are named on both sides of a difference; many are counted."""
+
+    def said(count: int, *differing: int) -> str:
+        contents = [RankContents(rank, Path(f"rank_{rank}.log")) for rank in range(count)]
+        for one in contents:
+            one.add("0/0", "graphs", "other" if one.rank in differing else "same")
+        return outcome(group_ranks(contents))
+
+    assert said(3) == "All 3 ranks compiled the same."
+    assert said(2, 1) == "2 ranks in 2 groups: rank 1 differs from rank 0."
+    assert said(64, 31, 32) == "64 ranks in 2 groups: ranks 31-32 differ from 62 ranks."
 
 
 def test_both_sides_of_a_divergence_are_named() -> None:
