@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.markers import left_out_combinations, thorough_items
+from tests.markers import left_out_combinations, long_tests_first, thorough_items
 
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 """Inductor trusts what the processor says of its vector instructions.
@@ -48,9 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--site", type=pathlib.Path, help="check this built site instead of one built for the tests")
 
 
-@pytest.hookimpl(tryfirst=True)  # markers decide what -m selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``make test`` and ``make quick`` leave out; skip the gpu ring without a GPU."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # markers decide what -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what each target leaves out, skip the gpu ring without a GPU, and order tests."""
     for item in left_out_combinations(items):
         item.add_marker(pytest.mark.slow)
     for item in thorough_items(item for item in items if item.get_closest_marker("slow") is None):
@@ -59,6 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no GPU here"))
+    yield
+    if (workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+        items[:] = long_tests_first(items, workers)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,9 +14,12 @@ import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.markers import LONG_FILES, long_tests_first
 from tests.matching_triton import TRITON_OF_TORCH
 
 ROOT = Path(__file__).parents[1]
@@ -419,3 +422,24 @@ def test_make_quick_leaves_out_repetition_only(tmp_path: Path) -> None:
     assert 6 <= quick["test_many"] <= 22
     assert 1 <= quick["test_more_than_few"] <= 3
     assert quick == collected("-m", "not slow and not thorough")
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4])
+def test_long_tests_are_begun_first(workers: int) -> None:
+    """Each worker's share begins with its long tests; without room for them the order stays."""
+    assert all((ROOT / name).exists() for name in LONG_FILES)
+    names = [f"tests/test_{n}.py::test" for n in range(100)]
+    for at, name in enumerate(LONG_FILES):
+        names[5 * at + 20 : 5 * at + 20] = [f"{name}::test[{n}]" for n in range(2)]
+    items: list[Any] = [SimpleNamespace(nodeid=name) for name in names]
+    ordered = [item.nodeid for item in long_tests_first(items, workers)]
+    assert sorted(ordered) == sorted(names)
+    shares, rest = [], ordered
+    for left in range(workers, 0, -1):
+        size = len(rest) // left
+        shares.append([name.startswith(LONG_FILES) for name in rest[:size]])
+        rest = rest[size:]
+    assert not any(shares[0])
+    assert all(share == sorted(share, reverse=True) and share[0] for share in shares[1:])
+    only_long = [item for item in items if item.nodeid.startswith(LONG_FILES)]
+    assert long_tests_first(only_long, workers) == only_long
