@@ -156,11 +156,11 @@ def compile(
     return _compile_or_decorate(checked, isolate_recompiles, dynamic_shapes or shapes_spec, captures, subject)
 
 
-def _compile_or_decorate(options: Options, alone: bool, spec: Any, captures: bool, fn_or_module: Any) -> Any:
+def _compile_or_decorate(options: Options, isolated: bool, spec: Any, captures: bool, fn_or_module: Any) -> Any:
     """Return the compiled ``fn_or_module``; a decorator for None."""
     if fn_or_module is None:
-        return functools.partial(_compile_or_decorate, options, alone, spec, captures)
-    options = replace(with_dynamic_shapes(options, shape_spec_of(fn_or_module, spec)), is_isolated=bool(alone))
+        return functools.partial(_compile_or_decorate, options, isolated, spec, captures)
+    options = replace(with_dynamic_shapes(options, shape_spec_of(fn_or_module, spec)), is_isolated=bool(isolated))
     pipeline = (capture_pipeline_for if captures else pipeline_for)(options)
     return compile_with(fn_or_module, pipeline=pipeline)
 

@@ -31,7 +31,7 @@ _KINDS = {
 _SKIPPED = re.compile(r"Attempted to (?:call|inline) function marked as skipped.*\nmodule: (\S*), qualname: (\S*),")
 
 
-def in_our_words(record: BreakRecord) -> BreakRecord:
+def with_catalog_title(record: BreakRecord) -> BreakRecord:
     """Return Dynamo's break with our catalog's title, its own behind the explanation."""
     reported = f"{record.title}\n{record.context}"
     kind = next((kind for pattern, kind in _KINDS.items() if re.match(pattern, reported)), "")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.observe.break_words import in_our_words
+from engine.observe.break_words import with_catalog_title
 from engine.observe.json_values import as_list, as_number
 from engine.observe.parse_graph import SHORT_DTYPES
 from engine.records.bytecode import Span
@@ -112,7 +112,7 @@ def parse_break(text: str) -> BreakRecord:
         span=stack[-1] if stack else None,
         stack=stack,
     )
-    return in_our_words(graph_break)
+    return with_catalog_title(graph_break)
 
 
 UNSUPPORTED_ERROR = "torch._dynamo.exc.Unsupported: "
