@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.browser.conftest import Tab
 from tests.browser.jupyter_server import (
     ROOT,
     Lab,
     errors_in,
+    open_instead,
     open_notebook,
     run_all,
     run_cell,
@@ -171,6 +173,31 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory, kernel_variable
 
 
 @pytest.fixture(scope="module")
+def lab_tab(lab: Lab, browser: Any) -> Iterator[Tab]:
+    """The tab in which the tests open one notebook after the other."""
+    context = browser.new_context()
+    yield Tab(context, 1400)
+    context.close()
+
+
+@pytest.fixture
+def opened(lab: Lab, lab_tab: Tab) -> Iterator[Callable[[str], Tab]]:
+    """Open a notebook in JupyterLab; fail on any script error or outside request."""
+
+    def show(name: str) -> Tab:
+        lab_tab.page.set_viewport_size({"width": 1400, "height": 900})
+        open_instead(lab_tab.page, lab, name)
+        return lab_tab
+
+    yield show
+    outside, errors = lab_tab.outside[:], lab_tab.errors[:]
+    lab_tab.outside.clear()
+    lab_tab.errors.clear()
+    assert outside == []
+    assert errors == []
+
+
+@pytest.fixture(scope="module")
 def notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Notebook 7, with one notebook."""
     folder = tmp_path_factory.mktemp("notebook7")
@@ -181,13 +208,16 @@ def notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("front_end", ["lab", "notebook"])
-def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callable[..., Any], front_end: str) -> None:
+def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, front_end: str) -> None:
     """In Jupyter a click lights PTX, and keys stay in the widget until Escape.
 
     Parts come from the kernel, and contrast holds in the front end's own colors.
     """
-    page = tab(1400).page
-    open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
+    if front_end == "lab":
+        page = request.getfixturevalue("opened")("made.ipynb").page
+    else:
+        page = request.getfixturevalue("tab")(1400).page
+        open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
     choose_view(page, "linked")
@@ -215,13 +245,12 @@ def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callab
     page.wait_for_function("document.querySelector('.lm .sum').textContent.includes('all checked')")
 
 
-def test_a_trace_is_explored_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_a_trace_is_explored_in_jupyterlab(opened: Callable[[str], Tab]) -> None:
     """``%explore FILE`` shows a stock torch.compile log, readable in both themes.
 
     It shows the log's graph breaks, its contents and one of its texts.
     """
-    page = tab(1400).page
-    open_notebook(page, lab, "log.ipynb")
+    page = opened("log.ipynb").page
     run_all(page, 90)
     page.wait_for_selector(".lm .say", timeout=60_000)
     assert "stock torch.compile" in page.locator(".lm .sum").inner_text()
@@ -240,10 +269,9 @@ def test_a_trace_is_explored_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) ->
     assert errors_in(page) == []
 
 
-def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_kernels_fill_their_panes_while_the_kernel_is_busy(opened: Callable[[str], Tab]) -> None:
     """PTX that arrives from a background thread appears although a cell is still running."""
-    page = tab(1400).page
-    open_notebook(page, lab, "made.ipynb")
+    page = opened("made.ipynb").page
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
     choose_view(page, "linked")
@@ -261,13 +289,12 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
     assert page.evaluate(is_running)
 
 
-def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_a_widget_outlives_its_kernel(opened: Callable[[str], Tab]) -> None:
     """An open explorer survives a kernel restart and explains what it can no longer load.
 
     What is on screen still links, and the cell can run again.
     """
-    page = tab(1400).page
-    open_notebook(page, lab, "restarted.ipynb")
+    page = opened("restarted.ipynb").page
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
     choose_view(page, "linked")  # it comes after the first paint
@@ -288,10 +315,9 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
     assert errors_in(page) == []
 
 
-def test_a_reopened_notebook_shows_its_snapshot_alone(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_a_reopened_notebook_shows_its_snapshot_alone(opened: Callable[[str], Tab]) -> None:
     """Without the kernel that made it, the explorer leaves no error message behind."""
-    page = tab(1400).page
-    open_notebook(page, lab, "breaking.ipynb")
+    page = opened("breaking.ipynb").page
     run_all(page, 90)
     page.wait_for_selector(".lm .say", timeout=60_000)
     page.evaluate("() => window.jupyterapp.shell.currentWidget.context.save()")
@@ -307,13 +333,12 @@ def test_a_reopened_notebook_shows_its_snapshot_alone(lab: Lab, tab: Callable[..
 
 
 @pytest.mark.parametrize("stops", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
+def test_measuring_ways_is_followed_and_stopped(opened: Callable[[str], Tab], stops: bool) -> None:
     """A cell shows autotuning progress, and Cancel ends it without losing the result.
 
     The progress states the number of candidates and the node.
     """
-    page = tab(1400).page
-    open_notebook(page, lab, "tuned.ipynb")
+    page = opened("tuned.ipynb").page
     run_cell(page, 0)
     wait_until_ready(page, 60)
     run_cell(page, 1)
@@ -332,13 +357,12 @@ def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any
     assert page.locator("text=measuring 6 candidates").count() == 0
 
 
-def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_contents_are_noted_in_a_live_notebook(opened: Callable[[str], Tab]) -> None:
     """After a plain run, c in the AOT wrappers view replays the call with its values.
 
     Values of forward and backward come from the kernel.
     """
-    page = tab(1400).page
-    open_notebook(page, lab, "aot_wrappers.ipynb")
+    page = opened("aot_wrappers.ipynb").page
     run_all(page, 90)
     page.wait_for_selector(".lm .say", timeout=60_000)
     page.locator('.lm .tabs [data-view="aot"]').click()
@@ -354,11 +378,10 @@ def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]
     assert errors_in(page) == []
 
 
-def test_a_verified_fix_goes_into_a_new_cell(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_a_verified_fix_goes_into_a_new_cell(opened: Callable[[str], Tab]) -> None:
     """Home replays an edit of the cell on request, and puts the edited cell below the cell."""
-    opened = tab(1400)
-    page = opened.page
-    open_notebook(page, lab, "breaking.ipynb")
+    shown = opened("breaking.ipynb")
+    page = shown.page
     run_all(page, 90)
     explorer = page.locator(".jp-CodeCell").nth(1).locator(".lm")
     explorer.locator(".home button", has_text="Verify").first.click(timeout=60_000)
@@ -370,14 +393,13 @@ def test_a_verified_fix_goes_into_a_new_cell(lab: Lab, tab: Callable[..., Any]) 
     made = page.locator(".jp-CodeCell").nth(2).locator(".cm-content").inner_text()
     assert made.startswith("%%compile --backend eager")
     assert "print" not in made
-    assert opened.errors == []
+    assert shown.errors == []
 
 
-def test_marks_stand_beside_the_code_of_a_cell(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_marks_stand_beside_the_code_of_a_cell(opened: Callable[[str], Tab]) -> None:
     """Breaks and kernels are in the margin; a click or Enter opens the view."""
-    opened = tab(1400)
-    page = opened.page
-    open_notebook(page, lab, "marked.ipynb")
+    shown = opened("marked.ipynb")
+    page = shown.page
     run_all(page, 90)
     cell = page.locator(".jp-CodeCell").nth(1)
     cell.locator(".lm .say").wait_for(timeout=60_000)
@@ -396,16 +418,15 @@ def test_marks_stand_beside_the_code_of_a_cell(lab: Lab, tab: Callable[..., Any]
     cell.locator(".cm-line", has_text="summing").click()
     page.keyboard.type("x")
     page.wait_for_function("document.querySelectorAll('.ce-mark').length === 2")
-    assert opened.errors == []
+    assert shown.errors == []
 
 
-def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_outputs_cleared_while_compiling_do_no_harm(opened: Callable[[str], Tab]) -> None:
     """Clearing all outputs during a compile still leaves the result, summary and explorer.
 
     The progress line is cleared away with the outputs.
     """
-    page = tab(1400).page
-    open_notebook(page, lab, "busy.ipynb")
+    page = opened("busy.ipynb").page
     run_cell(page, 0)
     wait_until_ready(page, 60)
     run_cell(page, 1)
@@ -420,13 +441,12 @@ def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[...,
 
 
 @pytest.mark.slow  # it runs the tour once more
-def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]) -> None:
+def test_the_tour_runs_and_links_source_to_ptx(opened: Callable[[str], Tab]) -> None:
     """All cells of the tour run, and its first explorer links source lines to PTX.
 
     The PTX was compiled on this machine. Both themes are readable.
     """
-    page = tab(1400).page
-    open_notebook(page, lab, TOUR.name)
+    page = opened(TOUR.name).page
     run_all(page, TOUR_SECONDS)
     assert errors_in(page) == []
     first = page.locator(".lm").first
