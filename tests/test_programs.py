@@ -199,7 +199,10 @@ def cases() -> Iterator[Any]:
             yield pytest.param(name, "triton", True, True, id=f"{name}-triton-gpu_kernels", marks=pytest.mark.slow)
         if isinstance(program.target, type) or name.startswith("training_steps."):
             marks = slow_except_sample(name, NO_GRAD_SHARE)
-            yield pytest.param(name, "triton", False, True, id=f"{name}-triton-no_grad", marks=marks)
+            yield pytest.param(name, "triton", False, is_lowered_for_gpu, id=f"{name}-triton-no_grad", marks=marks)
+            if not is_lowered_for_gpu:
+                id = f"{name}-triton-no_grad-gpu_kernels"
+                yield pytest.param(name, "triton", False, True, id=id, marks=pytest.mark.slow)
 
 
 @pytest.mark.usefixtures("no_background")

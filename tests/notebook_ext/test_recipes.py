@@ -50,7 +50,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.mark.parametrize("index", range(len(SECTIONS)), ids=[title or "setup" for title, _ in SECTIONS])
-@pytest.mark.thorough
+@pytest.mark.slow  # each block also runs alone, with the blocks that it needs
 def test_recipe(index: int, page: Page) -> None:
     """A block runs without an error after those above it, and leaves no pass registered."""
     error = page.outcome(index)
