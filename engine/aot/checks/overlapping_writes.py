@@ -74,7 +74,8 @@ def _check_write(node: torch.fx.Node) -> Fallback | None:
         return None
     if has_internal_overlap(into):
         return Fallback.for_node(node, *_OVERLAPS_INSIDE)
-    if named is not None and named in nodes_in(node.args) and not facts_of_node(node).is_pointwise:
+    is_reordered = not facts_of_node(node).is_pointwise and (named is not None or _is_reordering_write(node))
+    if is_reordered and sum(n is target for n in nodes_in(node.args)) > (named is None):
         return Fallback.for_node(node, *_OTHER_ORDER)
     storage = storage_id(into)
     into = with_hint_sizes(into)
@@ -93,9 +94,14 @@ def _check_write(node: torch.fx.Node) -> Fallback | None:
             return Fallback.for_node(
                 node, AotFallback.WRITE_THROUGH_OTHER_VIEW, "writes to memory that it also reads through another view"
             )
-        if not apart and named is not None and not facts_of_node(node).is_pointwise:
+        if not apart and is_reordered:
             return Fallback.for_node(node, *_OTHER_ORDER)
     return None
+
+
+def _is_reordering_write(node: torch.fx.Node) -> bool:
+    """Return True for an operator that writes elements computed from other places."""
+    return facts_of_node(node).name not in ("", "copy")
 
 
 def _check_tensor_list_write(node: torch.fx.Node, targets: Sequence[Any]) -> Fallback | None:

@@ -329,3 +329,19 @@ def error_after_a_write_through_data(x, at, log):
     x.data.mul_(2)
     log.append(2)
     return x[at]
+
+
+@program(*[lambda n=n: (torch.arange(n), torch.zeros(n, dtype=torch.long)) for n in (6, 8, 9)])
+def writes_of_a_tensor_to_itself(x, at):
+    """Eager refuses to scatter a tensor into itself, or to take it for its own index."""
+    y = x.view_as(x)
+    return outcomes_of(
+        lambda: x.scatter_(0, at, x),
+        lambda: x.scatter_(0, x, at),
+        lambda: x.scatter_(0, at, y),
+        lambda: x.index_copy_(0, at, x),
+        lambda: x.index_put_((at,), x),
+        lambda: x.masked_scatter_(x > 2, x),
+        lambda: x.copy_(x),
+        lambda: x.mul_(x),
+    ), x

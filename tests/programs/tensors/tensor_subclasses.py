@@ -422,3 +422,31 @@ def random_numbers_in_memory_order_of_parts(x):
     x.cumsum_(0)
     x.normal_()
     return x.a, x.b
+
+
+def base_and_part(*, is_reshaped=False):
+    base = TwoTensor(torch.arange(16.0).view(4, 4), torch.ones(4, 4))
+    part = base.split(1)[-1]
+    if is_reshaped:
+        base.unsqueeze_(0)
+    return base, part
+
+
+@program(base_and_part, breaks=2)
+def base_of_a_part_gets_another_shape(a, b):
+    """A part of a wrapper whose base the function reshapes first."""
+    a.unsqueeze_(0)
+    return a.mul(2), b.add(1)
+
+
+@program(lambda: base_and_part(is_reshaped=True), breaks=2)
+def part_of_a_base_that_got_another_shape(a, b):
+    """A part of a wrapper whose base the caller has reshaped."""
+    return a.mul(2), b.add(1)
+
+
+@program(lambda: base_and_part(is_reshaped=True), breaks=4)
+def part_of_a_base_that_got_another_shape_written(a, b):
+    """The same where the part is written."""
+    b.mul_(2)
+    return a.mul(2), b.add(1)

@@ -20,6 +20,7 @@ from engine.ir.introspection.fakeable_tensors import (
 from engine.ir.introspection.stale_view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private.autograd import CreationMeta, get_creation_meta
 from engine.torch_private.dispatch import disabled_torch_dispatch_impl, dispatch_keys
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.functionalization import is_functional_tensor
@@ -71,6 +72,7 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
         raise Unsupported("functorch-state", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
+        _check_view_replay(tx, real)
     fake = fakeify(tx, real if plain else as_plain_tensor(real), source)
     tx.inputs.saw_tensor = True
     tx.inputs.may_be_marked |= may_be_marked(real)
@@ -110,6 +112,21 @@ def _check_inner_tensors(real: Any) -> None:
     if other:
         text = f"a {type(real).__name__} with an inner value of type {other[0]}"
         raise Unsupported("tensor-subclass", text)
+
+
+def _check_view_replay(tx: Tracer, real: torch.Tensor) -> None:
+    """Break at views of a base that got another shape since.
+
+    Torch replays the view on the fake base, and reads outputs of ``split`` that may not exist there.
+    """
+    if not real._is_view():
+        return
+    layouts = tx.inputs.input_layouts
+    fakes = [v.fake for v, _ in tx.inputs.input_tensors if v.real_object is real._base]
+    is_reshaped = any(str(layouts[id(fake)]) != str(symbolic_layout(fake)) for fake in fakes)
+    may_be_reshaped = get_creation_meta(real) != CreationMeta.DEFAULT and real._version > 0
+    if is_reshaped or may_be_reshaped:
+        raise Unsupported("tensor-subclass", f"a view of a {type(real).__name__} whose base may have another shape now")
 
 
 def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> None:
