@@ -107,10 +107,13 @@ def _all_collectives(rank: RankContents) -> list[str]:
 
 
 def _arrivals(contents: Sequence[RankContents], largest: RankContents) -> list[RankArrivals]:
-    """Return the arrivals at each program of the largest group for which two ranks have times."""
+    """Return the arrivals at each program of the largest group for which two ranks have times.
+
+    Times of a rank that was recorded at another time are left out.
+    """
     arrivals = []
     for key in largest.ready:
-        times = [c.ready.get(key) for c in contents]
+        times = [c.ready.get(key) if largest.may_wait_for(c) else None for c in contents]
         times_and_ranks = [(t, c.rank) for t, c in zip(times, contents, strict=True) if t is not None]
         if len(times_and_ranks) < 2:
             continue
@@ -127,6 +130,10 @@ def _problems(contents: Sequence[RankContents], largest: Sequence[RankContents])
     if len(versions) > 1:
         named = ", ".join(f"{v[:40]} ({format_ranks(_ranks(c))})" for v, c in versions.items())
         yield f"The ranks run different versions of torch: {named}"
+    others = [rank for rank in contents if not largest[0].may_wait_for(rank)]
+    if others:
+        both = f"{format_ranks(_ranks(others))} and {format_ranks((largest[0].rank,))}"
+        yield f"The recordings of {both} are hours or days apart: the times of their calls are not compared"
     ends = ((end, rank) for rank in contents if not largest[0].unfinished and (end := _cut_at(rank, largest[0])))
     for end, ranks in group_pairs(ends).items():
         yield f"The log of {format_ranks(_ranks(ranks))} ends {end}: it is cut, or the process ended there"

@@ -28,6 +28,8 @@ COMPILER_SETTING = ".config._config["
 
 Compiling without a cache leaves their defaults as set values.
 """
+LONGEST_WAIT_SECONDS = 12 * 3600.0
+"""Process groups give up sooner than this: a rank recorded later is of another run."""
 _RANK_VALUE = rb"""(?i)(rank['"\]]*(?: == |, "[^"]*", "))%d(?![\w.])"""
 """In guards on a value whose name ends in ``rank``: the rank's own number."""
 _GUARD_NOISE = re.compile(rb"Guard latency = [\d.]+ us|\b\d{6,}\b|(?<=_dict___)\d+|[ \t]+")
@@ -66,6 +68,11 @@ class RankContents:
     def share(self, equal: RankContents) -> None:
         """Use the facts of an equal rank, so that memory grows with distinct contents only."""
         self.compilations, self.collectives = equal.compilations, equal.collectives
+
+    def may_wait_for(self, other: RankContents) -> bool:
+        """Return True unless more time is between the recordings than a collective waits."""
+        gap = max(other.start - self.end, self.start - other.end)
+        return not all((self.start, self.end, other.start, other.end)) or gap < LONGEST_WAIT_SECONDS
 
     def world_size(self) -> int:
         """Return the number of ranks that collectives of the largest group state; 0 if unknown."""

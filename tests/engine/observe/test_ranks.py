@@ -140,6 +140,19 @@ def test_arrivals_name_the_last_rank(tmp_path: Path, logs: Logs) -> None:
     assert min(t for t in forward.arrivals if t is not None) == 0
 
 
+def test_ranks_recorded_days_apart_are_not_late() -> None:
+    """Ranks of two runs have no times in common; that is a problem to report, not a wait."""
+    days = 3 * 86400.0
+    contents = [RankContents(rank, Path(f"rank_{rank}.log")) for rank in range(3)]
+    for one, start in zip(contents, (100.0, 101.0, 100.0 + days), strict=True):
+        one.start, one.end, one.ready = start, start + 5, {("0/0", "forward"): start + 2}
+        one.add("0/0", "graphs", "same")
+    groups = group_ranks(contents)
+    assert [a.arrivals for a in groups.arrivals] == [(0.0, 1.0, None)]
+    (problem,) = groups.problems
+    assert problem.startswith("The recordings of rank 2 and rank 0 are hours or days apart")
+
+
 def test_comments_are_no_collectives() -> None:
     """A graph's comments show source lines, which may call what the node below them is."""
     graph = b"""
