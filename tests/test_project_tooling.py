@@ -176,6 +176,7 @@ def test_second_run_installs_nothing(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fails", ["nothing", "ruff", "pytest"])
 def test_lint_and_tests_run_beside_each_other(tmp_path: Path, fails: str) -> None:
     """``make test`` runs lint and tests to their end, and fails if either does."""

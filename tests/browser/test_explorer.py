@@ -623,8 +623,10 @@ def test_narrow_windows_keep_everything_reachable(explorer: Show) -> None:
 
 CONTRAST = """() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const rgba = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data; return [r, g, b, a / 255]; };
+  const known = new Map();
+  const paint = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data; known.set(text, [r, g, b, a / 255]); return known.get(text); };
+  const rgba = (text) => known.get(text) ?? paint(text);
   const over = (top, below) => top.slice(0, 3).map((v, i) => v * top[3] + below[i] * (1 - top[3])).concat(1);
   const behind = (e) => { const layers = []; for (let n = e; n; n = n.parentElement) layers.push(rgba(getComputedStyle(n).backgroundColor));
     return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]); };

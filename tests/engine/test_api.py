@@ -246,6 +246,7 @@ def test_marking_a_dimension_that_is_not_there(mark: Callable[..., None]) -> Non
         mark(torch.ones(2, 2), 3)
 
 
+@pytest.mark.thorough
 def test_a_session_survives_its_file(tmp_path: pathlib.Path) -> None:
     """Records of a real compile load back equal; a loaded session cannot be verified.
 

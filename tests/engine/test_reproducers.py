@@ -381,6 +381,7 @@ def fill_row(x: torch.Tensor, value: float) -> None:
     x[0] = value
 
 
+@pytest.mark.thorough
 def test_operators_of_the_user_are_defined_in_the_script() -> None:
     """A script brings kernel, fake, gradient and all that they read; it runs with torch alone."""
 

@@ -47,6 +47,7 @@ def edit(session: engine.Session, language: str, old: str, new: str) -> EditTria
     return try_kernel_edits(session, session.compilations[0].id, {"k": text.replace(old, new)})
 
 
+@pytest.mark.thorough
 def test_a_right_edit_of_each_language_shows_its_listings(session: engine.Session) -> None:
     """Values are compared with ATen's; machine code differs; a CPU kernel is timed."""
     found = re.search(r"fmul (<\d+ x float>) %add, splat \(float 0x4000000000000000\)", kernel_text(session, "llvm"))
@@ -167,6 +168,7 @@ def test_a_kept_kernel_runs_after_a_restart(session: engine.Session, tmp_path: p
     assert "Compiled without your edit" in other.unused[0]
 
 
+@pytest.mark.thorough
 def test_only_the_kernel_that_changed_runs_again(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits stack: an edit that did not change keeps its result, and the other kernel runs."""
     ran: list[str] = []
@@ -190,6 +192,7 @@ def test_only_the_kernel_that_changed_runs_again(session: engine.Session, monkey
     assert len(ran) == 5
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_cannot_run_alone_stops_no_other_trial(
     session: engine.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_points_of_several_calls_are_in_the_session(tmp_path: pathlib.Path) -> N
         engine.tune(engine.Session.load(tmp_path / "s.json"), entry, kernel)
 
 
+@pytest.mark.thorough
 def test_a_triton_kernel_without_a_gpu_has_resources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings have registers and spills, and can be kept without a time."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

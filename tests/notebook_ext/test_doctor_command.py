@@ -94,6 +94,7 @@ def test_a_log_of_an_ahead_of_time_compilation(tmp_path: Path) -> None:
     assert main(["doctor", str(tmp_path / "trace.log")]) == 0
 
 
+@pytest.mark.thorough
 def test_doctor_of_a_function() -> None:
     """``engine.doctor`` finds the break; a function without problems has no findings."""
     compiled = engine.compile(scaled, backend="eager")
@@ -115,6 +116,7 @@ def in_a_loop(xs: list[torch.Tensor]) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.thorough
 def test_a_break_in_a_loop_has_a_fix_for_the_loop() -> None:
     """The recompiles of a loop with a break are not to be mended by a tensor."""
     engine.reset()

@@ -168,6 +168,7 @@ def test_an_edited_cell_is_compared_by_the_names_of_its_functions(session: engin
     assert right == f"edit 1~{edited.compilations[0].id}"
 
 
+@pytest.mark.thorough
 def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     """Its listings differ; edits of graphs stack apart from it; the file applies it."""
     monkeypatch.chdir(tmp_path)

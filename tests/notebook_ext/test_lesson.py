@@ -132,6 +132,7 @@ def test_a_time_that_is_much_longer_is_said_so(capsys, monkeypatch: pytest.Monke
     assert "250 times as long" in shown
 
 
+@pytest.mark.thorough
 def test_ranks_run_at_the_same_time_and_a_failure_is_named() -> None:
     """Ranks exchange values; the error of one of them ends all and is shown."""
     program = """

@@ -591,6 +591,7 @@ def test_warnings_of_stock_torch_compile_are_folded_into_one_note(shell: Shell) 
     assert "function: 'tag'" in text
 
 
+@pytest.mark.thorough
 def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_path: pathlib.Path) -> None:
     """--save FILE.html writes the explorer with all kernels compiled so far.
 

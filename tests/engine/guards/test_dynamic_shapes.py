@@ -295,6 +295,7 @@ def test_tracing_memory_is_freed_with_the_entry() -> None:
     assert held() is None
 
 
+@pytest.mark.thorough
 def test_no_graph_outlives_its_entry() -> None:
     """Graph modules and fake modes of tracing die with the cache entry."""
 

@@ -48,6 +48,7 @@ def kernel_of(name: str) -> GeneratedKernel:
     return lower(trace_to_aten(*KERNELS[name]), "cuda:90", print_triton).kernels[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_smaller_configuration_computes_the_same(name: str, interpreter: WorkerPool) -> None:
     """Smaller blocks on a larger grid write the same values as the planned blocks.

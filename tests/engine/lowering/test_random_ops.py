@@ -54,6 +54,7 @@ def test_seeds_follow_the_generator() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.thorough
 def test_kernels_draw_what_the_operators_do() -> None:
     """Kernels that generate random numbers match the operators; only the seeds stay in ATen."""
     args = (torch.randn(8, 16),)

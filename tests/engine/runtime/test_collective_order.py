@@ -85,6 +85,7 @@ def _process(rank: int, folder: str) -> None:
             assert text in said("")
 
 
+@pytest.mark.thorough
 def test_ranks_that_differ_are_named(tmp_path: pathlib.Path) -> None:
     """A rank that waits, that differs or has ended is named.
 

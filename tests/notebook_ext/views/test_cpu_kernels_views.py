@@ -56,6 +56,7 @@ def session() -> Iterator[Session]:
     engine.reset()
 
 
+@pytest.mark.thorough
 def test_bytes_of_symbolic_sizes_are_a_sentence() -> None:
     """Expressions in the kernel's symbols, and the sizes for which the table counts."""
 

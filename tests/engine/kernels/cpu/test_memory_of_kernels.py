@@ -38,6 +38,7 @@ def growth(count: int) -> float:
     return (resident_kilobytes() - before) / count
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_nothing_calls_is_freed() -> None:
     """Code, optimizer and code generator of a dropped kernel do not stay."""
     growth(40)

@@ -102,6 +102,7 @@ def test_wide_indices_only_where_needed() -> None:
     assert "int64" not in small.text
 
 
+@pytest.mark.thorough
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_a_negative_zero_keeps_its_sign(dtype):

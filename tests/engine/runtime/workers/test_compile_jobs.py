@@ -56,6 +56,7 @@ def stages(record: TargetRecord) -> set[str]:
     return {listing.stage for listing in record.listings}
 
 
+@pytest.mark.thorough
 def test_every_kernel_is_told_with_ptx_first_and_then_with_sass() -> None:
     """Results come in another thread, complete at the end."""
     heard = CollectedRecords()

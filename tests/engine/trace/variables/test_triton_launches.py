@@ -47,6 +47,7 @@ def test_a_launch_raises_what_eager_raises() -> None:
     assert str(compiled.value) == str(eager.value)
 
 
+@pytest.mark.thorough
 def test_a_hand_written_kernel_is_shown_like_a_generated_one() -> None:
     """A launch is a node with its kernel's name and listings; operators around it fuse."""
     with engine.record() as session, pytest.raises(RuntimeError, match="active drivers"):  # no GPU launches it
