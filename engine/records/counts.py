@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.group_pairs import group_pairs
 from engine.records.graph import NodeRecord
-from engine.records.guards import GuardFailure, GuardRecord
+from engine.records.guards import STORM, GuardFailure, GuardRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -251,7 +251,9 @@ def saved_compilations(session: Session, frame: str, changed: ChangedValue) -> l
     for call in session.calls:
         if call.frame == frame and call.outcome == "compiled" and call.entry in compilations:
             hits = (
-                all(map(changed.covers, failed_guards(session, f))) for f in call.guard_failures if f.entry not in saved
+                all(map(changed.covers, failed_guards(session, f)))
+                for f in call.guard_failures
+                if f.entry not in saved and not f.needs_no_fix(STORM)
             )
             if any(hits):
                 saved[call.entry] = compilations[call.entry]

@@ -300,4 +300,6 @@ def _title(stage: str) -> str:
 def _cell_sentence(trial: EditTrial) -> str:
     if trial.problem:
         return trial.problem
-    return f"The cell's results differ: {trial.difference}." if trial.difference else "The cell's results are the same."
+    if trial.difference:
+        return f"The cell's results differ: {trial.difference}."
+    return " ".join(trial.not_run) or "The cell's results are the same."

@@ -29,6 +29,8 @@ MAX_ELEMENTS = 1_000_000
 TOLERANCE = 1e-4
 """Relative difference of equal results: an edit may change the order of a sum."""
 
+NO_RESULTS = "the cell neither shows nor assigns a tensor or float"
+
 
 @dataclass(frozen=True)
 class ReplayCounts:
@@ -48,6 +50,8 @@ class ReplayResult:
     before: ReplayCounts
     after: ReplayCounts
     difference: str = ""
+    is_compared: bool = True
+    """False if the cell neither shows nor assigns a tensor or float, and raises nothing."""
 
     @property
     def problem(self) -> str:
@@ -78,7 +82,8 @@ class ReplayResult:
         counted = ", ".join(changes) or "the counts do not change"
         if self.difference:
             return f"not verified: the results differ ({self.difference}); {counted}"
-        return f"verified: {counted}, same results" if self.helps else f"no effect: {counted}"
+        results = "same results" if self.is_compared else f"no results to compare: {NO_RESULTS}"
+        return f"verified: {counted}, {results}" if self.helps else f"no effect: {counted}"
 
 
 class _Replay:
@@ -102,7 +107,8 @@ def compare_replays(before: Any, after: Any) -> ReplayResult:
         return ReplayResult(sides[0], sides[1])
     if after["error"] and not before["error"]:
         return ReplayResult(sides[0], ReplayCounts(problem=f"the edited cell raises {after['error'].splitlines()[0]}"))
-    return ReplayResult(sides[0], sides[1], first_difference(before["values"], after["values"]))
+    difference = first_difference(before["values"], after["values"])
+    return ReplayResult(sides[0], sides[1], difference, has_results(before["values"]))
 
 
 def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:
@@ -205,7 +211,9 @@ class CellReplay:
                 reason = side if isinstance(side, str) else side["error"]
                 return EditTrial(problem=f"The cell has no result: {reason.rstrip(': ')}.")
         first, second = (Session.from_data(from_jsonable(SessionData, x["session"], "replay")) for x in (before, after))
-        return EditTrial(first, second, difference=first_difference(before["values"], after["values"]))
+        not_run = () if has_results(before["values"]) else (f"No results were compared: {NO_RESULTS}.",)
+        difference = first_difference(before["values"], after["values"])
+        return EditTrial(first, second, difference=difference, not_run=not_run)
 
     def _replays(self, edited: CellText, settings: CompileSettings) -> tuple[Any, Any]:
         """Replay the cell as it is, once, and edited."""
@@ -265,6 +273,11 @@ def first_difference(before: list[Any], after: list[Any]) -> str:
         if not _close(value, edited[name]):
             return f"{name} changes"
     return ""
+
+
+def has_results(values: list[Any]) -> bool:
+    """Return True if a cell has a tensor, a float or an exception as a result."""
+    return any(name == "exception" or isinstance(value, (list, float)) for name, value in values)
 
 
 def _close(a: Any, b: Any) -> bool:

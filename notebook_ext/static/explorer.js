@@ -84,6 +84,8 @@ export class Frame {
     this.trail = new Trail();
     /** True while going through the history: selections are not recorded. */
     this.isWalking = false;
+    /** True while the sentence is a message, which views that are drawn again leave until the next action. */
+    this.isTold = false;
     this.resting = 0;
     /** @type {any} */
     this.view = this.viewOf(TABS[0][0]);
@@ -100,7 +102,7 @@ export class Frame {
       button("Find", ":", () => this.finder.toggle(), { title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { title: "Copy this view as text. Key: y" }),
       model.link ? button("Link", "Y", () => this.copyLink(), { title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, this.othersButton, tools), this.others, this.help, this.finder.el, h("div", { class: "low" }, this.panel, this.sentence));
-    this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; }, onpointerover: nameIfCut }, this.summary, widget);
+    this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = this.isTold = false; }, onpointerover: nameIfCut }, this.summary, widget);
     resizable(this.root);
     el.append(this.root);
     /** Hides the static summary and snapshot of the cell, however often the notebook draws them again. */
@@ -196,8 +198,11 @@ export class Frame {
       if (this.isReady && message.key !== "index") this.view.draw();
       if (message.key === "recipes" && !this.help.hidden) this.toggleHelp(true);
       this.finder.draw();
-    } else if (message.type === "say") this.say(message.text);
-    else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
+    } else this.isTold = false;
+    if (message.type === "say") {
+      this.say(message.text);
+      this.isTold = true;
+    } else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
     else if (message.type === "edit") this.made.get("edit")?.take(message.data);
     else if (message.type === "tune") this.made.get("kernels")?.takeTuning(message.data);
     else if (message.type === "script") this.takeScript(message.data);
@@ -253,7 +258,7 @@ export class Frame {
 
   /** Open a view, optionally at an entry and a detail. @param {string} id @param {...string} where */
   open(id, ...where) {
-    this.isReady = false;
+    this.isReady = this.isTold = false;
     if (id !== this.view?.id) put(this.sentence);
     this.view = this.viewOf(TABS.some((tab) => tab[0] === id) ? id : TABS[0][0]);
     this.drawTabs();
@@ -286,7 +291,7 @@ export class Frame {
 
   /** Show a sentence below the view. This also records a new selection in the history. @param {...any} words */
   say(...words) {
-    put(this.sentence, ...words);
+    if (!this.isTold) put(this.sentence, ...words);
     this.note();
   }
 
@@ -399,6 +404,7 @@ export class Frame {
 
   /** @param {KeyboardEvent} e */
   key(e) {
+    this.isTold = false;
     const isFind = (e.ctrlKey || e.metaKey) && !e.altKey && !e.shiftKey && e.key.toLowerCase() === "k";
     if ((e.ctrlKey || e.metaKey || e.altKey) && !isFind) return;
     if (e.key !== "," && e.key !== ".") this.isWalking = false;

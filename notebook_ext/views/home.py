@@ -713,7 +713,7 @@ def _finding_row(session: Session, finding: Finding, cell: CellText | None) -> d
         "title": finding.title,
         "cause": finding.cause,
         "sign": finding.sign,
-        "saves": finding.saves,
+        "saves": "" if edit and edit["result"] and not edit["helps"] else finding.saves,
         "place": finding.place,
         "pointed": finding.pointed,
         "line": finding.line,

@@ -18,7 +18,7 @@ from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec, is_spec
 from engine.ir.sources.base import Source
-from engine.records.guards import Fix
+from engine.records.guards import NO_FIX, Fix
 from engine.torch_private.dispatch import DispatchKeySet, dispatch_key_parse
 from engine.torch_private.dispatch import dispatch_keys as torch_dispatch_keys
 from engine.torch_private.torch_function import DisableTorchFunction
@@ -393,12 +393,8 @@ class ShapeMatch(DimensionsGuard):
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         dimensions = sorted(self.changed_dims(value))
         sizes = _size(value) if dimensions else ()
-        if any(sizes[d] in (0, 1) for d in dimensions):
-            return (
-                Fix(
-                    "Accept this cache entry: sizes 0 and 1 are always specialized, because of broadcasting and empty tensors."
-                ),
-            )
+        if any(sizes[d] in (0, 1) or self.expected[d] in (0, 1) for d in dimensions):
+            return (Fix(f"{NO_FIX}: sizes 0 and 1 are always specialized, because of broadcasting and empty tensors."),)
         pad = Fix(f"Pad {self.user_expr} to a static shape")
         if not dimensions:
             return (pad,)

@@ -22,7 +22,7 @@ from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, cell_texts, combine, diff_rows, edit_id
 from notebook_ext.views.compilations import compilations
-from notebook_ext.views.home import findings, home, replay_edit
+from notebook_ext.views.home import Replayed, findings, home, replay_edit, replayed_edits
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import summary
@@ -790,3 +790,48 @@ def test_traffic_between_kernels_is_a_fact_without_a_fix() -> None:
     assert row["fixes"] == []
     assert row["saves"] == ""
     assert re.match(r"The largest part is 2 MB from \w+ to \w+\. Both write all of it\. No fix is known", row["cause"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "saves"), [((3, 5, 1), "1 compile"), ((1, 4, 6), ""), ((3, 5, 7), "1 compile"), ((4, 0), "")]
+)
+def test_sizes_0_and_1_are_compiled_for_themselves(sizes: tuple[int, ...], saves: str) -> None:
+    """No mark saves their compile, and none makes one entry of a first size 1 and others."""
+    engine.reset()
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1) * 2
+
+    compiled = engine.compile(mean, backend="eager")
+    with engine.record() as session:
+        for size in sizes:
+            compiled(torch.ones(size, 6))
+    (found,) = findings(session)[:1]
+    assert found.saves.partition(",")[0] == saves
+    assert any(text.startswith("No fix needed: sizes 0 and 1") for text, _ in found.fixes) == (not saves)
+
+
+@forks
+def test_a_replay_without_results_claims_no_equal_ones(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that only calls has nothing to compare; a fix without effect saves nothing."""
+    made: list[CompileRun] = []
+    show = CompileRun.show
+    monkeypatch.setattr(CompileRun, "show", lambda self: (made.append(self), show(self)))
+    session = run(shell, "def f(x):\n    print('called')\n    return x * 2\n\nfor n in (3, 4):\n    f(torch.ones(n))\n")
+    cell = made[0]._make_cell_replay()
+    replay = made[0]._make_replay(cell)
+    assert cell is not None
+    assert replay is not None
+    editor = made[0]._make_editor(cell)
+    assert editor is not None
+    text = editor.answer("open", "cell", "cell", "")["text"]
+    found = editor.answer("apply", "cell", "cell", text.replace("x * 2", "x * 3"))
+    nothing = "the cell neither shows nor assigns a tensor or float"
+    assert found["trial"]["sentence"] == f"No results were compared: {nothing}."
+    first = home(session)["findings"][0]
+    assert first["saves"]
+    verified = replay_edit(session, first["edit"]["id"], replay)
+    assert verified is not None
+    assert verified.text.endswith(f"no results to compare: {nothing}")
+    replayed_edits[session][first["edit"]["id"]] = Replayed("no effect: the counts do not change", helps=False)
+    assert home(session)["findings"][0]["saves"] == ""
