@@ -6,6 +6,8 @@ The comparison with torch.compile covers breaks and captured operators.
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,8 +18,10 @@ import engine
 from engine.torch_private.dispatch import TorchDispatchMode
 from tests.torch_internals import dynamo_counters
 
-transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed"),
+]
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 100}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
@@ -96,6 +100,7 @@ def made(name: str) -> tuple[Any, dict[str, Any]]:
     """A model with random weights from a fixed seed, and inputs for it."""
     config, sizes = (SMALL | BROKEN)[name]
     torch.manual_seed(0)
+    transformers = importlib.import_module("transformers")  # not where tests are only collected: it takes a while
     model = getattr(transformers, name)(getattr(transformers, config)(**sizes))
     if config in ("Wav2Vec2Config", "HubertConfig"):
         return model, {"input_values": torch.randn(2, 600)}
@@ -202,6 +207,7 @@ def test_gpt2_trains_as_in_eager(optimizer: str, dropout: float, autocast: bool)
     rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 16}
     torch.manual_seed(0)
+    transformers = importlib.import_module("transformers")
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates)).train()
     twin = copy.deepcopy(model)
     expected = losses(model, model, optimizer, autocast=autocast)

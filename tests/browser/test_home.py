@@ -33,13 +33,13 @@ def session() -> Iterator[Session]:
 
 
 @pytest.fixture
-def page(session: Session, tab: Callable[..., Any], tmp_path: pathlib.Path) -> Callable[[int], Any]:
+def page(session: Session, tab: Callable[..., Any], file_context: Any, tmp_path: pathlib.Path) -> Callable[[int], Any]:
     """The page of the session, opened on home, at a width."""
     path = tmp_path / "page.html"
     path.write_text(page_text(session, view="home"), encoding="utf-8")
 
     def show(width: int) -> Any:
-        found = tab(width)
+        found = tab(width, file_context)
         found.page.goto(f"file://{path}")
         found.page.locator(".lm .home .find1").first.wait_for()
         return found

@@ -54,13 +54,13 @@ LINES = ("linked", "tracer", "compare")
 
 
 @pytest.fixture(params=SESSIONS)
-def page(request: pytest.FixtureRequest, tab: Callable[..., Any], tmp_path: pathlib.Path) -> Any:
+def page(request: pytest.FixtureRequest, tab: Callable[..., Any], file_context: Any, tmp_path: pathlib.Path) -> Any:
     """A page of one session that knows what reacts to clicks."""
     session = SESSIONS[request.param]()
     others = {"before": changed_session()} if request.param == "verified" else None
     path = tmp_path / "page.html"
     path.write_text(page_text(session, view="home", others=others), encoding="utf-8")
-    found = tab(1200).page
+    found = tab(1200, file_context).page
     found.add_init_script(WATCH)
     found.goto(f"{path.as_uri()}#light")
     found.wait_for_selector(".lm .say")
