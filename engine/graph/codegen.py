@@ -6,10 +6,13 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch.fx
 
 from engine.ir.graph_callable import Run
 
+SIZE_METHODS = (torch.Tensor.view, torch.Tensor.expand, torch.Tensor.repeat)
+"""Methods that take sizes as arguments of their own: torch takes half a call longer to parse a list of them."""
 EarlyExit = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
 """Function of a node and of the nodes whose values are alive after it.
 
@@ -101,8 +104,11 @@ class _FunctionWriter:
             return self._name(value, "constant")
         if node.target is operator.getitem:
             return f"{self._value(node.args[0])}[{self._value(node.args[1])}]"
-        args = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
-        return f"{self._name(self._callable(node), 'op')}({', '.join(args)})"
+        called, arguments = self._callable(node), list(node.args)
+        if called in SIZE_METHODS and isinstance(arguments[1], (list, tuple)):
+            arguments[1:] = arguments[1] or arguments[1:]
+        args = [self._value(a) for a in arguments] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
+        return f"{self._name(called, 'op')}({', '.join(args)})"
 
     def _name(self, value: Any, kind: str) -> str:
         if id(value) not in self._names:

@@ -24,6 +24,13 @@ class OutOfBounds(IndexError):
     """A CPU kernel found an index out of bounds or a division by zero."""
 
 
+class ReplaceableRun:
+    """A run whose function may change between calls."""
+
+    current: Run | None = None
+    """The function that a call needs; None if the run itself finds it."""
+
+
 OnFallback = Callable[[BaseException, str, str], None]
 """Called on a failure with the error, a message, and the fallback taken."""
 
@@ -48,6 +55,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
     """
     has_failed = False
     fallback = functools.cache(make_fallback)
+    holder = run if isinstance(run, ReplaceableRun) else ReplaceableRun()
 
     def call(*inputs: Any) -> Any:
         nonlocal has_failed
@@ -55,7 +63,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             return fallback()(*inputs)
         sentence = ""
         try:
-            return run(*inputs)
+            return (holder.current or run)(*inputs)
         except torch.OutOfMemoryError as error:
             is_final = is_boxed or WRITTEN_MARK in error.__dict__
             on_fallback(error, describe_oom(error), "" if is_final else THIS_CALL_NOTE)

@@ -13,6 +13,7 @@ from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import tensors_by_position, tensors_in
+from engine.runtime.aten_fallback import ReplaceableRun
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.runtime.program_text import OutputMemory, ProgramWriter
 from engine.runtime.record_launches import LaunchReporter, add_program, is_recording_launches
@@ -44,7 +45,7 @@ def program_executor(
     return ProgramExecutor(program, bind, is_boxed=is_boxed, compilation=compilation, output_memory=output_memory)
 
 
-class ProgramExecutor:
+class ProgramExecutor(ReplaceableRun):
     """A program bound to a device; ``text`` is the generated Python, after the first call."""
 
     def __init__(
@@ -62,7 +63,6 @@ class ProgramExecutor:
         self._compilation = compilation
         self._output_memory = output_memory
         self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
-        self._run: Run | None = None
         self.text = ""
         self._launchers_for(frozenset())
         if compilation:
@@ -70,11 +70,11 @@ class ProgramExecutor:
 
     def forget_generated_code(self) -> None:
         """Generate the Python again at the next call; the kernels stay bound."""
-        self._run = None
+        self.current = None
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the program; return its outputs."""
-        return (self._run or self._compile_for_devices(self._input_values(inputs)))(*inputs)
+        return (self.current or self._compile_for_devices(self._input_values(inputs)))(*inputs)
 
     def _input_values(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         return inputs[0] if self._is_boxed else inputs
@@ -136,13 +136,13 @@ class ProgramExecutor:
         writer = ProgramWriter(self._program, device, scalars, self._is_boxed, report, self._output_memory)
         self.text = writer.text()
         if device.type != "cuda":
-            self._run = self._load(writer, self._launchers_for(frozenset()))
-            return self._run
+            self.current = self._load(writer, self._launchers_for(frozenset()))
+            return self.current
         if device.index != torch.cuda.current_device():
             self._launchers.clear()
         with torch.cuda.device(device):
-            self._run = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), device)
-        return self._run
+            self.current = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), device)
+        return self.current
 
     def _with_device_guard(self, run: Run, device: torch.device) -> Run:
         """Return ``run`` under a device guard, which does nothing if the device is current."""

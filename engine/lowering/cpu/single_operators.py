@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 
+import torch
 import torch.fx
 
 from engine.group_pairs import group_pairs
@@ -15,7 +16,7 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_metadata import is_backward_node
 from engine.ir.node_values import called_overload, tensors_in
-from engine.ir.static_sizes import static_size
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.memory.live_memory import bytes_of, size_hints
 
 MIN_BYTES = 1 << 16
@@ -113,7 +114,7 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
     """
     graph_nodes = {node.name: node for node in module.graph.nodes}
     kernels_of = group_pairs((node, kernel) for kernel in program.kernels for node in kernel.nodes)
-    reasons: dict[str, str] = {}
+    reasons, small = dict[str, str](), dict[str, str]()
     for node, computed_by in kernels_of.items():
         graph_node = graph_nodes.get(node.rpartition(":")[2])
         called = None if graph_node is None else called_overload(graph_node.target)
@@ -125,10 +126,11 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
             continue
         moved = [static_size(k.bytes_moved) for k in computed_by]
         if all(count is not None and count < MIN_BYTES for count in moved):
-            reasons |= {} if _is_slow_call(graph_node) else {node: SMALL}
+            small |= {} if _is_slow_call(graph_node) else {node: SMALL}
         elif not any(k.loads_tiles for k in computed_by) and not _is_faster_in_kernel(graph_node, called._schema.name):
             reasons[node] = SAME_BYTES
-    return reasons
+    # A launch costs less than a call of ATen, but too little less to compile a program for it.
+    return reasons if kernels_of.keys() - reasons.keys() - small.keys() else reasons | small
 
 
 def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
@@ -180,8 +182,17 @@ def _operator_gain(node: torch.fx.Node, largest: int) -> float:
 
 
 def _is_slow_call(node: torch.fx.Node) -> bool:
-    called = called_overload(node.target)
-    return called is not None and called._schema.name in SLOW_CALLS | MEDIUM_CALLS
+    """Return True if a call takes ATen 1 us longer than a kernel, or more, on 1,000 elements."""
+    called, results = called_overload(node.target), tensors_in(node.meta.get("val"))
+    name = "" if called is None else called._schema.name
+    if name in SLOW_CALLS | MEDIUM_CALLS:
+        return True
+    if called is None or not (torch.Tag.pointwise in called.tags or name == "aten::clone"):
+        return False
+    # ATen makes a tensor of a number, and takes longer to find out how other strides are walked.
+    operands = [t for argument in node.all_input_nodes for t in tensors_in(argument.meta.get("val"))]
+    layouts = {static_sizes((*t.shape, *t.stride())) for t in (*operands, *results)}
+    return any(type(a) in (int, float) for a in node.args) or len(layouts) > 1
 
 
 def _mutates_input(kernel: GeneratedKernel, program: LoweredProgram) -> bool:

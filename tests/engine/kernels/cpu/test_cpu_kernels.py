@@ -796,6 +796,37 @@ def test_functions_that_aten_computes_slowly_run_in_kernels(name: str) -> None:
     assert {event.name for event in profile.events()}.isdisjoint((f"aten::{name}", "aten::ne"))
 
 
+SLOW_CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mul": lambda x: x * 2,
+    "gt": lambda x: x > 0.5,
+    "add": lambda x: x + x[0],
+    "copy_": lambda x: x.t().contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_CALLS)
+def test_small_operators_whose_calls_are_slow_run_in_kernels(name: str) -> None:
+    """ATen takes long to call with a number or other strides; a launch takes less."""
+    function, x = SLOW_CALLS[name], torch.rand(30, 20)
+    run = engine.compile(function)
+    assert_same((run(x),), (function(x),))
+    with torch.profiler.profile() as profile:
+        run(x)
+    assert f"aten::{name}" not in {event.name for event in profile.events()}
+
+
+def test_a_small_operator_beside_kernels_is_a_kernel() -> None:
+    """A program that has kernels launches one for each small operator, too."""
+    x = torch.rand(8, 8)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (((x @ x).relu() @ x).sin() + 1) @ x
+
+    with engine.record() as session:
+        assert_same((engine.compile(function)(x),), (function(x),))
+    assert len(session.compilations[0].cpu_program.kernels) == 2
+
+
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
     """A graph that gains nothing by kernels runs as traced, unless it returns views of inputs."""
     bag, ids = nn.EmbeddingBag(9, 4).requires_grad_(False), torch.tensor([[1, 2], [3, 4]])
