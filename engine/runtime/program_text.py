@@ -55,6 +55,7 @@ from engine.torch_private.sympy_functions import PythonPrinter
 from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda, reinterpret_tensor
 
 OutputMemory = Callable[[], AbstractContextManager[Any]]
+_COMPLEX_DTYPES = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 LARGE_TEMPORARIES = 8
 """Bytes of a call's temporary results per byte of its outputs, to copy the outputs."""
 
@@ -168,6 +169,27 @@ class ProgramWriter:
         return text if not refs or text.isidentifier() or text.startswith("untracked_view(") else f"{text}.data"
 
     @functools.cached_property
+    def _complex_by_address(self) -> set[str]:
+        """Return complex inputs and outputs that only CPU kernels access, by address: they need no real view."""
+        buffers, outputs, steps = self.program.buffers, buffer_refs(self.program.outputs), self.program.steps
+        if self.program.target != CPU_TARGET or self.report is not None:
+            return set()
+        made = {
+            ref.buffer
+            for ref in outputs
+            if ref.is_complex
+            and _is_whole_buffer(ref)
+            and ref.buffer in self._allocated
+            and _complex_layout(buffers[ref.buffer]) is not None
+        }
+        filled = [a for k in self.program.kernels for a in k.args if a.copied_buffer or a.initial_value is not None]
+        others = {ref.buffer for ref in outputs if ref.buffer not in made or not ref.is_complex or ref.shape is not None}
+        others |= {ref.buffer for s in steps for c in s.calls for ref in buffer_refs((*c.args, c.kwargs))}
+        others |= {name for b in buffers.values() if b.reuses for name in (b.name, b.reuses)}
+        others |= {name for a in filled for name in (a.buffer, a.copied_buffer)}
+        return (made | {n for n in self.program.inputs if n in buffers and buffers[n].is_complex}) - others
+
+    @functools.cached_property
     def _returned_complex_inputs(self) -> set[str]:
         """Return complex inputs that are outputs: autograd saves the input, not a view of it."""
         refs = [
@@ -220,6 +242,9 @@ class ProgramWriter:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
         for name in dict.fromkeys(self.program.inputs):
             if name in self.program.buffers and self.program.buffers[name].is_complex:
+                if name in self._complex_by_address:
+                    yield f"if {self._names[name]}.is_conj(): {self._names[name]} = {self._names[name]}.resolve_conj()"
+                    continue
                 if name in self._returned_complex_inputs:
                     yield f"original_{self._names[name]} = {self._names[name]}"
                 yield f"{self._names[name]} = real_view({self._names[name]})"
@@ -346,6 +371,8 @@ class ProgramWriter:
         yield f"    {local} = with_layout({local}, {sizes}, {strides}, {dtype}, {name!r})"
 
     def _allocation(self, buffer: Buffer) -> str:
+        if buffer.name in self._complex_by_address:
+            buffer = _complex_layout(buffer) or buffer
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
         if self.device.type == "cpu" and _has_padded_rows(buffer):
             self.constants["zeros_strided"] = zeros_strided
@@ -401,7 +428,7 @@ class ProgramWriter:
     def _tensor(self, ref: BufferRef, *, is_tracked: bool) -> str:
         """Return the text of a tensor; it shares its buffer's version counter if ``is_tracked``."""
         text = self._view_text(ref, is_tracked=is_tracked)
-        return f"view_as_complex({text})" if ref.is_complex else text
+        return f"view_as_complex({text})" if ref.is_complex and ref.buffer not in self._complex_by_address else text
 
     def _view_text(self, ref: BufferRef, *, is_tracked: bool) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
@@ -552,6 +579,14 @@ def _has_padded_rows(buffer: Buffer) -> bool:
 def _is_whole_buffer(ref: BufferRef) -> bool:
     """Return True if the reference is to the buffer as it was allocated or given."""
     return ref.shape is None and ref.stride is None and static_size(ref.offset) == 0
+
+
+def _complex_layout(buffer: Buffer) -> Buffer | None:
+    """Return the complex tensor whose real view a buffer is; None if its layout is not of one."""
+    strides, dtype = static_sizes(buffer.stride), _COMPLEX_DTYPES.get(buffer.dtype)
+    if dtype is None or strides is None or strides[-1] != 1 or any(stride % 2 for stride in strides[:-1]):
+        return None
+    return replace(buffer, dtype=dtype, shape=buffer.shape[:-1], stride=tuple(s // 2 for s in strides[:-1]))
 
 
 def _without_equal_layout(buffers: Mapping[str, Buffer], ref: BufferRef) -> BufferRef:

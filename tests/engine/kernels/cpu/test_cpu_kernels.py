@@ -420,6 +420,23 @@ def test_a_complex_input_saved_for_backward_is_the_input() -> None:
     torch.testing.assert_close(gradient(engine.compile(program, backend="triton", dynamic=True)), gradient(program))
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_tensors_are_passed_by_address(dtype: torch.dtype) -> None:
+    """A call makes no real view of a complex tensor that only kernels access; lazy conjugation is resolved."""
+    x, y = torch.randn(6, 9, dtype=dtype), torch.randn(9, dtype=dtype)
+
+    def rotate(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        turned = x * y + y.conj()
+        return turned, turned.abs() * 2
+
+    run = engine.compile(rotate)
+    for given in ((x, y), (x.conj(), y), (x.t().contiguous().t(), y.conj())):
+        assert_same(run(*given), rotate(*given))
+    with torch.profiler.profile() as profile:
+        run(x, y)
+    assert {event.name for event in profile.events()}.isdisjoint(("aten::view_as_real", "aten::view_as_complex"))
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8], ids=str)
 @pytest.mark.parametrize("shape", [(33, 70), (3, 16, 50)], ids=str)
