@@ -161,12 +161,14 @@ def _kernels(graph: AotGraph, work: Compilation) -> Run | None:
         program = with_edited_kernels(program, graph.passes.kernel_edits)
         try:
             with work.stage("LLVM"):
-                run = program_executor(program, bind, is_boxed=graph.is_boxed, compilation=work.id)
+                executor = program_executor(program, bind, is_boxed=graph.is_boxed, compilation=work.id)
         except errors.KernelBuildError as error:
             lowering.run_nodes_in_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             continue
-        run = _mark_kernel_gain(with_recorded_fallback(run, graph), estimate_kernel_gain(program, graph.module))
+        run = _mark_kernel_gain(
+            with_recorded_fallback(executor, graph, executor), estimate_kernel_gain(program, graph.module)
+        )
         return record_cpu_program(run, program, graph, work)
 
 

@@ -15,7 +15,7 @@ from engine.lowering.graph_lowering import cpu_nodes
 from engine.options import Options
 from engine.records.runtime import StageFailure
 from engine.runtime.aten_executor import aten_executor
-from engine.runtime.aten_fallback import with_aten_fallback
+from engine.runtime.aten_fallback import NEVER_REPLACED, ReplaceableRun, with_aten_fallback
 from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
 from engine.runtime.graph_pools import output_memory
 from engine.runtime.program_executor import program_executor
@@ -32,7 +32,7 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
     Raises:
         errors.KernelBuildError: a kernel cannot be built.
     """
-    run = program_executor(
+    run: Run = program_executor(
         program,
         is_boxed=graph.is_boxed,
         compilation=record.compilation,
@@ -61,9 +61,10 @@ def _computes_inputs_on_cpu(graph: AotGraph) -> bool:
     return any(not on_cpu.isdisjoint(placeholder.users) for placeholder in nodes.find_nodes(op="placeholder"))
 
 
-def with_recorded_fallback(run: Run, graph: AotGraph) -> Run:
+def with_recorded_fallback(run: Run, graph: AotGraph, runs: ReplaceableRun = NEVER_REPLACED) -> Run:
     """Return ``run`` with ATen as its fallback; the current session gets each failure."""
-    return with_aten_fallback(run, functools.partial(aten_executor, graph), _record_fallback, is_boxed=graph.is_boxed)
+    fallback = functools.partial(aten_executor, graph)
+    return with_aten_fallback(run, fallback, _record_fallback, is_boxed=graph.is_boxed, runs=runs)
 
 
 def _record_fallback(error: BaseException, sentence: str, action: str) -> None:

@@ -12,7 +12,7 @@ import torch.fx
 from engine.ir.graph_callable import Run
 
 SIZE_METHODS = (torch.Tensor.view, torch.Tensor.expand, torch.Tensor.repeat)
-"""Methods that take sizes as arguments of their own: torch takes half a call longer to parse a list of them."""
+"""Methods that take sizes as arguments of their own; torch parses a list more slowly."""
 EarlyExit = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[Callable[[], bool], Run] | None]
 """Function of a node and of the nodes whose values are alive after it.
 
@@ -104,8 +104,8 @@ class _FunctionWriter:
             return self._name(value, "constant")
         if node.target is operator.getitem:
             return f"{self._value(node.args[0])}[{self._value(node.args[1])}]"
-        called, arguments = self._callable(node), list(node.args)
-        if called in SIZE_METHODS and isinstance(arguments[1], (list, tuple)):
+        called, arguments = self._callable(node), list[Any](node.args)
+        if called in SIZE_METHODS and node.target is not torch.ops.aten.view.dtype:
             arguments[1:] = arguments[1] or arguments[1:]
         args = [self._value(a) for a in arguments] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
         return f"{self._name(called, 'op')}({', '.join(args)})"

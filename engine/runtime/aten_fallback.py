@@ -31,6 +31,9 @@ class ReplaceableRun:
     """The function that a call needs; None if the run itself finds it."""
 
 
+NEVER_REPLACED = ReplaceableRun()
+
+
 OnFallback = Callable[[BaseException, str, str], None]
 """Called on a failure with the error, a message, and the fallback taken."""
 
@@ -47,15 +50,22 @@ THIS_CALL_NOTE = "ATen runs this call, operator by operator"
 EVERY_CALL_NOTE = "ATen runs this graph from now on, operator by operator"
 
 
-def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: OnFallback, *, is_boxed: bool) -> Run:
+def with_aten_fallback(
+    run: Run,
+    make_fallback: Callable[[], Run],
+    on_fallback: OnFallback,
+    *,
+    is_boxed: bool,
+    runs: ReplaceableRun = NEVER_REPLACED,
+) -> Run:
     """Return ``run`` with a fallback to the run that ``make_fallback`` returns.
 
     Out of memory and unexpected sizes fall back for this call; a failed launch falls back for good. Other errors are
     raised. A boxed program empties its input list, so it has no fallback: its errors are reported and raised.
+    ``runs`` is ``run`` if its function may be called directly.
     """
     has_failed = False
     fallback = functools.cache(make_fallback)
-    holder = run if isinstance(run, ReplaceableRun) else ReplaceableRun()
 
     def call(*inputs: Any) -> Any:
         nonlocal has_failed
@@ -63,7 +73,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             return fallback()(*inputs)
         sentence = ""
         try:
-            return (holder.current or run)(*inputs)
+            return (runs.current or run)(*inputs)
         except torch.OutOfMemoryError as error:
             is_final = is_boxed or WRITTEN_MARK in error.__dict__
             on_fallback(error, describe_oom(error), "" if is_final else THIS_CALL_NOTE)

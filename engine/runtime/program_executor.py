@@ -31,7 +31,7 @@ def program_executor(
     is_boxed: bool = False,
     compilation: str = "",
     output_memory: OutputMemory | None = None,
-) -> Run:
+) -> ProgramExecutor:
     """Return ``run(*inputs) -> tuple``, which runs the program on the inputs' device.
 
     Kernels are compiled here for the current GPU, so that errors occur now and not in the first call. With ``is_boxed``

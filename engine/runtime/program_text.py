@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -102,6 +102,7 @@ class ProgramWriter:
         self._allocated -= {
             r for s in self.program.steps for call in s.calls for r in call.result_buffers if r is not None
         }
+        self._by_address = set() if self.report is not None else _complex_by_address(self.program, self._allocated)
         self.constants |= {
             "math": math,
             "torch": torch,  # sympy prints float(size) as torch.sym_float
@@ -169,27 +170,6 @@ class ProgramWriter:
         return text if not refs or text.isidentifier() or text.startswith("untracked_view(") else f"{text}.data"
 
     @functools.cached_property
-    def _complex_by_address(self) -> set[str]:
-        """Return complex inputs and outputs that only CPU kernels access, by address: they need no real view."""
-        buffers, outputs, steps = self.program.buffers, buffer_refs(self.program.outputs), self.program.steps
-        if self.program.target != CPU_TARGET or self.report is not None:
-            return set()
-        made = {
-            ref.buffer
-            for ref in outputs
-            if ref.is_complex
-            and _is_whole_buffer(ref)
-            and ref.buffer in self._allocated
-            and _complex_layout(buffers[ref.buffer]) is not None
-        }
-        filled = [a for k in self.program.kernels for a in k.args if a.copied_buffer or a.initial_value is not None]
-        others = {ref.buffer for ref in outputs if ref.buffer not in made or not ref.is_complex or ref.shape is not None}
-        others |= {ref.buffer for s in steps for c in s.calls for ref in buffer_refs((*c.args, c.kwargs))}
-        others |= {name for b in buffers.values() if b.reuses for name in (b.name, b.reuses)}
-        others |= {name for a in filled for name in (a.buffer, a.copied_buffer)}
-        return (made | {n for n in self.program.inputs if n in buffers and buffers[n].is_complex}) - others
-
-    @functools.cached_property
     def _returned_complex_inputs(self) -> set[str]:
         """Return complex inputs that are outputs: autograd saves the input, not a view of it."""
         refs = [
@@ -242,7 +222,7 @@ class ProgramWriter:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
         for name in dict.fromkeys(self.program.inputs):
             if name in self.program.buffers and self.program.buffers[name].is_complex:
-                if name in self._complex_by_address:
+                if name in self._by_address:
                     yield f"if {self._names[name]}.is_conj(): {self._names[name]} = {self._names[name]}.resolve_conj()"
                     continue
                 if name in self._returned_complex_inputs:
@@ -371,7 +351,7 @@ class ProgramWriter:
         yield f"    {local} = with_layout({local}, {sizes}, {strides}, {dtype}, {name!r})"
 
     def _allocation(self, buffer: Buffer) -> str:
-        if buffer.name in self._complex_by_address:
+        if buffer.name in self._by_address:
             buffer = _complex_layout(buffer) or buffer
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
         if self.device.type == "cpu" and _has_padded_rows(buffer):
@@ -428,7 +408,7 @@ class ProgramWriter:
     def _tensor(self, ref: BufferRef, *, is_tracked: bool) -> str:
         """Return the text of a tensor; it shares its buffer's version counter if ``is_tracked``."""
         text = self._view_text(ref, is_tracked=is_tracked)
-        return f"view_as_complex({text})" if ref.is_complex and ref.buffer not in self._complex_by_address else text
+        return f"view_as_complex({text})" if ref.is_complex and ref.buffer not in self._by_address else text
 
     def _view_text(self, ref: BufferRef, *, is_tracked: bool) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
@@ -579,6 +559,21 @@ def _has_padded_rows(buffer: Buffer) -> bool:
 def _is_whole_buffer(ref: BufferRef) -> bool:
     """Return True if the reference is to the buffer as it was allocated or given."""
     return ref.shape is None and ref.stride is None and static_size(ref.offset) == 0
+
+
+def _complex_by_address(program: LoweredProgram, allocated: Collection[str]) -> set[str]:
+    """Return complex inputs and outputs that only CPU kernels access, by address."""
+    buffers, outputs = program.buffers, buffer_refs(program.outputs)
+    if program.target != CPU_TARGET:
+        return set()
+    whole = {r.buffer for r in outputs if r.is_complex and _is_whole_buffer(r) and r.buffer in allocated}
+    made = {name for name in whole if _complex_layout(buffers[name]) is not None}
+    filled = [a for k in program.kernels for a in k.args if a.copied_buffer or a.initial_value is not None]
+    others = {r.buffer for r in outputs if r.buffer not in made or not r.is_complex or r.shape is not None}
+    others |= {ref.buffer for s in program.steps for c in s.calls for ref in buffer_refs((*c.args, c.kwargs))}
+    others |= {name for b in buffers.values() if b.reuses for name in (b.name, b.reuses)}
+    others |= {name for a in filled for name in (a.buffer, a.copied_buffer)}
+    return (made | {n for n in program.inputs if n in buffers and buffers[n].is_complex}) - others
 
 
 def _complex_layout(buffer: Buffer) -> Buffer | None:

@@ -192,7 +192,7 @@ def _is_slow_call(node: torch.fx.Node) -> bool:
     # ATen makes a tensor of a number, and takes longer to find out how other strides are walked.
     operands = [t for argument in node.all_input_nodes for t in tensors_in(argument.meta.get("val"))]
     layouts = {static_sizes((*t.shape, *t.stride())) for t in (*operands, *results)}
-    return any(type(a) in (int, float) for a in node.args) or len(layouts) > 1
+    return any(a not in node.all_input_nodes for a in node.args) or len(layouts) > 1
 
 
 def _mutates_input(kernel: GeneratedKernel, program: LoweredProgram) -> bool:

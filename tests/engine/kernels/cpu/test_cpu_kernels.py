@@ -422,7 +422,7 @@ def test_a_complex_input_saved_for_backward_is_the_input() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_complex_tensors_are_passed_by_address(dtype: torch.dtype) -> None:
-    """A call makes no real view of a complex tensor that only kernels access; lazy conjugation is resolved."""
+    """A call makes no real view of a complex tensor that only kernels access."""
     x, y = torch.randn(6, 9, dtype=dtype), torch.randn(9, dtype=dtype)
 
     def rotate(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
