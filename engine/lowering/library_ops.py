@@ -43,10 +43,13 @@ def is_library_op(target: Any) -> bool:
     return facts_of(target).is_linear_algebra or name in LIBRARY_OPS | ALLOCATION_OPS or not called._schema.returns
 
 
+_NO_LOWERING = Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
+
+
 def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
     if (called := called_overload(target)) is None:
-        return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
+        return _NO_LOWERING
     if f"{called.namespace}." in COLLECTIVE_NAMESPACES:
         return Fallback(LoweringFallback.NO_LOWERING, "It is a collective: the communication library runs it.")
     if called.namespace not in ("aten", "prims", "engine"):
@@ -76,7 +79,7 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
             LoweringFallback.RANDOM_IN_ATEN,
             "ATen generates random numbers, so that a seed gives the same numbers as in eager.",
         )
-    return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
+    return _NO_LOWERING
 
 
 def _custom_op_text(called: OpOverload) -> str:

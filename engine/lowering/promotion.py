@@ -136,12 +136,18 @@ def _fits_dtype(value: int, dtype: torch.dtype) -> bool:
     return limits.min <= value <= limits.max
 
 
+def check_arguments(are_valid: bool, what: str) -> None:
+    """Raise ``NotLowered`` for arguments that are an error in eager, as ATen says."""
+    if not are_valid:
+        raise NotLowered(LoweringFallback.ERROR_IN_ATEN, f"{what} is an error in eager")
+
+
 def check_fill_value(dtype: torch.dtype, value: Any) -> None:
     """Raise ``NotLowered`` if a fill value may overflow, which raises in ATen."""
     for tensor in lowered_tensors(value):
         if not _holds_all_values(dtype, tensor.dtype):
             reason = f"a fill value of {tensor.dtype} that overflows {dtype} is an error in eager"
-            raise NotLowered(LoweringFallback.ERROR_IN_ATEN, reason)
+            raise NotLowered(LoweringFallback.NUMBER_OUT_OF_RANGE, reason)
 
 
 def _holds_all_values(dtype: torch.dtype, other: torch.dtype) -> bool:
@@ -193,5 +199,11 @@ def check_supported_dtype(*values: Any) -> None:
 
 
 def canonical_dim(dim: int, rank: int) -> int:
-    """Return the dimension counted from the front; a 0-dim tensor counts as 1-dim."""
-    return dim % max(rank, 1)
+    """Return the dimension counted from the front; a 0-dim tensor counts as 1-dim.
+
+    Raises:
+        NotLowered: it is out of range, which fake tensors do not always say.
+    """
+    rank = max(rank, 1)
+    check_arguments(-rank <= dim < rank, "a dimension out of range")
+    return dim % rank

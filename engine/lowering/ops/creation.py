@@ -14,7 +14,7 @@ from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
-from engine.lowering.promotion import is_float_expr, number_type, stored_loader
+from engine.lowering.promotion import check_arguments, is_float_expr, number_type, stored_loader
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -40,8 +40,7 @@ register_lowering(aten.full.default, aten.full_like.default, aten.new_full.defau
 def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     value = fake_result(low)
     dtype = value.dtype
-    if dtype == torch.bool:
-        raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "a range of bool is an error in eager")
+    check_arguments(dtype != torch.bool, "a range of bool")
     if is_float_expr(start) or is_float_expr(step):
         raise NotLowered(
             LoweringFallback.SYMBOLIC_NUMBER,

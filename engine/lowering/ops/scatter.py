@@ -20,7 +20,13 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import build_unfused
 from engine.lowering.ops.indexing import indexed_elements
 from engine.lowering.ops.views import as_strided_index_map, at_least_1d, reshape
-from engine.lowering.promotion import broadcast_loader, canonical_dim, check_fill_value
+from engine.lowering.promotion import (
+    broadcast_loader,
+    broadcast_shape,
+    canonical_dim,
+    check_arguments,
+    check_fill_value,
+)
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import is_non_overlapping
 
@@ -138,6 +144,7 @@ def scatter_rows(
     """Write or add the rows of ``source`` to ``a``, at ``indices`` along ``dim``."""
     row, rows, positions = map(at_least_1d, (a, source, indices))
     dim = canonical_dim(dim, len(a.shape))
+    check_rows(row, dim, positions, rows)
     math_dtype = compute_dtype(a.dtype)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
@@ -173,13 +180,33 @@ def index_put(
     if any(t.dtype in (torch.bool, torch.uint8) for t in index_tensors):
         return _masked_put(low, a, indices, values, accumulate)
     is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index_put.default
+    for tensor in index_tensors:
+        check_broadcasts(tensor, broadcast_shape(index_tensors))
     ranges, position = indexed_elements(a, indices, is_checked=is_checked)
+    check_broadcasts(values, ranges)
     value = broadcast_loader(values, compute_dtype(a.dtype) if accumulate else a.dtype, ranges)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         return position(b, i), value(b, i)
 
     return scatter_into(low, a, ranges, write, is_added=accumulate)
+
+
+def check_rows(a: LoweredTensor, dim: int, indices: LoweredTensor, source: LoweredTensor) -> None:
+    """Raise ``NotLowered`` if there may be another number or shape of rows to write."""
+    check_arguments(
+        tuple(source.shape) == (*a.shape[:dim], *indices.shape, *a.shape[dim + 1 :]), "a source of another shape"
+    )
+
+
+def check_broadcasts(source: LoweredTensor, shape: Sequence[Size]) -> None:
+    """Raise ``NotLowered`` if a tensor may not broadcast to a shape.
+
+    Fake tensors do not check what in-place operators write. ATen raises the error.
+    """
+    lead = len(shape) - len(source.shape)
+    fits = lead >= 0 and all(s in (1, n) for s, n in zip(source.shape, shape[lead:], strict=True))
+    check_arguments(fits, "a value of another shape")
 
 
 def _masked_put(
@@ -201,8 +228,7 @@ def _masked_put(
         raise NotLowered(LoweringFallback.BOOLEAN_INDEX, "accumulation under a boolean index has no lowering")
     mask, value = masks[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
     last = first + len(mask.shape)
-    if tuple(mask.shape) != tuple(a.shape[first:last]):
-        raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "a mask of another shape is an error in eager")
+    check_arguments(tuple(mask.shape) == tuple(a.shape[first:last]), "a mask of another shape")
     check_fill_value(a.dtype, values)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -224,7 +250,7 @@ def as_strided_scatter(
     mapping = as_strided_index_map(a, size, stride, offset)
     if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
         raise NotLowered(
-            LoweringFallback.ERROR_IN_ATEN, "a write to a strided view whose elements overlap has no lowering"
+            LoweringFallback.OVERLAPPING_WRITE, "a write to a strided view whose elements overlap has no lowering"
         )
     return scatter_into(
         low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.load(b, i), a.dtype)), is_added=False

@@ -28,7 +28,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import check_reducible, min_or_max, reduce, reduction_identity_value
-from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, scatter_along_dim, scatter_rows
+from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, check_rows, scatter_along_dim, scatter_rows
 from engine.lowering.ops.views import at_least_1d, broadcast_to, reshape
 from engine.lowering.promotion import broadcast_loader, canonical_dim
 from engine.lowering.registry import register_lowering
@@ -138,6 +138,7 @@ def index_reduce(
 ) -> LoweredTensor:
     row, rows, positions = map(at_least_1d, (a, source, index))
     dim = canonical_dim(dim, len(a.shape))
+    check_rows(row, dim, positions, rows)
     if positions.shape[0] == 0:
         raise NotLowered(LoweringFallback.EMPTY_INDEX, "a write with an empty index has no lowering")
 

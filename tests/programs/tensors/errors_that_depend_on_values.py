@@ -345,3 +345,34 @@ def writes_of_a_tensor_to_itself(x, at):
         lambda: x.copy_(x),
         lambda: x.mul_(x),
     ), x
+
+
+@program(*[lambda n=n: (torch.arange(n * 6.0).view(n, 6), torch.arange(n)) for n in (4, 5, 7)])
+def writes_of_another_shape(x, rows):
+    """What does not fit is an error, which fake tensors do not find."""
+    return outcomes_of(
+        lambda: x.index_put((rows,), x[0][:3]),
+        lambda: x.index_put((rows, rows), x[0, :3]),
+        lambda: x.index_put((rows,), x[None]),
+        lambda: x.index_put((rows,), torch.ones(3, 2)),
+        lambda: x.index_put((rows,), torch.ones(2), accumulate=True),
+        lambda: x.index_put((rows, torch.arange(3)), x[0, 0]),
+        lambda: x.index_put((rows,), x[:1]),
+        lambda: x.index_add(0, rows[:2], x[:2, :3]),
+        lambda: x.index_add(0, rows[:2], x[:2]),
+        lambda: x.int().to(torch.int8).index_add(0, rows[:2], x[:2, :3].to(torch.int8)),
+    )
+
+
+@program(lambda: (torch.ones(4, 6),))
+def softmax_over_no_dimension(x):
+    """A dimension out of range is an error."""
+    return x.softmax(3)
+
+
+@program(lambda: (torch.ones(4, 6), torch.arange(4)))
+def item_assignment_of_another_shape(x, rows):
+    """The same by an item assignment, outside of a try block."""
+    y = x.clone()
+    y[rows, 0] = x[:1]
+    return y
