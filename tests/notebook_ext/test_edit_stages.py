@@ -12,7 +12,10 @@ import pytest
 import torch
 
 import engine
+from engine import session_jobs
 from engine.editing.try_edits import EditTrial
+from engine.records.kernels import Listing, TargetRecord
+from engine.session_jobs import with_kernels
 from notebook_ext.replay.edit_stages import CELL, StageEditor
 from notebook_ext.views.cell_edits import CellText
 from notebook_ext.views.comparison.session_comparison import comparison, entry_summary, stage_differences
@@ -174,6 +177,7 @@ def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.
     monkeypatch.chdir(tmp_path)
     editor = StageEditor(session)
     entry = session.compilations[0].id
+    assert session_jobs.wait(session, 120)
     found = apply(editor, entry, "k0", "x * 3.0", "x + x + x")
     assert found["trial"]["ok"], found["trial"]
     assert found["edits"] == ["Kernel k0"]
@@ -259,3 +263,17 @@ def test_the_next_trial_is_prepared_until_a_cell_runs(session: engine.Session, m
     cells[0] += 1
     assert editor._prepared_trial(entry) is None
     assert apply(editor, entry, "fx", "x * 4", "3 * x")["trial"]["ok"]
+
+
+def test_a_listing_that_only_one_side_compiled_is_no_difference(session: engine.Session) -> None:
+    """An edited call is not compiled for a GPU further: its PTX did not change to nothing."""
+    listing = Listing("ptx", "ret;\n")
+    compilation = session.compilations[0]
+    compiled = with_kernels(compilation, lambda k: replace(k, targets=(TargetRecord("cuda:90", (listing,)),)))
+    other = with_kernels(
+        compilation, lambda k: replace(k, targets=(TargetRecord("cuda:90", (replace(listing, text="exit;\n"),)),))
+    )
+    plain = with_kernels(compilation, lambda k: replace(k, targets=()))
+    assert stage_differences(compiled, plain) == stage_differences(plain, compiled) == []
+    assert {d["title"].partition(" of ")[0] for d in stage_differences(compiled, other)} == {"PTX"}
+    assert any(d["title"].startswith("PTX") for d in stage_differences(None, compiled))

@@ -245,6 +245,14 @@ def _kernel_text(kernel: KernelRecord, target: str) -> str:
 def stage_differences(before: CompilationRecord | None, after: CompilationRecord | None) -> list[dict[str, Any]]:
     """Return the stages that differ, in the order of the pipeline: title and diff."""
     old, new = ({} if c is None else _texts_by_title(c, before) for c in (before, after))
+    old_listings, new_listings = ({} if c is None else _listings_by_kernel(c, before) for c in (before, after))
+    for label in dict.fromkeys((*old_listings, *new_listings)):
+        left, right = old_listings.get(label), new_listings.get(label)
+        # What only one side compiled is no difference of the kernel.
+        titles = {**(left or {}), **(right or {})}.keys()
+        both = [t for t in titles if left is None or right is None or (t in left and t in right)]
+        old |= {t: left[t] for t in both if left}
+        new |= {t: right[t] for t in both if right}
     differences = []
     for title in dict.fromkeys((*old, *new)):
         rows = diff_lines(old.get(title, ""), new.get(title, ""))
@@ -265,20 +273,26 @@ def session_differences(before: Session, after: Session) -> list[dict[str, Any]]
 
 
 def _texts_by_title(compilation: CompilationRecord, before: CompilationRecord | None) -> dict[str, str]:
-    """Return the texts of a compilation's graphs and kernels by title."""
+    """Return the texts of a compilation's graphs and kernels by title, without listings."""
     graphs = {
         STAGE_TITLES.get(g.stage, one_line(g.title, 60)): "\n".join(n.text for n in g.nodes) for g in compilation.graphs
     }
     kernels = _kernels_by_label(compilation, before or compilation)
     listed = {f"Kernel {label} ({k.language})": k.text for label, k in kernels.items()}
-    listings = {
-        f"{LISTING_TITLES[listing.stage]} of kernel {label}": listing.text
-        for label, k in kernels.items()
-        for target in k.targets
-        for listing in target.listings
-        if listing.stage in LISTING_TITLES
+    return graphs | listed
+
+
+def _listings_by_kernel(compilation: CompilationRecord, before: CompilationRecord | None) -> dict[str, dict[str, str]]:
+    """Return the texts of the listings by title, by label of their kernel."""
+    return {
+        label: {
+            f"{LISTING_TITLES[listing.stage]} of kernel {label}": listing.text
+            for target in k.targets
+            for listing in target.listings
+            if listing.stage in LISTING_TITLES
+        }
+        for label, k in _kernels_by_label(compilation, before or compilation).items()
     }
-    return graphs | listed | listings
 
 
 def _kernels_by_label(compilation: CompilationRecord, before: CompilationRecord) -> dict[str, KernelRecord]:
