@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from engine.torch_private.symbolic_shapes import guard_or_false
+from engine.graph.fake_tensors.output_strides import UnknownStrides, empty_like_strides, sizes_equal
+from engine.torch_private.symbolic_shapes import guard_or_false, statically_known_true
 
 ResultRule = Callable[[Mapping[str, Any], Any], Any]
 """Corrects the fake results of a call, given its arguments by name."""
@@ -63,6 +64,23 @@ def _mask_fits(arguments: Mapping[str, Any], result: Any) -> Any:
                 raise IndexError(f"a mask of {size} elements indexes dimension {dim}")
             dim += 1
     return result
+
+
+def _copied_where_only_cropped(arguments: Mapping[str, Any], result: Any) -> Any:
+    """Return eager's strides if no padding adds elements: those of a copy of the rest.
+
+    Fake tensors return contiguous strides if one padding is 0 and a size is symbolic.
+    """
+    pad = arguments["pad"]
+    if any(statically_known_true(count > 0) for count in pad):
+        return result
+    try:
+        strides = empty_like_strides(tuple(result.shape), arguments["self"].stride())
+        if sizes_equal(strides, result.stride()) or not all(count <= 0 for count in pad):
+            return result
+    except UnknownStrides:
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
 def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None]) -> bool:
@@ -123,6 +141,7 @@ FAKE_RESULTS: dict[str, FakeResults] = {
 RESULT_RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
     "bincount": _counts_of_weights,
+    "constant_pad_nd": _copied_where_only_cropped,
     **dict.fromkeys(
         (
             *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),

@@ -140,3 +140,16 @@ def scattered_into_windows(x):
     """A write into overlapping windows changes all elements that share the memory."""
     w = (x * 2).unfold(1, 2, 1)
     return torch.select_scatter(w, w.select(1, 0) * 3, 1, -1), torch.diagonal_scatter(w, w.diagonal() * 3)
+
+
+@program(
+    lambda: (torch.randn(2, 8, 5),),
+    lambda: (torch.randn(3, 12, 5),),
+    lambda: (torch.randn(1, 4, 5),),
+    lambda: (torch.randn(2, 3, 5),),
+)
+def padding_that_only_crops(x):
+    """Negative padding keeps the order of dimensions; padding that adds elements does not."""
+    columns = x.transpose(1, 2)
+    last = F.pad(columns, (4 - x.shape[1], 0))
+    return last, last.stride(), F.pad(x, (0, 0, 0, -x.shape[1] % 4)) * 2
