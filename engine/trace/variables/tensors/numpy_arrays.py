@@ -566,7 +566,8 @@ _DTYPES_WITHOUT_NUMPY = frozenset(
 def _array(tx: Tracer, real: Any, source: Source) -> Variable:
     tensor = tensor_from_array(real)
     if tensor is None or not real.flags.writeable:
-        raise Unsupported("numpy-array", f"an array of {real.dtype}")
+        article = "an" if real.flags.writeable else "a read-only"
+        raise Unsupported("numpy-array", f"{article} array of {real.dtype} with strides {real.strides}")
     tx.guard_type(real, source, "the array takes part in the computation")
     value: Any = tx.wrap(tensor, NumpyTensorSource(source))
     return NumpyNdarrayVariable(value, source=source, real_object=real)

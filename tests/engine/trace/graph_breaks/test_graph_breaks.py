@@ -788,3 +788,13 @@ def test_the_traceback_after_a_break_has_frames_of_the_user_alone(is_closure, ca
             compiled(torch.ones(2), -1)
         assert {str(entry.path) for entry in caught.traceback} == {__file__}
     assert capsys.readouterr().out == "between\n" * 2
+
+
+def test_a_numpy_break_names_the_strides_or_that_the_array_is_read_only() -> None:
+    """The reason tells arrays of one dtype apart: reversed ones and read-only ones."""
+    read_only = np.ones(3)
+    read_only.flags.writeable = False
+    for array, reason in ((np.ones(3)[::-1], "strides (-8,)"), (read_only, "a read-only array of float64")):
+        with pytest.raises(engine.GraphBreak) as info:
+            engine.compile(lambda x, a: x * a.sum(), backend="eager", fullgraph=True)(X, array)
+        assert reason in str(info.value)
