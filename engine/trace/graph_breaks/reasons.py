@@ -10,19 +10,20 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from torch.nn.parallel import distributed
-
 from engine.ir.reason_catalog import ReasonCatalog
 from engine.ir.user_code_files import innermost_user_span
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord
 
-_DATA_PARALLEL_FILE = distributed.__file__
+_DATA_PARALLEL_FILE = ("torch", "nn", "parallel", "distributed.py")
 _DATA_PARALLEL_ADVICE = (
     "Compile the module before it is wrapped: `DistributedDataParallel(engine.compile(module))`.",
     "Or leave it: the wrapper's own lines run as Python once a step, and the module inside is compiled.",
 )
-"""For breaks in the file of ``DistributedDataParallel``, which no user can rewrite."""
+"""For breaks in the file of ``DistributedDataParallel``, which no user can rewrite.
+
+The file is known by the end of its path: reports of logs are made without torch.
+"""
 BREAK_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
 
 
@@ -33,7 +34,7 @@ def make_break_record(kind: str, what: str, stack: tuple[Span, ...], *, skipped:
     function could continue after the break; its hints are added.
     """
     reason = BREAK_REASONS[kind]
-    is_in_wrapper = bool(stack) and stack[-1].file == _DATA_PARALLEL_FILE
+    is_in_wrapper = bool(stack) and pathlib.PurePath(stack[-1].file).parts[-4:] == _DATA_PARALLEL_FILE
     advice = _DATA_PARALLEL_ADVICE if is_in_wrapper else reason.advice
     hints = advice + (BREAK_REASONS[also].advice if also else ())
     return BreakRecord(
