@@ -798,3 +798,19 @@ def test_a_numpy_break_names_the_strides_or_that_the_array_is_read_only() -> Non
         with pytest.raises(engine.GraphBreak) as info:
             engine.compile(lambda x, a: x * a.sum(), backend="eager", fullgraph=True)(X, array)
         assert reason in str(info.value)
+
+
+def test_a_transform_that_fails_on_fake_tensors_is_not_said_to_lack_an_implementation() -> None:
+    """The reason is torch's own error: a user cannot give ``vmap`` a fake implementation."""
+    net = torch.nn.Linear(2, 1)
+
+    def curvature(x: Any, t: Any) -> Any:
+        one = torch.func.hessian(lambda x: net(2.0 * torch.cat([x[None], t[None, 0]], 1) - 1.0).sin()[0, 0])
+        return torch.func.vmap(one)(x)
+
+    x, t = torch.rand(3, 1), torch.rand(3, 1)
+    with engine.record() as session:
+        result = engine.compile(curvature, backend="eager")(x, t)
+    torch.testing.assert_close(result, curvature(x, t))
+    contexts = [b.context for c in session.compilations if c.trace for b in c.trace.breaks]
+    assert not [c for c in contexts if c.endswith("has no fake implementation")]
