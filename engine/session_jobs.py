@@ -203,7 +203,7 @@ def time_session_kernels(session: Session) -> int:
         for lowered in graphs:
             is_cpu = lowered.program.target == CPU_TARGET
             if not is_cpu and not any(x.is_cuda for x in tensors_in(lowered.inputs)):
-                problem = problem or "its tensors are not on a GPU"
+                problem = problem or "ATen runs it on this CPU, without kernels"
                 continue
             session.set_stage(f"measure {compilation}")
             try:

@@ -233,15 +233,16 @@ def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.M
     """ATen runs the call, and the session says why."""
     x = torch.randn(300, 300)
     compiled = engine.compile(chain, backend="triton")
-    kernel = cpu_executor.program_executor
+    executor = cpu_executor.program_executor
 
-    def invalid(*args: Any, **kwargs: Any) -> Callable[..., Any]:
-        kernel(*args, **kwargs)
+    def invalid(*args: Any, **kwargs: Any) -> Any:
+        made = executor(*args, **kwargs)
 
         def run(*inputs: torch.Tensor) -> Any:
             raise UnexpectedSize("a size is 3, and 4 was assumed")
 
-        return run
+        made.current = run
+        return made
 
     monkeypatch.setattr(cpu_executor, "program_executor", invalid)
     with engine.record() as session:
