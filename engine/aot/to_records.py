@@ -38,7 +38,7 @@ def _output_fact(plan: AotMetadata, output: OutputAliasInfo) -> str:
         case "constant":
             return "constant"
         case "result":
-            return "fresh"
+            return "new storage"
 
 
 def graph_records(*graphs: tuple[torch.fx.GraphModule, str, str], compilation: str) -> tuple[GraphRecord, ...]:

@@ -23,6 +23,7 @@ from engine.kernels.tuning_controls import controls_of, with_values
 from engine.lowering.choose_blocks import FindTuning, StoredTuning
 from engine.lowering.dedup_kernels import structural_key
 from engine.options import user_cache_dir
+from engine.records.format_amounts import format_seconds
 from engine.records.lowering import AutotuneChoice
 
 _INDEX = hashlib.sha256(b"tunings made by hand").hexdigest()
@@ -72,8 +73,8 @@ def _find_tuning(target: str, kernel: LoopKernel) -> StoredTuning | None:
     if times[1][1] is None:
         reason = "Chosen by hand, not measured."
     else:
-        usual = "" if times[0][1] is None else f", the default {times[0][1] * 1e6:.1f} µs"
-        reason = f"Chosen by hand on {device}: {times[1][1] * 1e6:.1f} us{usual}."
+        usual = "" if times[0][1] is None else f", the default {format_seconds(times[0][1], 3)}"
+        reason = f"Chosen by hand on {device}: {format_seconds(times[1][1], 3)}{usual}."
     return StoredTuning(tuned, AutotuneChoice(kernel.nodes, chosen, reason, times, device, from_disk_cache=True))
 
 

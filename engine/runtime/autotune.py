@@ -24,6 +24,7 @@ from engine.errors import error_line
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram, buffer_refs
 from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
 from engine.ir.loop_ir.index_expr import concrete_size, symbols_of
+from engine.records.format_amounts import format_seconds
 from engine.runtime.kernel_launchers import KernelBinder, gpu_launcher
 from engine.runtime.program_executor import Run, program_executor
 from engine.runtime.time_kernels import DeviceTimer, cold_cache_timer
@@ -99,8 +100,8 @@ class Autotuner:
         best, at = min(other_times)
         chosen = at if best < MAX_TIME_RATIO * default_seconds else 0
         label = question.candidates[at].label.removeprefix("template ").removeprefix("blocks of ")
-        first = f"{question.library_text} takes {default_seconds * 1e6:.1f} us"
-        second = f"{question.template_text} {best * 1e6:.1f} us ({label})"
+        first = f"{question.library_text} takes {format_seconds(default_seconds, 3)}"
+        second = f"{question.template_text} {format_seconds(best, 3)} ({label})"
         when = "Measured before on" if is_known else "Measured on"
         reason = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."
         return ChoiceResult(chosen, tuple(seconds), reason, is_known, self.device)

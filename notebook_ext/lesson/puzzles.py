@@ -340,7 +340,7 @@ def _alias(f: Callable[..., Any]) -> None:
     assert any(
         "alias" in fact or "shares memory" in fact for v in aot.values if v.role == "output" for fact in v.facts
     ), "no output is an alias of x: return a view of it, such as x.t(). x itself is returned without the graph."
-    assert any("fresh" in fact for v in aot.values if v.role == "output" for fact in v.facts), (
+    assert any("new storage" in fact for v in aot.values if v.role == "output" for fact in v.facts), (
         "return a computed tensor, too."
     )
 

@@ -62,7 +62,7 @@ def print_wrappers(session: Session) -> None:
 
 
 def print_aot_values(session: Session) -> None:
-    """Print the facts about inputs and outputs: mutated, an alias, fresh."""
+    """Print the facts about inputs and outputs: mutated, an alias, new storage."""
     aot = session.compilations[0].aot
     for value in aot.values if aot else ():
         print(f"{value.role:7} {value.name:10} {', '.join(value.facts)}")

@@ -73,7 +73,7 @@ def test_the_fastest_is_taken_and_it_is_told() -> None:
     answer = tuner(Clock(3e-5, 1e-5)).choose(QUESTION)
     assert (answer.chosen, answer.seconds) == (1, (3e-5, 1e-5))
     assert answer.reason == (
-        "Measured on a card: the library call, with the kernels around it, takes 30.0 us, the best template 10.0 us (turned)."
+        "Measured on a card: the library call, with the kernels around it, takes 30 µs, the best template 10 µs (turned)."
     )
     assert tuner(Clock(1e-5, 3e-5)).choose(QUESTION).chosen == 0
 
