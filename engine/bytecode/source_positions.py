@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import linecache
 from types import CodeType
@@ -9,6 +10,7 @@ from types import CodeType
 from engine.interrupts.weak_tables import WeakMemo
 from engine.records.bytecode import Span
 
+_MAX_EXPRESSION_LENGTH = 60
 _CONDITIONAL_JUMPS = frozenset(code for name, code in dis.opmap.items() if "JUMP" in name and "_IF_" in name)
 
 
@@ -61,6 +63,21 @@ def span_in_characters(file: str, line: int, end_line: int, column: int, end_col
     """Return a span, given columns that count bytes of UTF-8."""
     first, last = _column_in_characters(file, line, column), _column_in_characters(file, end_line, end_column)
     return Span(file, line, end_line, first, last)
+
+
+def expression_text(span: Span | None) -> str:
+    """Return the source text of an expression as one line; empty if it is none, or a long one."""
+    lines = linecache.getlines(span.file)[span.line - 1 : span.end_line] if span and span.column >= 0 else []
+    if not lines or span is None:
+        return ""
+    lines[-1] = lines[-1][: span.end_column]
+    lines[0] = lines[0][span.column :]
+    text = " ".join(" ".join(lines).split())
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return ""
+    return text if len(text) <= _MAX_EXPRESSION_LENGTH else ""
 
 
 def _last_line_before(code: CodeType, offset: int) -> int:

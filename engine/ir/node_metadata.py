@@ -38,6 +38,10 @@ BACKWARD_KEY = "engine_backward"
 """Key in ``node.meta["custom"]`` of nodes that were traced while autograd ran."""
 
 
+USER_TEXT = "engine_user_text"
+"""Key in ``node.meta`` of a placeholder: the user's expression for the input."""
+
+
 PADDED_ROWS_KEY = "engine_rows_apart"
 """Key in ``node.meta`` of a backward placeholder whose tensor is saved with padded rows."""
 

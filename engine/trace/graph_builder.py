@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 import torch
 import torch.fx
 
-from engine.ir.node_metadata import CHECKPOINT_KEY, CHECKPOINT_POLICY_KEY, NodeProvenance, set_provenance
+from engine.ir.guards.base import user_expr
+from engine.ir.node_metadata import CHECKPOINT_KEY, CHECKPOINT_POLICY_KEY, USER_TEXT, NodeProvenance, set_provenance
 from engine.ir.sources.base import Source
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.torch_private.functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
@@ -65,6 +66,7 @@ class GraphBuilder:
         node.target = node.name  # The parameter name in the graph's code. Two sources may suggest one name.
         node.meta["example_value"] = fake
         node.meta[VMAP_META] = _is_vmapped(real)
+        node.meta[USER_TEXT] = user_expr(source)
         self._placeholders[source] = node
         version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
         self.inputs.append(GraphInput(node.name, source, fake, real, version))

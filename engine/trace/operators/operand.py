@@ -36,7 +36,7 @@ class Operand(NodeArgument):
 
     def unsupported(self, what: str, kind: str = "unsupported-operation") -> Unsupported:
         """Return the graph break for an operation that this variable does not support."""
-        return Unsupported(kind, f"{what} on a value of type {self.python_type().__name__}")
+        return Unsupported(kind, f"{what} on {self.typed_name}")
 
     @property
     def builtin_contents(self: Any) -> Any:

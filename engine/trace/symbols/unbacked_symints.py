@@ -10,9 +10,10 @@ import torch
 import torch.fx
 from torch.fx.proxy import GraphAppendingTracer
 
+from engine.bytecode.source_positions import expression_text
 from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.introspection.symbols import has_unbacked_symbols, is_symbolic
-from engine.ir.node_metadata import set_provenance
+from engine.ir.node_metadata import USER_TEXT, provenance_of, set_provenance
 from engine.ir.node_values import tensors_in
 from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp
 from engine.trace.annotations import Tracer
@@ -95,7 +96,8 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
     symbols = getattr(expression, "free_symbols", ())
     drawn = [tx.random_state.drawn_symbols.get(s, "") for s in symbols]
     if drawn and all(drawn):
-        graph_break = Unsupported("random-value", f"the result of {' and '.join(sorted(set(drawn)))}() is needed")
+        what = f"Python needs the value of {describe_number(tx, expression)}, which is random"
+        graph_break = Unsupported("random-value", what)
     created_at = tx.state_of(_RuntimeAsserts).created_at
     points = [created_at[s] for s in symbols if s in created_at]
     graph_break.created_at, inside = max(
@@ -119,8 +121,9 @@ def branch_break(tx: Tracer, number: Any) -> Unsupported:
 def operator_break(tx: Tracer, name: str, condition: sympy.Basic | None) -> Unsupported:
     """Return a graph break for an operator that needs a data-dependent value or size."""
     reason = Unsupported("data-dependent", f"{name} needs the value of a tensor")
-    if condition is not None and condition.free_symbols and _is_about_sizes(tx, condition):
-        reason = Unsupported("size-branch", f"{name} needs to know if {describe_number(tx, condition)}")
+    if condition is not None and condition.free_symbols:
+        what = f"{name} needs to know if {describe_number(tx, condition)}"
+        reason = Unsupported("size-branch" if _is_about_sizes(tx, condition) else "data-dependent", what)
     return data_dependent_break(tx, condition, reason)
 
 
@@ -145,11 +148,25 @@ def _computed_by(tx: Tracer, symbol: sympy.Symbol) -> tuple[bool, str]:
     return False, symbol.name
 
 
+def expression_of(node: torch.fx.Node) -> str:
+    """Return the user's expression whose value a node is; empty if it is not certain."""
+    span = provenance_of(node).span
+    inside = [node]
+    for n in inside:
+        inside += [i for i in n.all_input_nodes if i not in inside and provenance_of(i).span == span]
+    others = {user for n in inside for of in (n, *n.all_input_nodes) for user in of.users}.difference(inside)
+    text = "" if any(provenance_of(n).span == span for n in others) else expression_text(span)
+    is_conversion = node.op == "call_method" and node.all_input_nodes[0].op != "placeholder"  # one that Python makes
+    return "" if is_conversion and f".{node.target}(" not in text else text
+
+
 def call_text(node: torch.fx.Node, depth: int = 3) -> str:
-    """Return the call that a node makes, with those of its first inputs: ``sum_1.item()``."""
+    """Return the user's expression of a node, else its call and those of its inputs."""
+    if text := expression_of(node):
+        return text
     first = next(iter(node.all_input_nodes), None)
     if first is None or not depth:
-        return node.name
+        return str(node.meta.get(USER_TEXT, node.name))
     if node.target is operator.getitem:
         return f"{call_text(first, depth - 1)}[{node.args[1]}]"
     if node.op == "call_method":

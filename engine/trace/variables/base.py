@@ -324,7 +324,7 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         Raises:
             NotPythonConstant: the value is not fully known while tracing.
         """
-        raise NotPythonConstant
+        raise NotPythonConstant(self)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         """Emit bytecode that pushes the value. Called only for variables without a source."""
@@ -380,7 +380,11 @@ class FixedObjectVariable(RealObjectVariable):
 
 
 class NotPythonConstant(Exception):
-    """Raised by ``as_python_constant`` if the value is not fully known while tracing."""
+    """Raised by ``as_python_constant`` if a variable's value is not fully known."""
+
+    def __init__(self, variable: Variable) -> None:
+        super().__init__()
+        self.variable = variable
 
 
 class LazyVariable(RealObjectVariable):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.ir.guards.base import user_expr
 from engine.ir.introspection.literal_types import LITERAL_TYPES, is_enum_or_numpy_scalar
 from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.register_once import register_once
@@ -71,7 +72,7 @@ def build_variable(tx: Tracer, real: Any, source: Source) -> Variable:
     for _, predicate, builder in _CONDITIONAL_BUILDERS:
         if predicate(real):
             return builder(tx, real, source)
-    raise Unsupported("unsupported-value", f"a value of type {type(real).__name__}")
+    raise Unsupported("unsupported-value", f"{user_expr(source)} (type {type(real).__name__})")
 
 
 def build_sourceless(tx: Tracer, value: Any) -> Variable:

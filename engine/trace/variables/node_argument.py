@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.fx
 
+from engine.ir.guards.base import user_expr
 from engine.trace.annotations import Tracer, Variable
 from engine.trace.exc import Unsupported
 
@@ -37,6 +38,12 @@ class NodeArgument:
         return self.cls
 
     @property
+    def typed_name(self: Any) -> str:
+        """The expression that reads the value, if it has a source, and its type."""
+        kind = self.python_type().__name__
+        return f"a value of type {kind}" if self.source is None else f"{user_expr(self.source)} (type {kind})"
+
+    @property
     def has_torch_function(self) -> bool:
         """True if operations on the value dispatch to its class's ``__torch_function__``."""
         return self.may_have_torch_function and hasattr(self.python_type(), "__torch_function__")
@@ -58,9 +65,7 @@ class NodeArgument:
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         """Return the value as an argument of an fx node, and as an argument of a fake tensor call."""
-        raise Unsupported(
-            "unsupported-argument", f"a value of type {self.python_type().__name__} as an argument of a torch operation"
-        )
+        raise Unsupported("unsupported-argument", f"{self.typed_name} as an argument of a torch operation")
 
     def argument_items(self) -> Sequence[Variable]:
         """Return the items that torch reads as separate arguments: those of a list or tuple."""

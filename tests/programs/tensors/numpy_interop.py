@@ -23,6 +23,23 @@ def array_argument(a):
     return np.exp(a) @ a.T + 1
 
 
+@program(lambda: (torch.tensor([1.0, 3.0, 2.0]),), lambda: (torch.tensor([1.0, 2.0, 5.0]),))
+def scalars_as_slice_bounds(x):
+    """A NumPy integer is a bound of a slice, as a number is."""
+    m = np.argmax(x.detach().numpy())
+    written = x.clone()
+    written[m:] = 0
+    return x[:m], x[None, m:], written
+
+
+@program(
+    lambda: (torch.tensor([1.0, 3.0, 2.0]), np.float64(1.0)), lambda: (torch.tensor([1.0]), np.float64(0.5)), breaks=1
+)
+def other_scalars_as_slice_bounds(x, bound):
+    """The error for a float is eager's."""
+    return x[: np.floor(bound)]
+
+
 @program(lambda: (np.arange(4), np.ones(4, dtype=np.float32)))
 def array_methods(a, b):
     """Methods and attributes of arrays."""

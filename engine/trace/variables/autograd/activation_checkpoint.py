@@ -128,7 +128,7 @@ def _real_object(tx: Tracer, value: Variable) -> Any:
         keywords = {k: _real_object(tx, realize(tx, v)) for k, v in value.keyword_arguments.items()}
         return functools.partial(function, *args, **keywords)
     if value.python_type() not in (list, tuple):
-        raise NotPythonConstant
+        raise NotPythonConstant(value)
     return map_leaves(
         tx, value, lambda item: _real_object(tx, item), lambda item: item.python_type() not in (list, tuple)
     )

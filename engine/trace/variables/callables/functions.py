@@ -100,7 +100,7 @@ class UserFunctionVariable(InstanceVariable, FunctionVariable):
     def as_python_constant(self, tx: Tracer) -> Any:
         if self.is_trusted:
             return self.real_object
-        raise NotPythonConstant
+        raise NotPythonConstant(self)
 
     def hash_key(self, tx: Tracer) -> Any:
         if not self.is_trusted:

@@ -50,7 +50,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
     """
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        raise NotPythonConstant
+        raise NotPythonConstant(self)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if any(_may_have_mutated(tx, realize(tx, a)) for a in (*args, *kwargs.values())):

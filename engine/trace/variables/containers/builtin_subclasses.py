@@ -156,13 +156,13 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         raise NotImplementedError
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        raise NotPythonConstant
+        raise NotPythonConstant(self)
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         return self.inner.as_graph_operand(tx) or super().as_graph_operand(tx)
 
     def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
-        raise NotPythonConstant
+        raise NotPythonConstant(self)
 
     def overridden_methods(self) -> set[str]:
         """Return the special methods of the builtin class that Python code overrides.
@@ -372,7 +372,7 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
 
     def as_python_constant(self, tx: Tracer) -> Any:
         if self.overridden_methods():
-            raise NotPythonConstant
+            raise NotPythonConstant(self)
         return self.inner.value
 
     def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:

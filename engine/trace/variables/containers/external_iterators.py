@@ -27,6 +27,7 @@ from engine.options import config
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
+from engine.trace.symbols.value_names import name_value
 from engine.trace.variables.base import ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.generators_across_breaks import build_suspended_generator
@@ -193,9 +194,8 @@ class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
         return type(self.real_object) is GeneratorType
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        raise Unsupported(
-            "outside-iterator", f"next() on a {type(self.real_object).__name__} that was created outside the graph"
-        )
+        what = f"next() on {name_value(tx, self)}, which was created outside the graph"
+        raise Unsupported("outside-iterator", what)
 
 
 def _is_iterator(real: Any) -> bool:
@@ -295,9 +295,7 @@ def _build_sequence_iterator(tx: Tracer, state: Any, source: Source) -> Variable
     sequence = realize(tx, tx.wrap(state[1][0], source))
     contents = sequence.sequence_contents
     if contents is None or contents is not sequence:
-        raise Unsupported(
-            "outside-iterator", f"an iterator over a {sequence.python_type().__name__} was created outside the graph"
-        )
+        raise Unsupported("outside-iterator", f"an iterator over {sequence.typed_name} was created outside the graph")
     iterator = SequenceIteratorVariable(contents.items, type(iter(())), iterable=sequence)
     iterator.position = state[2]
     return iterator

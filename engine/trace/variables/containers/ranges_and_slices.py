@@ -86,9 +86,14 @@ class SliceVariable(Variable):
 
     def as_python_constant(self, tx: Tracer) -> Any:
         forced = [realize(tx, p) for p in self.bounds]
-        if any(p.fake is not None for p in forced):
-            raise NotPythonConstant
+        if (tensor := next((p for p in forced if p.fake is not None), None)) is not None:
+            raise NotPythonConstant(tensor)
         return slice(*(p.as_python_constant(tx) for p in forced))
+
+    def as_tensor_index(self, tx: Tracer, *, in_tuple: bool) -> Variable:
+        bounds = [realize(tx, p) for p in self.bounds]
+        has_array = any(p.is_numpy_array for p in bounds)
+        return SliceVariable([p.as_tensor_index(tx, in_tuple=True) for p in bounds]) if has_array else self
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         pairs = [realize(tx, p).as_node_arg(tx) for p in self.bounds]

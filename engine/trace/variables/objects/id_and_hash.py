@@ -34,7 +34,7 @@ class IdVariable(Variable):
     def as_python_constant(self, tx: Tracer) -> Any:
         real = tx.objects.real_object(self.obj)
         if real is NotImplemented or self.obj.source is None:
-            raise NotPythonConstant
+            raise NotPythonConstant(self)
         tx.guard_identity(real, self.obj.source, "its id() was used")
         return id(real)
 

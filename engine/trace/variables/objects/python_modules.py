@@ -33,7 +33,7 @@ class PythonModuleVariable(FixedObjectVariable):
 
     def as_python_constant(self, tx: Tracer) -> Any:
         if not self.is_trusted:
-            raise NotPythonConstant
+            raise NotPythonConstant(self)
         return super().as_python_constant(tx)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

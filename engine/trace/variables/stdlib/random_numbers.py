@@ -140,7 +140,7 @@ class RandomVariable(Variable):
 
 
 def _not_replayable(name: str) -> Unsupported:
-    return Unsupported("random-generator", f"random numbers are generated ({name})")
+    return Unsupported("random-generator", f"{name}() draws random numbers")
 
 
 def draw_number(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs, example: Any) -> Variable:
@@ -224,7 +224,7 @@ def _call_python_method(function: Any, name: str, tx: Tracer, args: Args, kwargs
     """Trace a method written in Python; the generator is its first argument."""
     of = realize(tx, args[0])
     if not isinstance(of, RandomVariable):
-        raise Unsupported("random-generator", f"random numbers are generated ({name})")
+        raise _not_replayable(name)
     return of.call_method(tx, name, args[1:], kwargs)
 
 

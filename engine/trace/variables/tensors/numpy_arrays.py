@@ -40,6 +40,7 @@ from engine.trace.graph_builder import emitting_into
 from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.unbacked_symints import data_dependent_break
+from engine.trace.symbols.value_names import name_value
 from engine.trace.variables.base import (
     NONE,
     Args,
@@ -115,7 +116,8 @@ class NumpyNdarrayVariable(Variable):
         return self.dtype.type if self.is_scalar else np.ndarray
 
     def describe(self) -> str:
-        return f"array {self.dtype}[{', '.join(str(s) for s in self.tensor.fake.shape)}]"
+        sizes = ", ".join(str(s) for s in self.tensor.fake.shape)
+        return f"numpy.{self.dtype.name}" if self.is_scalar else f"array {self.dtype}[{sizes}]"
 
     def as_python_object(self) -> Any:
         return self.real_object
@@ -123,7 +125,7 @@ class NumpyNdarrayVariable(Variable):
     child_fields = ("tensor",)
 
     def is_truthy(self, tx: Tracer) -> bool:
-        raise Unsupported("data-dependent", f"bool() of an {self.describe()}")
+        raise Unsupported("data-dependent", f"bool() of {name_value(tx, self)}")
 
     def length(self, tx: Tracer) -> Variable:
         if not self.tensor.fake.dim():
@@ -211,7 +213,7 @@ class NumpyNdarrayVariable(Variable):
         return None
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
-        raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
+        raise Unsupported("unsupported-argument", f"{name_value(tx, self)} as an argument of a torch operation")
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(to_numpy, self.tensor, self.is_scalar)

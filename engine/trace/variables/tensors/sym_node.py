@@ -24,6 +24,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.symbol_locations import describe_symbolic
 from engine.trace.symbols.unbacked_symints import branch_break, data_dependent_break, describe_number, is_unbacked_float
+from engine.trace.symbols.value_names import name_value
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.slotted_type import state
 from engine.trace.variables.tensors import sym_operators
@@ -85,10 +86,8 @@ class SymNodeVariable(Variable):
                 return fold_zero(tx, self.node) if kind is float and value == 0 else value
         except GuardOnDataDependentSymNode:
             pass
-        graph_break = Unsupported(
-            "data-dependent", f"Python needs the value of {describe_number(tx, self.sym.node.expr)}"
-        )
-        raise data_dependent_break(tx, self.sym, graph_break)
+        what = f"Python needs the value of {name_value(tx, self)}"
+        raise data_dependent_break(tx, self.sym, Unsupported("data-dependent", what))
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         return sym_operators.operate(tx, op, self, right)

@@ -27,6 +27,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.unbacked_symints import data_dependent_break
+from engine.trace.symbols.value_names import name_value
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, describe_attribute_writes, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -209,7 +210,7 @@ class TensorVariable(TensorOperators):
             decided = fold_condition(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
             if decided is not None:
                 return decided
-            raise Unsupported("tensor-jump", f"bool() of a {self.describe()}") from error
+            raise Unsupported("tensor-jump", f"bool() of {name_value(tx, self)}") from error
 
     def known_scalar(self, tx: Tracer) -> ConstantVariable | None:
         """Return the element of a one-element CPU tensor if the tracer knows its value, else None."""
