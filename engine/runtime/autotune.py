@@ -100,7 +100,7 @@ class Autotuner:
         best, at = min(other_times)
         chosen = at if best < MAX_TIME_RATIO * default_seconds else 0
         label = question.candidates[at].label.removeprefix("template ").removeprefix("blocks of ")
-        first = f"{question.library_text} takes {format_seconds(default_seconds, 3)}"
+        first = f"{question.default_text} takes {format_seconds(default_seconds, 3)}"
         second = f"{question.template_text} {format_seconds(best, 3)} ({label})"
         when = "Measured before on" if is_known else "Measured on"
         reason = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."

@@ -27,13 +27,13 @@ class Candidate:
 class ChoiceRequest:
     """Request to choose among ``candidates`` that compute equal results from equal inputs.
 
-    The first candidate is the library call. ``library_text`` and ``template_text`` name it and the others in
+    The first candidate is the library call. ``default_text`` and ``template_text`` name it and the others in
     reasons.
     """
 
     node: str
     candidates: tuple[Candidate, ...]
-    library_text: str = "the library call, with the kernels around it,"
+    default_text: str = "the library call, with the kernels around it,"
     template_text: str = "the best template"
     size_hints: Mapping[str, int] = field(default_factory=dict)
     """Size hints of the symbols; a measurement uses them for all sizes."""
