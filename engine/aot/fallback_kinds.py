@@ -1,7 +1,5 @@
 """Kinds of fallbacks of the AOT stage: reasons to run a graph as traced."""
 
-from __future__ import annotations
-
 import pathlib
 
 from engine.ir.fallback import FallbackKind

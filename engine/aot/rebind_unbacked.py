@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.introspection.symbols import has_unbacked_symbols, numbers_in, symbolic_sizes_in
-from engine.torch_private.sympy_functions import SymT, symbol_is_type
+from engine.ir.introspection.symbols import has_unbacked_symbols, is_unbacked_symbol, numbers_in, symbolic_sizes_in
 
 
 def has_unbacked_values(graph: torch.fx.GraphModule) -> bool:
@@ -23,9 +22,5 @@ def rebind_unbacked(traced: Any, again: Any) -> None:
             continue
         was, now = old.node.expr, new.node.expr
         env = old.node.shape_env
-        if was != now and _is_unbacked_symbol(was) and _is_unbacked_symbol(now):
+        if was != now and is_unbacked_symbol(was) and is_unbacked_symbol(now):
             env._set_replacement(was, now, "traced again")
-
-
-def _is_unbacked_symbol(expression: Any) -> bool:
-    return bool(expression.is_Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))

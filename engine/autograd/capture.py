@@ -238,7 +238,7 @@ class CaptureRecorder:
         return self._placeholder_tensor(CapturedValue(step), like=variable)
 
     def hook(self, kind: str, node_index: int, values: Sequence[Any], other_arguments: Sequence[Any] = ()) -> list[Any]:
-        """Record a user hook of a kind in ``hooks.HOOK_KINDS`` on several values."""
+        """Record a user hook of a kind ("pre_hook") on several values."""
         hook = CapturedValue("hooks", node_index)
         if kind == "post_acc_grad_hook":
             self._add_step(kind, kind, hook, values[0])

@@ -1,7 +1,5 @@
 """Kinds of fallbacks of compiled autograd: reasons to run a backward in torch's engine."""
 
-from __future__ import annotations
-
 import pathlib
 
 from engine.ir.fallback import FallbackKind

@@ -16,8 +16,6 @@ from torch.autograd.function import BackwardCFunction
 from engine.autograd.graph_ops import check_saved_versions
 from engine.autograd.hook_tracking import running_function
 
-HOOK_KINDS = ("tensor_pre_hook", "pre_hook", "post_hook", "post_acc_grad_hook", "unpack_hook")
-
 
 class SavedTensorsContext:
     """Proxy of an autograd.Function's ctx with the saved tensors of the captured graph.

@@ -29,7 +29,7 @@ from engine.lowering.passes.decompose import KnownDecompositions
 from engine.options import config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.cpu_launcher import cpu_launcher
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from engine.torch_private.entries import Feature, why_off
 
 _log = logging.getLogger("engine")
@@ -161,7 +161,7 @@ def _kernels(graph: AotGraph, work: Compilation) -> Run | None:
         program = with_edited_kernels(program, graph.passes.kernel_edits)
         try:
             with work.stage("LLVM"):
-                executor = program_executor(program, bind, is_boxed=graph.is_boxed, compilation=work.id)
+                executor = ProgramExecutor(program, bind, is_boxed=graph.is_boxed, compilation=work.id)
         except errors.KernelBuildError as error:
             lowering.run_nodes_in_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")

@@ -18,7 +18,7 @@ from engine.runtime.aten_executor import aten_executor
 from engine.runtime.aten_fallback import NEVER_REPLACED, ReplaceableRun, with_aten_fallback
 from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
 from engine.runtime.graph_pools import output_memory
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from engine.torch_private.entries import Feature, why_off
 
 _log = logging.getLogger("engine")
@@ -32,7 +32,7 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
     Raises:
         errors.KernelBuildError: a kernel cannot be built.
     """
-    run: Run = program_executor(
+    run: Run = ProgramExecutor(
         program,
         is_boxed=graph.is_boxed,
         compilation=record.compilation,

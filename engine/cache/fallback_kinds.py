@@ -1,7 +1,5 @@
 """Kinds of reasons not to save a result in the disk cache."""
 
-from __future__ import annotations
-
 import pathlib
 
 from engine.ir.fallback import FallbackKind, FallbackRequired

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from engine.cache.fallback_kinds import CacheFallback, NotCached
-from engine.ir.introspection.symbols import symbolic_numbers_in
+from engine.ir.introspection.symbols import is_unbacked_symbol, symbolic_numbers_in
 from engine.ir.static_sizes import static_size
 from engine.torch_private.symbolic_shapes import ShapeEnv
 from engine.torch_private.sympy_functions import SymT, int_oo, symbol_is_type
@@ -177,11 +177,6 @@ def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], trac
 def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
     value_range = env.var_to_range[symbol]
     return value_range.lower, value_range.upper
-
-
-def is_unbacked_symbol(expression: Any) -> bool:
-    """Return True for a symbol of a size or float that depends on data."""
-    return bool(expression.is_Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
 def shape_env_facts(values: Sequence[Any]) -> Data:

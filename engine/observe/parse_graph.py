@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from engine.records.bytecode import Span
-from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.graph import NodeRecord
 
 DTYPES = {
     "f64": ("float64", 8), "f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2), "i64": ("int64", 8), "i32": ("int32", 4),
@@ -47,15 +47,6 @@ _ASSIGNED = re.compile(r"(?:^ {8}|;\s+)(\w+)", re.MULTILINE)
 _MODULE_DICT = re.compile(r"_(?:modules|parameters|buffers)_")
 _COMMENT = re.compile(r"\s+# .*$")
 _FREE_SUFFIX = re.compile(r";\s+\w+( = \w+)* = None\s*$")
-
-
-def parse_graph(text: str, stage: str, prefix: str, compilation: str, title: str) -> GraphRecord:
-    """Return a graph record with the printed text and its nodes.
-
-    ``prefix`` starts the node ids and must be unique among the graphs of one compilation ("fx", "aten",
-    "backward"). A text that cannot be parsed has no nodes.
-    """
-    return GraphRecord(f"{stage}:{compilation}", stage, title, parse_nodes(text, prefix, compilation), text)
 
 
 def parse_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, ...]:

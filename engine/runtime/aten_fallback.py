@@ -118,17 +118,12 @@ def is_launch_failure(error: BaseException) -> bool:
     return "Triton Error [" in text and not any(phrase in text for phrase in _STICKY_ERRORS)
 
 
-def describe_oom(error: BaseException, free: tuple[int, int] | None = None, reserved: int | None = None) -> str:
-    """Describe who holds the memory of a full GPU.
-
-    ``free``: (free, total) bytes of the GPU; ``reserved``: bytes that this process reserved.
-    """
-    if free is None or reserved is None:
-        try:
-            free, reserved = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
-        except (RuntimeError, AssertionError):  # no CUDA
-            return f"The GPU is out of memory: {error_line(error)}."
-    free_bytes, total = free
+def describe_oom(error: BaseException) -> str:
+    """Describe who holds the memory of a full GPU."""
+    try:
+        (free_bytes, total), reserved = torch.cuda.mem_get_info(), torch.cuda.memory_reserved()
+    except (RuntimeError, AssertionError):  # no CUDA
+        return f"The GPU is out of memory: {error_line(error)}."
     by_others = max(total - free_bytes - reserved, 0)
     sentence = f"The GPU is out of memory: this process uses {_gb(reserved)} of {_gb(total)}"
     if by_others > total // 20:

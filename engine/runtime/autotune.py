@@ -26,7 +26,7 @@ from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
 from engine.ir.loop_ir.index_expr import concrete_size, symbols_of
 from engine.records.format_amounts import format_seconds
 from engine.runtime.kernel_launchers import KernelBinder, gpu_launcher
-from engine.runtime.program_executor import Run, program_executor
+from engine.runtime.program_executor import ProgramExecutor, Run
 from engine.runtime.time_kernels import DeviceTimer, cold_cache_timer
 
 QUICK_RUNS, THOROUGH_RUNS = 3, 11
@@ -135,7 +135,7 @@ class Autotuner:
         """Return the executor of a candidate, or None and why it cannot be built for this device."""
         try:
             with contextlib.nullcontext() if device is None else torch.cuda.device(device):
-                return program_executor(program, self.bind), ""
+                return ProgramExecutor(program, self.bind), ""
         except Exception as error:
             return None, f"it cannot be built: {error_line(error.__cause__ or error)}"
 

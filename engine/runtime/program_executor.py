@@ -24,39 +24,30 @@ BUILD_THREADS = 4
 """Threads that load the kernels of one program."""
 
 
-def program_executor(
-    program: LoweredProgram,
-    bind: KernelBinder = gpu_launcher,
-    *,
-    is_boxed: bool = False,
-    compilation: str = "",
-    output_memory: OutputMemory | None = None,
-) -> ProgramExecutor:
-    """Return ``run(*inputs) -> tuple``, which runs the program on the inputs' device.
-
-    Kernels are compiled here for the current GPU, so that errors occur now and not in the first call. With ``is_boxed``
-    it is ``run([inputs])``, which empties the list: each input can be freed after its last use. A program of a
-    ``compilation`` reports its launches to sessions that ask for them. Outputs are allocated inside the context that
-    ``output_memory`` returns.
-
-    Raises:
-        KernelBuildError: a kernel does not compile for this GPU, or needs more resources than it has.
-    """
-    return ProgramExecutor(program, bind, is_boxed=is_boxed, compilation=compilation, output_memory=output_memory)
-
-
 class ProgramExecutor(ReplaceableRun):
-    """A program bound to a device; ``text`` is the generated Python, after the first call."""
+    """``run(*inputs) -> tuple``, which runs a program on the inputs' device.
+
+    ``text`` is the generated Python, after the first call.
+    """
 
     def __init__(
         self,
         program: LoweredProgram,
-        bind: KernelBinder,
+        bind: KernelBinder = gpu_launcher,
         *,
         is_boxed: bool = False,
         compilation: str = "",
         output_memory: OutputMemory | None = None,
     ) -> None:
+        """Compile the kernels now, so that their errors occur here and not in the first call.
+
+        With ``is_boxed`` it is ``run([inputs])``, which empties the list: each input can be freed after its last use.
+        A program of a ``compilation`` reports its launches to sessions that ask for them. Outputs are allocated inside
+        the context that ``output_memory`` returns.
+
+        Raises:
+            KernelBuildError: a kernel does not compile for this GPU, or needs more resources than it has.
+        """
         self._program = program
         self._bind = bind
         self._is_boxed = is_boxed

@@ -18,7 +18,7 @@ from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.records.kernels import KernelTimingRecord
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from engine.torch_private.cuda import gpu_sleep
 
 REPEATS = 9
@@ -69,7 +69,7 @@ def time_launches(
 
         return timed
 
-    program_executor(program, timing)(*inputs)
+    ProgramExecutor(program, timing)(*inputs)
     return {kernel.id: seconds for kernel in program.kernels if (seconds := times.get((kernel.name, kernel.text)))}
 
 

@@ -8,7 +8,7 @@ import torch
 from engine.kernels.gpu_targets import default_target
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
 
@@ -31,7 +31,7 @@ def test_equals_eager(name: str) -> None:
         args = case.args()
         wanted = with_flat_results(case.function)(*args)
         graph = trace_to_aten(case.function, args)
-        found = program_executor(lower(graph, default_target(), print_triton))(*case.args())
+        found = ProgramExecutor(lower(graph, default_target(), print_triton))(*case.args())
     for one, other in zip(found, wanted, strict=True):
         if isinstance(other, torch.Tensor):
             limit = TOLERANCES.get(other.dtype, 0.0)

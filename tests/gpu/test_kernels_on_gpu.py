@@ -19,7 +19,7 @@ from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launc
 from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.gpu_targets import default_target
 from engine.runtime.kernel_launchers import gpu_launcher
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from tests.engine.kernels import handwritten_kernels
 
 pytestmark = pytest.mark.gpu
@@ -49,7 +49,7 @@ def gelu_program(count: Any, **more: Any) -> LoweredProgram:
 def test_softmax(cols: int) -> None:
     """Rows of any width, masked where the block is wider."""
     made = (buffer("x", 33, cols, kind="input"), buffer("out", 33, cols, kind="output"))
-    run = program_executor(one_kernel(handwritten_kernels.softmax(33, cols), *made))
+    run = ProgramExecutor(one_kernel(handwritten_kernels.softmax(33, cols), *made))
     x = torch.randn(33, cols, device="cuda")
     torch.testing.assert_close(run(x)[0], functional.softmax(x, -1))
 
@@ -65,7 +65,7 @@ def test_layernorm(dtype: torch.dtype, word: str) -> None:
         buffer("x", 64, 768, kind="input", dtype=dtype), buffer("weight", 768, kind="input", dtype=dtype),
         buffer("bias", 768, kind="input", dtype=dtype), buffer("out", 64, 768, kind="output", dtype=dtype),
     )  # fmt: skip
-    run = program_executor(one_kernel(replace(kernel, args=args), *made))
+    run = ProgramExecutor(one_kernel(replace(kernel, args=args), *made))
     x, weight, bias = (torch.randn(*shape, device="cuda", dtype=dtype) for shape in ((64, 768), (768,), (768,)))
     torch.testing.assert_close(run(x, weight, bias)[0], functional.layer_norm(x, (768,), weight, bias))
 
@@ -78,14 +78,14 @@ def test_embedding_gathers() -> None:
     )  # fmt: skip
     index, table = torch.randint(0, 20, (10,), device="cuda"), torch.randn(20, 48, device="cuda")
     assert torch.equal(
-        program_executor(one_kernel(handwritten_kernels.embedding(), *made))(index, table)[0], table[index]
+        ProgramExecutor(one_kernel(handwritten_kernels.embedding(), *made))(index, table)[0], table[index]
     )
 
 
 def test_symbolic_sizes() -> None:
     """One compiled kernel for every size, an empty one included."""
     s0 = sympy.Symbol("s0", integer=True)
-    run = program_executor(gelu_program(s0, symbol_sources={"s0": (0, 0)}))
+    run = ProgramExecutor(gelu_program(s0, symbol_sources={"s0": (0, 0)}))
     for count in (1000, 1, 0, 65537, 16):
         x = torch.randn(count, device="cuda")
         torch.testing.assert_close(run(x)[0], functional.gelu(x))
@@ -93,7 +93,7 @@ def test_symbolic_sizes() -> None:
 
 def test_a_misaligned_input_is_right() -> None:
     """Kernels are compiled for aligned pointers; a view at an odd offset gets its own variant."""
-    run = program_executor(gelu_program(4096))
+    run = ProgramExecutor(gelu_program(4096))
     base = torch.randn(4100, device="cuda")
     for offset in (0, 1, 3, 4, 0, 1):
         x = base[offset : offset + 4096]
@@ -117,7 +117,7 @@ def test_a_scalar_on_the_cpu_is_brought_over() -> None:
     )  # fmt: skip
     factor = Buffer("factor", torch.float32, (), (), "input")
     made = (buffer("x", 100, kind="input"), factor, buffer("out", 100, kind="output"))
-    run = program_executor(one_kernel(handwritten_kernels.source("scale", text, args, (1,)), *made))
+    run = ProgramExecutor(one_kernel(handwritten_kernels.source("scale", text, args, (1,)), *made))
     x = torch.randn(100, device="cuda")
     torch.testing.assert_close(run(x, torch.tensor(3.0))[0], x * 3)
 
@@ -133,7 +133,7 @@ def test_kernels_library_calls_and_views_together() -> None:
         Launch(handwritten_kernels.gelu(6400, "k0", x="mm", out="x")),
         Launch(handwritten_kernels.softmax(64, 100, "k1")),
     )
-    run = program_executor(
+    run = ProgramExecutor(
         LoweredProgram(
             default_target(), ("a", "w"), made, steps, (BufferRef("out"), BufferRef("out", (100, 64), (1, 100)))
         )
@@ -146,7 +146,7 @@ def test_kernels_library_calls_and_views_together() -> None:
 
 def test_other_streams_and_threads() -> None:
     """Launches go to the stream that is current where the call is made."""
-    run = program_executor(gelu_program(1 << 20))
+    run = ProgramExecutor(gelu_program(1 << 20))
     x = torch.randn(1 << 20, device="cuda")
     expected = functional.gelu(x)
     failures: list[str] = []
@@ -169,7 +169,7 @@ def test_other_streams_and_threads() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_inputs_on_another_device_than_the_current_one() -> None:
     """The program runs where its inputs are."""
-    run = program_executor(gelu_program(1000))
+    run = ProgramExecutor(gelu_program(1000))
     x = torch.randn(1000, device="cuda:1")
     assert torch.cuda.current_device() == 0
     (out,) = run(x)
@@ -179,7 +179,7 @@ def test_inputs_on_another_device_than_the_current_one() -> None:
 
 def test_a_program_can_be_captured_in_a_cuda_graph() -> None:
     """Nothing in it synchronizes or allocates outside torch's allocator."""
-    run = program_executor(gelu_program(1000))
+    run = ProgramExecutor(gelu_program(1000))
     x = torch.randn(1000, device="cuda")
     run(x)
     torch.cuda.synchronize()

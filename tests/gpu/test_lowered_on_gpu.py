@@ -15,7 +15,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.kernels.gpu_targets import default_target
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from engine.runtime.verify.kernels import verify_kernels
 from engine.torch_private.fx import make_fx
 
@@ -91,7 +91,7 @@ def test_functions_agree_with_eager(function: Function, dtype: torch.dtype) -> N
     """Every output, in its shape, dtype and strides; several calls give the same."""
     inputs = arguments(function, dtype)
     program, _ = lowered(function, *inputs)
-    run = program_executor(program)
+    run = ProgramExecutor(program)
     expected = function(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
     loose = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2), torch.float16: (5e-3, 5e-3)}
@@ -154,7 +154,7 @@ def test_two_blocks_of_a_gpt_agree_with_eager() -> None:
     program, _ = lowered(model, *inputs)
     assert len(program.kernels) >= 6
     with torch.no_grad():
-        torch.testing.assert_close(program_executor(program)(*inputs)[0], model(*inputs), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(ProgramExecutor(program)(*inputs)[0], model(*inputs), rtol=1e-3, atol=1e-4)
 
 
 def test_kernels_are_measured() -> None:

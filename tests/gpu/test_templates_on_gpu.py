@@ -18,7 +18,7 @@ from engine.ir.kernels.template_choice import AlwaysTemplateChooser
 from engine.kernels.gpu_targets import default_target
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from tests.engine.lowering.attention_cases import ATTENTION_CASES
 from tests.engine.lowering.matmul_cases import MATMUL_CASES
 from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
@@ -45,7 +45,7 @@ def test_equals_eager(name: str) -> None:
     graph = trace_to_aten(case.function, args)
     program = lower(graph, default_target(), print_triton, chooser=AlwaysTemplateChooser())
     assert any("tl.dot(" in k.text for k in program.kernels)
-    found, wanted = program_executor(program)(*args), with_flat_results(case.function)(*args)
+    found, wanted = ProgramExecutor(program)(*args), with_flat_results(case.function)(*args)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=LIMITS[other.dtype], atol=LIMITS[other.dtype])
         assert one.stride() == other.stride()

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 import engine
-from engine.observe.parse_graph import parse_graph
+from engine.observe.parse_graph import parse_nodes
+from engine.records.graph import GraphRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
 from engine.records.runtime import call_numbers
@@ -186,7 +187,7 @@ def test_linked_view_of_inductor_s_kernels() -> None:
     Inductor names the nodes of each kernel. The view offers no panes of this engine's own targets.
     """
     text = 'class M(torch.nn.Module):\n    def forward(self, a: "f32[8][1]cuda:0"):\n        b: "f32[8][1]cuda:0" = torch.ops.aten.sin.default(a)\n        return (b,)\n'
-    graph = parse_graph(text, "decomposed", "post", "0/0", "after passes")
+    graph = GraphRecord("decomposed:0/0", "decomposed", "after passes", parse_nodes(text, "post", "0/0"), text)
     kernel = KernelRecord("k0", "triton_poi_fused_sin_0", "import triton\nx = 1", fused_nodes=("post:0/0:b",))
     made = Session(subject="torch")
     made.put_compilation(

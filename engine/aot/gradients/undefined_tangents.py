@@ -43,7 +43,6 @@ def specialize_to_defined_tangents(
                 return None
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].meta = dict(node.meta)
         if node.name in tangents or any(n in late for n in node.all_input_nodes):
             late.add(node)
     thinned = torch.fx.GraphModule(module, graph)

@@ -434,7 +434,6 @@ def _extract(
             todo.pop()
             if node not in copies:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
-                copies[node].meta = dict(node.meta)
                 new_nodes.append(node)
                 todo += [] if is_lazy else reversed([u for u in node.users if is_ready(u)])
 

@@ -27,8 +27,7 @@ def list_with_appended(of: Sequence[Any], items: tuple[Any, ...]) -> list[Any]:
 def refill_dict(target: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
     """Replace the contents of a dict in order, with the methods of ``dict`` itself."""
     dict.clear(target)
-    for key, value in zip(keys, values, strict=True):
-        dict.__setitem__(target, key, value)
+    add_entries(target, keys, values)
 
 
 def add_entries(target: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import Guard, ValueCode, user_expr
+from engine.ir.guards.base import Guard, RelationalGuard, ValueCode, user_expr
 from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import Source
 from engine.records.guards import Fix
@@ -71,18 +71,11 @@ class SameObject(Guard):
 
 
 @dataclass(frozen=True)
-class NoAliasing(Guard):
+class NoAliasing(RelationalGuard):
     """Base of no-aliasing guards; ``are_disjoint`` is called with all their values at once."""
 
     rank: ClassVar[int] = 80
-    is_relational: ClassVar[bool] = True
     copy_purpose: ClassVar[str]
-
-    others: tuple[Source, ...]
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return (self.source, *self.others)
 
     @staticmethod
     def are_disjoint(*values: Any) -> bool:
@@ -316,7 +309,7 @@ def _storage_range(tensor: Any) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class SharedStorage(Guard):
+class SharedStorage(RelationalGuard):
     """Guard that tensors share one storage of at least ``min_storage_bytes`` bytes.
 
     ``byte_offsets`` holds each tensor's start in that storage.
@@ -324,19 +317,13 @@ class SharedStorage(Guard):
 
     kind: ClassVar[str] = "shared memory"
     rank: ClassVar[int] = 80
-    is_relational: ClassVar[bool] = True
     message: ClassVar[str] = (
         "The tensors share memory as {actual}; the compiled code writes to it and expects {expected}."
     )
     advice: ClassVar[str] = "Pass tensors that share memory in the same way in every call, or pass copies."
 
-    others: tuple[Source, ...]
     byte_offsets: tuple[int, ...]
     min_storage_bytes: int = 0
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return (self.source, *self.others)
 
     def condition(self, code: ValueCode) -> str:
         offsets = code.call(byte_offsets_in_storage, "starts_in_one", code.expr, *code.others)

@@ -233,3 +233,16 @@ class Guard:
         Automatic dynamic shapes turns them into symbols.
         """
         return frozenset()
+
+
+@dataclass(frozen=True)
+class RelationalGuard(Guard):
+    """Base of guards on a relation between the value and ``others``."""
+
+    is_relational: ClassVar[bool] = True
+
+    others: tuple[Source, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return (self.source, *self.others)

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import Guard, ValueCode, user_expr
-from engine.ir.sources.base import Source
+from engine.ir.guards.base import RelationalGuard, ValueCode, user_expr
 from engine.ir.sources.stdlib import ArgumentPath
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
@@ -84,20 +83,14 @@ def run_steps(steps: tuple[ConditionOp, ...], values: list[Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class ComputedCondition(Guard):
+class ComputedCondition(RelationalGuard):
     """Guard that the operations on these values yield ``expected``."""
 
     kind: ClassVar[str] = "outcome"
     rank: ClassVar[int] = 90
-    is_relational: ClassVar[bool] = True
 
-    others: tuple[Source, ...]
     ops: tuple[ConditionOp, ...]
     expected: bool
-
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        return (self.source, *self.others)
 
     def condition(self, code: ValueCode) -> str:
         steps = code.const(self.ops, "steps")

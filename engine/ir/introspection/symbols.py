@@ -9,6 +9,7 @@ import sympy
 import torch
 
 from engine.torch_private.symbolic_shapes import free_unbacked_symbols
+from engine.torch_private.sympy_functions import SymT, symbol_is_type
 
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -56,6 +57,11 @@ def has_unbacked_symbols(value: Any) -> bool:
     if not getattr(value, "_has_symbolic_sizes_strides", True):
         return False
     return any(map(free_unbacked_symbols, symbolic_sizes_in(value)))
+
+
+def is_unbacked_symbol(expression: Any) -> bool:
+    """Return True for a symbol of a size or float that depends on data."""
+    return bool(expression.is_Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
 def _symbolic_layout(t: torch.Tensor) -> Sequence[Any]:

@@ -6,8 +6,6 @@ address of a descriptor: the kernel, the number of its arguments, the chunk that
 per argument that is 1 for a float. The last two arguments are the extent and the cost of one iteration.
 """
 
-from __future__ import annotations
-
 THREAD_WORK = 1 << 16
 """Least work per thread, in units of the printer's cost of one element.
 

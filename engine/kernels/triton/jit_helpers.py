@@ -1,7 +1,5 @@
 """Triton helper functions that generated kernels call."""
 
-from __future__ import annotations
-
 _SOURCES = """\
 def multiply(a, b):
     return a * b

@@ -131,7 +131,6 @@ def decompose(
             continue
         else:
             copies[node] = new.node_copy(node, copies.__getitem__)
-            copies[node].meta = dict(node.meta)
         set_provenance(copies[node], provenance)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)

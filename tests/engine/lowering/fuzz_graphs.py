@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
 from tests.engine.runtime.interpreter_launcher import interpreter_launcher
 
@@ -155,7 +155,7 @@ def check(case: Graph) -> None:
     function: Any = lambda x: apply_steps(x, steps)  # noqa: E731
     wanted = with_flat_results(function)(x)
     graph = trace_to_aten(function, (x,), is_dynamic=is_dynamic)
-    found = program_executor(lower(graph, "cuda:90", print_triton), interpreter_launcher)(x)
+    found = ProgramExecutor(lower(graph, "cuda:90", print_triton), interpreter_launcher)(x)
     has_halves = x.dtype in HALVES or {"narrow", "halves"} & {name for name, _ in steps}
     for mine, value in zip(found, wanted, strict=True):
         largest = max(1.0, float(value.double().abs().max())) if value.numel() else 1.0

@@ -30,7 +30,7 @@ from engine.kernels.triton.printer import print_triton
 from engine.lowering import choose_blocks
 from engine.lowering.choose_blocks import CandidateBlockings
 from engine.lowering.driver import lower
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from tests.engine.lowering.attention_cases import ATTENTION_CASES
 from tests.engine.lowering.matmul_cases import MATMUL_CASES
 from tests.engine.lowering.op_cases import CASES, Case
@@ -68,7 +68,7 @@ def mismatches(
     uneven = [k.name for k in program.kernels if len(k.line_ops) != len(k.text.splitlines())]
     if uneven:
         return [f"{name} has not one list of ops per line" for name in uneven]
-    found = program_executor(program, interpreter_launcher)(*case.args())
+    found = ProgramExecutor(program, interpreter_launcher)(*case.args())
     return [
         text for k, pair in enumerate(zip(found, wanted, strict=True)) if (text := describe_mismatch(k, *pair, limits))
     ]

@@ -21,7 +21,7 @@ from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.records.session import CompilationRecord
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from engine.runtime.verify.kernels import verify_kernels
 from engine.torch_private.fake_tensors import FakeTensorMode
 from engine.torch_private.fx import make_fx
@@ -121,7 +121,7 @@ def test_a_kernel_that_cannot_be_built_is_named() -> None:
     with pytest.raises(
         errors.KernelBuildError, match=r"softmax_kernel could not be built: RuntimeError: out of resource.*232448\.$"
     ):
-        program_executor(program, refuse)
+        ProgramExecutor(program, refuse)
 
 
 def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: torch.Tensor) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from engine.observe import lazy_records
 from engine.observe.frame_registry import FrameRegistry
 from engine.observe.lazy_records import LazyGraph
 from engine.observe.parse_aot_metadata import parse_aot_metadata
-from engine.observe.parse_graph import parse_graph, parse_nodes, parse_tensor_type
+from engine.observe.parse_graph import parse_nodes, parse_tensor_type
 from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons, parse_timings
 from engine.observe.parse_output_code import parse_kernels, parse_lowering
 from engine.observe.source_files import SourceFiles, is_generated_file, strip_notebook_frames
@@ -63,8 +63,7 @@ def whole(end: str) -> str | None:
 
 def test_graph_over_several_lines() -> None:
     """Inputs spread over lines, symbolic sizes, tuples and a return over lines are read."""
-    graph = parse_graph(GRAPH, "aten", "aten", "0/0", "title")
-    nodes = {n.name: n for n in graph.nodes}
+    nodes = {n.name: n for n in parse_nodes(GRAPH, "aten", "0/0")}
     assert list(nodes) == ["arg0_1", "arg1_1", "split", "getitem", "add", "output"]
     assert (nodes["arg0_1"].shape, nodes["arg0_1"].bytes) == (("s77", "4"), None)
     assert nodes["split"].inputs == ("aten:0/0:arg0_1",)
@@ -78,13 +77,12 @@ def test_graph_over_several_lines() -> None:
     assert "no line" in nodes["add"].note
     assert (nodes["add"].dtype, nodes["add"].bytes) == ("bfloat16", 16)
     assert (nodes["output"].inputs, nodes["output"].text) == (("aten:0/0:add",), "return (add,)")
-    assert graph.text == GRAPH
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "def forward(self):", "class X:\n    def forward(self, a):\n"])
-def test_unreadable_graph_keeps_its_text(text: str) -> None:
-    """A graph in a form that is not known is kept as text, without nodes."""
-    assert (parse_graph(text, "fx", "fx", "0/0", "").nodes, parse_graph(text, "fx", "fx", "0/0", "").text) == ((), text)
+def test_unreadable_graph_has_no_nodes(text: str) -> None:
+    """A graph in a form that is not known has no nodes."""
+    assert parse_nodes(text, "fx", "0/0") == ()
 
 
 def test_types() -> None:
@@ -499,7 +497,7 @@ class GraphModule(torch.nn.Module):
         mul: "f32[2, 4]" = add * l_y_;  add = l_y_ = None
         return (mul,)
 """
-    nodes = parse_graph(text, "fx", "fx", "0/0", "").nodes
+    nodes = parse_nodes(text, "fx", "0/0")
     assert [n.name for n in nodes] == ["layers_0_weight", "net_mean", "x", "y_", "y", "add", "mul", "output"]
     assert nodes[4].text == "y = x @ layers_0_weight"
     assert nodes[4].inputs == ("fx:0/0:x", "fx:0/0:layers_0_weight")

@@ -124,13 +124,16 @@ def test_what_a_boxed_program_was_given_is_gone(error: BaseException) -> None:
     assert [done for _, done in told] == [""]
 
 
-def test_it_is_told_whose_memory_it_is() -> None:
+def test_it_is_told_whose_memory_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process is named as such, and what can be done differs."""
-    ours = describe_oom(FULL, (10**8, 80 * 10**9), 79 * 10**9)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**8, 80 * 10**9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 79 * 10**9)
+    ours = describe_oom(FULL)
     assert ours == (
         "The GPU is out of memory: this process uses 79.0 GB of 80.0 GB. Use smaller batches, or delete tensors that you no longer need."
     )
-    theirs = describe_oom(FULL, (10**8, 80 * 10**9), 9 * 10**9)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 9 * 10**9)
+    theirs = describe_oom(FULL)
     assert theirs == (
         "The GPU is out of memory: this process uses 9.0 GB of 80.0 GB and other processes use 70.9 GB. End them, or use another GPU."
     )

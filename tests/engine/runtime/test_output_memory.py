@@ -35,7 +35,7 @@ def allocated_shapes(function: Any, *args: torch.Tensor) -> tuple[list[Any], lis
     pool, inside, outside = Pool(), [], []
     program = lower(trace_to_aten(function, args), "cuda:90", print_triton)
     bind = lambda kernel, misaligned: lambda *arguments: None  # noqa: E731
-    executor = program_executor.program_executor(program, bind, is_boxed=True, output_memory=graph_pools.output_memory)
+    executor = program_executor.ProgramExecutor(program, bind, is_boxed=True, output_memory=graph_pools.output_memory)
     allocate, copy = torch.empty_strided, torch.Tensor.clone
 
     def empty_strided(size: Any, stride: Any, *rest: Any, **named: Any) -> torch.Tensor:

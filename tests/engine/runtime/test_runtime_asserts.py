@@ -14,7 +14,7 @@ import engine
 from engine.backends import lower_to_program
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.runtime.aten_fallback import UnexpectedSize
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 
 
 def two_masks(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkey
     """The last kernel, which reads by the size, launches only if the assumption holds."""
     program = lowered(function, monkeypatch)
     kernels = Kernels()
-    run = program_executor(program, kernels)
+    run = ProgramExecutor(program, kernels)
     run(*GOOD)
     last = program.kernels[-1].name
     assert last in kernels.launched

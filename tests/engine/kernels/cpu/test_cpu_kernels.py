@@ -23,7 +23,7 @@ from engine.kernels.cpu.llvm_types import NotPrintable
 from engine.kernels.cpu.printer import print_llvm
 from engine.lowering.driver import lower
 from engine.runtime.cpu_launcher import cpu_launcher
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from engine.torch_private.pytree import tree_leaves
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
@@ -49,7 +49,7 @@ def run_on_cpu(
     while True:
         try:
             program = lower(graph, "cpu", emit, forced_fallbacks=refused)
-            return program, program_executor(program, cpu_launcher)(*args)
+            return program, ProgramExecutor(program, cpu_launcher)(*args)
         except KernelBuildError as error:
             if refused.keys() >= set(error.nodes):
                 raise
@@ -184,7 +184,7 @@ def test_masked_elements_of_a_softmax_do_not_underflow(unit: VectorUnit) -> None
     library, underflow = ctypes.CDLL("libm.so.6"), 16
     x = torch.randn(40, 48).masked_fill(torch.rand(40, 48) < 0.5, -math.inf)
     program, (expected,) = run_on_cpu(lambda x: (torch.softmax(x * 0.5, -1),), (x,), unit)
-    run = program_executor(program, cpu_launcher)
+    run = ProgramExecutor(program, cpu_launcher)
     run(x)
     library.feclearexcept(underflow)
     (found,) = run(x)

@@ -17,7 +17,7 @@ from engine.kernels.cpu.printer import print_llvm
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.runtime.aten_fallback import with_aten_fallback
-from engine.runtime.program_executor import program_executor
+from engine.runtime.program_executor import ProgramExecutor
 from tests.engine.lowering.trace_aten import trace_to_aten
 
 SIDE = torch.randn(64, 64)
@@ -163,7 +163,7 @@ def test_the_input_itself_is_returned():
     program = two_updates()
     assert len(program.written_inputs) == 2
     a, b = torch.ones(64, 64), torch.ones(32, 64)
-    run = program_executor(program, Launches(0))
+    run = ProgramExecutor(program, Launches(0))
     out = run(a, b)
     assert out[0] is a
     assert out[1] is b
@@ -176,7 +176,7 @@ def test_nothing_runs_twice_after_an_input_may_be_written(fails_at):
     assert len(program.kernels) == 2
     told: list[str] = []
     run = with_aten_fallback(
-        program_executor(program, Launches(fails_at)),
+        ProgramExecutor(program, Launches(fails_at)),
         lambda: lambda a, b: ("eager",),
         lambda error, why, done: told.append(done),
         is_boxed=False,
