@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch.fx
 from engine.aot.layout_mutation import mutates_layout
 from engine.aot.node_properties import example_tensors, may_mutate, traced_tensors, written_tensors
 from engine.aot.storage_geometry import storage_id
+from engine.graph.passes.lift_requires_grad import without_nodes
 from engine.ir.graph_callable import Run, graph_callable_of
 from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput
@@ -99,20 +100,11 @@ def strip_no_grad(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
     nodes = [(n, on) for n, on in nodes_with_grad_mode(graph, is_on=True) if n.op not in ("placeholder", "output")]
     if not nodes or any(on or _may_require_grad(n) for n, on in nodes) or any(True for _ in graph.children()):
         return None
-    return _without_nodes(graph, {n for n in graph.graph.nodes if n.target in GRAD_MODE_CALLS})
+    return without_nodes(graph, {n for n in graph.graph.nodes if n.target in GRAD_MODE_CALLS})
 
 
 def _may_require_grad(node: torch.fx.Node) -> bool:
     return bool(node.kwargs.get("requires_grad")) or node.target in ("requires_grad_", torch.autograd.grad)
-
-
-def _without_nodes(graph: torch.fx.GraphModule, unused: Collection[torch.fx.Node]) -> torch.fx.GraphModule:
-    copied = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph.graph.nodes:
-        if node not in unused:
-            copies[node] = copied.node_copy(node, copies.__getitem__)
-    return torch.fx.GraphModule(graph, copied)
 
 
 def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> torch.fx.GraphModule | None:
@@ -139,7 +131,7 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
         return None
     if not _tracks_all_views_and_writes(graph.graph, inputs):
         return None
-    return _without_nodes(graph, {calls[0], calls[-1]})
+    return without_nodes(graph, {calls[0], calls[-1]})
 
 
 def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:

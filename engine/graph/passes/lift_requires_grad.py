@@ -5,7 +5,7 @@ Other compilers do not support these calls in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +92,16 @@ def _apply(switches: Iterable[tuple[int, bool]], inputs: Sequence[Any]) -> None:
         inputs[n].requires_grad_(requires_grad)
 
 
+def without_nodes(graph: torch.fx.GraphModule, unused: Collection[torch.fx.Node]) -> torch.fx.GraphModule:
+    """Return a copy of a graph without nodes that no other node reads."""
+    copied = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node not in unused:
+            copies[node] = copied.node_copy(node, copies.__getitem__)
+    return torch.fx.GraphModule(graph, copied)
+
+
 def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     """Return the nodes that call ``requires_grad_`` on an input, each with that input."""
     calls: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -138,11 +148,6 @@ def lift_requires_grad(module: torch.fx.GraphModule) -> LiftedRequiresGrad | Non
         (after if is_last else before).append(
             (input_numbers[source], bool((*node.args[1:], *node.kwargs.values(), True)[0]))
         )
-    copied = torch.fx.Graph()
-    sources: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in module.graph.nodes:
-        if node not in switches:
-            sources[node] = copied.node_copy(node, sources.__getitem__)
     calls = [n for n in module.graph.nodes if n.op not in ("placeholder", "get_attr")]
     ahead = next((n for n, node in enumerate(calls) if node not in switches), 0)
-    return LiftedRequiresGrad(torch.fx.GraphModule(module, copied), tuple(before), tuple(after), ahead)
+    return LiftedRequiresGrad(without_nodes(module, switches), tuple(before), tuple(after), ahead)
