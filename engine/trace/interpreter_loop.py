@@ -15,7 +15,7 @@ from engine.trace.exception_handlers import jump_to_handler, set_exception_conte
 from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.graph_breaks.inlined_breakpoints import find_inlined_breakpoint
 from engine.trace.opcode_registry import HANDLERS
-from engine.trace.symbols.value_names import why_unknown
+from engine.trace.symbols.value_names import unknown_value_break
 from engine.trace.variables.base import NotPythonConstant
 
 
@@ -70,8 +70,9 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
                 graph_break.inlined_breakpoint = find_inlined_breakpoint(tx)
         raise
     except NotPythonConstant as error:
-        what = why_unknown(tx, error.variable)
-        raise Unsupported("unsupported-operation", what, stack=tx.user_stack()) from None
+        reason = unknown_value_break(tx, error.variable)
+        reason.stack = tx.user_stack()
+        raise reason from None
     except UserException as error:
         if error.is_unhandled_yet:
             error.is_unhandled_yet = False

@@ -508,8 +508,8 @@ class RandomState:
         """True if code needed random results that the graph cannot take as inputs."""
         self.input_count = 0
         """Number of random numbers that the graph takes as inputs."""
-        self.drawn_symbols: dict[sympy.Symbol, str] = {}
-        """Names of the functions that gave these numbers, by the number's symbol."""
+        self.drawn_symbols: set[sympy.Symbol] = set()
+        """Symbols of these numbers."""
 
     @property
     def is_used(self) -> bool:

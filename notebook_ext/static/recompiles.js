@@ -168,6 +168,7 @@ class RecompilesView {
       return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}${position && lookedUp > 1 && state !== "compiled" ? `, checked as number ${position}` : ""}`, title: text, ...choose(c) }, sign, position && lookedUp > 1 && state !== "compiled" ? h("sub", {}, String(position)) : null);
     };
     const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", role: "columnheader", class: "cc" + at(c), "aria-selected": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));
+    const differ = columns.some((/** @type {any} */ column) => column.varying.length);
     const made = (/** @type {any} */ column) => column.outcome === "compiled" && lane.entries.find((/** @type {any} */ e) => e.id === column.entry);
     return h(
       "section",
@@ -175,9 +176,9 @@ class RecompilesView {
       h("h4", {}, lane.name, muted(lane.line), h("span", { class: "sp mut" }, `entries ${lane.entries.length} of ${lane.limit} · ${lane.hits === null ? "" : plural(lane.hits, "hit") + ", "}${`${lane.misses} ${lane.misses === 1 ? "miss" : "misses"}`}${lane.python ? `, ${lane.python} as Python` : ""}${lane.guard_seconds ? ` · guards ${ms(lane.guard_seconds)}` : ""} · compiled in ${ms(lane.seconds)}`)),
       h(
         "div",
-        { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },
+        { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length};--least:${differ ? 88 : 56}px` },
         h("div", { role: "row", class: "mxr" }, h("span", { class: "mut", role: "rowheader" }, lane.cut ? `call, ${plural(lane.cut, "earlier column")} left out` : "call"), head),
-        columns.some((/** @type {any} */ column) => column.varying.length) ? h("div", { role: "row", class: "mxr" }, h("span", { class: "mut", role: "rowheader" }, "inputs that differ"), columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("span", { class: "cc in" + at(c), role: "gridcell", title: column.inputs, ...choose(c) }, column.varying.map((/** @type {string} */ text) => h("code", {}, text))))) : null,
+        differ ? h("div", { role: "row", class: "mxr" }, h("span", { class: "mut", role: "rowheader" }, "inputs that differ"), columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("span", { class: "cc in" + at(c), role: "gridcell", title: column.inputs, ...choose(c) }, column.varying.map((/** @type {string} */ text) => h("code", {}, text))))) : null,
         h("div", { role: "row", class: "mxr bars" }, h("span", { class: "mut", role: "rowheader" }, "compile time"), columns.map((/** @type {any} */ column, /** @type {number} */ c) => { const e = made(column); return h("span", { class: "cc bar" + at(c), role: "gridcell", ...choose(c) }, e ? [h("small", {}, ms(e.seconds)), h("i", { style: `height:${Math.max(2, (e.seconds / most) * 20)}px` })] : null); })),
         lane.entries.map((/** @type {any} */ e) => h("div", { role: "row", class: "mxr" }, h("span", { class: "chip", role: "rowheader", title: e.cause }, h("b", {}, e.name), " ", h("code", { title: e.inputs }, e.inputs), h("span", { class: "sp mut" }, e.from ? "from call " + e.from : "")), columns.map((/** @type {any} */ column, /** @type {number} */ c) => cell(e, column, c)))),
       ),

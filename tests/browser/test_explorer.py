@@ -726,10 +726,10 @@ def test_notes_and_lists_are_whole_on_a_narrow_page(explorer: Show) -> None:
 
 
 def test_columns_of_recompiles_are_aligned_in_all_rows(explorer: Show) -> None:
-    """Long inputs wrap in their column: they do not widen it in one row only."""
+    """Long inputs wrap in their column: no name is broken, no row has a wider column."""
 
-    def scaled(signal: torch.Tensor, factor: int, mode: str) -> torch.Tensor:
-        return signal * 2 if mode == "twice" else signal * factor
+    def scaled(hidden_mask: torch.Tensor, factor: int, mode: str) -> torch.Tensor:
+        return hidden_mask * 2 if mode == "twice" else hidden_mask * factor
 
     compiled = engine.compile(scaled, backend="eager")
     with engine.record() as session:
@@ -742,3 +742,12 @@ def test_columns_of_recompiles_are_aligned_in_all_rows(explorer: Show) -> None:
     )
     assert len(rows[0]) == 6
     assert [row for row in rows if row != rows[0]] == []
+    lines_of_names = page.locator(".lm .lane .cc.in code").evaluate_all(
+        """codes => codes.map((code) => {
+          const name = document.createRange();
+          name.setStart(code.firstChild, 0);
+          name.setEnd(code.firstChild, code.textContent.indexOf(" "));
+          return name.getClientRects().length;
+        })"""
+    )
+    assert set(lines_of_names) == {1}

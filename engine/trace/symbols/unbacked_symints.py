@@ -94,8 +94,7 @@ def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> U
     """
     expression = number.node.expr if is_symbolic(number) else number
     symbols = getattr(expression, "free_symbols", ())
-    drawn = [tx.random_state.drawn_symbols.get(s, "") for s in symbols]
-    if drawn and all(drawn):
+    if symbols and symbols <= tx.random_state.drawn_symbols:
         what = f"Python needs the value of {describe_number(tx, expression)}, which is random"
         graph_break = Unsupported("random-value", what)
     created_at = tx.state_of(_RuntimeAsserts).created_at
@@ -187,7 +186,7 @@ def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:
         _complete_node(tx, added)
         added = added.next
     if not isinstance(result, torch.fx.Proxy):
-        raise Unsupported("unbacked-size", f"{relation} is assumed for a value that depends on data")
+        raise Unsupported("unbacked-size", f"{describe_number(tx, relation)} is assumed, which depends on data")
     node: torch.fx.Node = result.node
     return node
 
@@ -220,7 +219,7 @@ def _symbol_node(tx: Tracer, symbol: sympy.Symbol) -> torch.fx.Node:
     for value, _ in tx.inputs.input_tensors:
         if (dim := _dim_of(value.fake, symbol)) is not None:
             return _emit_size(tx, value.node(tx), value.fake, dim)
-    raise Unsupported("unbacked-size", f"the code assumes something about {symbol}, which the graph does not compute")
+    raise Unsupported("unbacked-size", "the code assumes something about a size that the graph does not compute")
 
 
 def _dim_of(fake: torch.Tensor, symbol: sympy.Symbol) -> int | None:

@@ -8,6 +8,7 @@ from engine.ir.guards.base import STACK_VALUE_TEXT, user_expr
 from engine.ir.sources.base import STACK_PARAM_PREFIX
 from engine.ir.user_code_files import is_library_file
 from engine.trace.annotations import Tracer, Variable
+from engine.trace.exc import Unsupported
 from engine.trace.symbols.unbacked_symints import describe_number, expression_of
 
 
@@ -25,14 +26,13 @@ def name_value(tx: Tracer, value: Any) -> str:
     return f"{name} ({kind})" if name and name != kind else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def why_unknown(tx: Tracer, value: Variable) -> str:
-    """Return the reason of a break where Python needs a value that is not known yet."""
-    why = "it may change between calls"
+def unknown_value_break(tx: Tracer, value: Variable) -> Unsupported:
+    """Return the graph break where Python needs a value that is not known yet."""
+    needed = f"Python needs the value of {name_value(tx, value)}"
     if value.is_graph_value or value.is_numpy_array:
-        why = "it is known only when the graph runs"
-    elif value.source is None:
-        why = "traced code creates it"
-    return f"Python needs the value of {name_value(tx, value)}, and {why}"
+        return Unsupported("data-dependent", f"{needed}, and it is known only when the graph runs")
+    why = "traced code creates it" if value.source is None else "it may change between calls"
+    return Unsupported("unsupported-operation", f"{needed}, and {why}")
 
 
 def _local_name(tx: Tracer, value: Variable) -> str:

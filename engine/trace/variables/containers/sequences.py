@@ -26,10 +26,9 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import ContentsSource, HasItemsSource, LengthSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import build_node_result, wrap_items
-from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.symbols.value_names import name_value
+from engine.trace.symbols.value_names import unknown_value_break
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute
@@ -270,10 +269,6 @@ _OPEN_SLICE_END: dict[int, tuple[None, ...]] = {0: (None,), 1: (None,), 2: ()}
 """Bounds that complete the search slice of ``index``, by the number of its bounds."""
 
 
-def _index_break(tx: Tracer, key: Variable) -> Unsupported:
-    return Unsupported("data-dependent", f"Python needs the value of {name_value(tx, key)} as an index")
-
-
 def _index_in_input(tx: Tracer, key: Variable) -> int:
     """Return the number in an unmodified CPU input, with a guard.
 
@@ -288,12 +283,12 @@ def _index_in_input(tx: Tracer, key: Variable) -> int:
     are_unmodified = all(v.fake.is_inference() or v.fake._version == n for v, n in tx.inputs.input_tensors)
     is_plain = key.source is not None and key.python_type() is torch.Tensor and key.fake.device.type == "cpu"
     if not (has_no_users and are_unmodified and is_plain):
-        raise _index_break(tx, key)
+        raise unknown_value_break(tx, key)
     assert key.source is not None
     number = MethodResultSource(key.source, "item")
     is_integer = key.fake.numel() == 1 and not (key.fake.is_floating_point() or key.fake.is_complex())
     if not is_integer or -1 in tx.request.dynamic_dims.get(number.expr, ()):
-        raise _index_break(tx, key)
+        raise unknown_value_break(tx, key)
     index = real.item()
     tx.guard(EqualsMatch, number, index, why="it is an index of a Python container")
     return int(index)

@@ -176,7 +176,7 @@ def draw_number(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs,
         raise _not_replayable(name) from None
     tx.random_state.input_count += 1
     symbols = number.sym.node.expr.free_symbols if isinstance(number, SymNodeVariable) else ()
-    tx.random_state.drawn_symbols.update(dict.fromkeys(symbols, name))
+    tx.random_state.drawn_symbols.update(symbols)
     return number
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.bytecode.source_positions import expression_text
 from engine.frame_code.codegen_runtime.tensors import make_array_view, to_numpy
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.python_operators import Operator
@@ -338,7 +339,7 @@ def call_numpy(
     tried = _candidate_runners(torch_function, tree, leaves, models)
     for runner in tried:
         target = GraphCallable(f"numpy.{name}", runner)
-        with BreakGraph("numpy-function", f"numpy.{name} does not run on fake tensors", SkipFrame):
+        with BreakGraph("numpy-function", f"{_call_text(tx, name)} does not run on fake tensors", SkipFrame):
             result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
             return _wrap_result(tx, realize(tx, result), expected, leaves, models)
@@ -346,7 +347,15 @@ def call_numpy(
             for node in tx.graph.graph.find_nodes(op="call_function", target=target):
                 if runner is not tried[-1] and not node.users:  # it would run, and may raise
                     tx.graph.erase_last_node(node)
-    raise Unsupported("numpy-function", f"numpy.{name} returns another dtype, shape or aliasing than torch._numpy")
+    raise Unsupported(
+        "numpy-function", f"{_call_text(tx, name)} returns another dtype, shape or aliasing than torch._numpy"
+    )
+
+
+def _call_text(tx: Tracer, name: str) -> str:
+    """Return the name of a numpy function, or the expression of an operator."""
+    text = expression_text(tx.user_stack()[-1]) if "__" in name else ""
+    return text or f"numpy.{name}"
 
 
 def _candidate_runners(function: _Function, tree: TreeSpec, leaves: list[_Leaf], probes: list[Any]) -> list[_Function]:

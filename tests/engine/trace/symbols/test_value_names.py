@@ -55,6 +55,15 @@ def of_a_slice_bound(x: torch.Tensor) -> Any:
     return x[:small]
 
 
+def of_a_mask(x: torch.Tensor) -> Any:
+    values = x.numpy()
+    return torch.from_numpy(values[values > 1])
+
+
+def of_a_random_number(x: torch.Tensor) -> Any:
+    return x + 1 if random.random() < 2 else x  # noqa: S311 - the number is no secret
+
+
 def of_an_argument(x: torch.Tensor) -> Any:
     try:
         return torch.add(x, SETTING)  # type: ignore[call-overload]
@@ -75,6 +84,8 @@ def of_an_argument(x: torch.Tensor) -> Any:
         (of_a_result, "Python needs the value of max(2, count) (int)"),
         (of_an_array_item, "bool() of above[n] (numpy.bool)"),
         (of_a_slice_bound, "small (numpy.int16) as an argument of a torch operation"),
+        (of_a_mask, "values[values > 1] does not run on fake tensors"),
+        (of_a_random_number, "Python needs the value of random.random() < 2.0, which is random"),
         (of_an_argument, "SETTING (type Setting) as an argument of a torch operation"),
     ],
 )
