@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,6 +149,32 @@ def check_fill_value(dtype: torch.dtype, value: Any) -> None:
         if not _holds_all_values(dtype, tensor.dtype):
             reason = f"a fill value of {tensor.dtype} that overflows {dtype} is an error in eager"
             raise NotLowered(LoweringFallback.NUMBER_OUT_OF_RANGE, reason)
+    if _overflows(value, dtype):
+        raise NotLowered(
+            LoweringFallback.NUMBER_OUT_OF_RANGE, f"{value}, which overflows {dtype}, is an error in eager"
+        )
+
+
+@functools.singledispatch
+def _overflows(value: Any, dtype: torch.dtype) -> bool:
+    """Return True for a number that is too large for a dtype; infinity fits in floats."""
+    return False
+
+
+@_overflows.register(float)
+def _(value: float, dtype: torch.dtype) -> bool:
+    if dtype == torch.bool or dtype.is_complex:
+        return False
+    if dtype.is_floating_point:
+        return math.isfinite(value) and abs(value) > torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    return not limits.min <= value <= limits.max
+
+
+@_overflows.register(int)
+def _(value: int, dtype: torch.dtype) -> bool:
+    is_unsigned = not (dtype.is_floating_point or dtype.is_complex or dtype.is_signed)
+    return _overflows.dispatch(float)(abs(value) if is_unsigned else value, dtype)  # negative numbers wrap around
 
 
 def _holds_all_values(dtype: torch.dtype, other: torch.dtype) -> bool:

@@ -14,7 +14,7 @@ from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
-from engine.lowering.promotion import check_arguments, is_float_expr, number_type, stored_loader
+from engine.lowering.promotion import check_arguments, check_fill_value, is_float_expr, number_type, stored_loader
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -23,6 +23,7 @@ def _full(low: LoweringContext, fill: Any) -> LoweredTensor:
     value = fake_result(low)
     if lowered_tensors(fill):
         raise NotLowered(LoweringFallback.MIXED_DTYPES, "a fill value that is a tensor has no lowering")
+    check_fill_value(value.dtype, fill)
     shape = symbolic_shape(value)
     return low.pointwise(shape, value.dtype, stored_loader(fill, value.dtype, shape))
 

@@ -25,7 +25,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_fill_value, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 from engine.torch_private.symbolic_shapes import statically_known_true
@@ -291,6 +291,7 @@ def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) 
 
 @register_lowering(aten.constant_pad_nd.default)
 def constant_pad_nd(low: LoweringContext, a: LoweredTensor, pad: Sequence[Any], value: Any = 0) -> LoweredTensor:
+    check_fill_value(a.dtype, value)
     shape = symbolic_shape(fake_result(low))
     before: list[Size] = [0] * len(shape)
     after: list[Size] = [0] * len(shape)

@@ -286,6 +286,25 @@ def fill_values_that_overflow(x, v):
     )
 
 
+@program(
+    *[
+        lambda d=d: (torch.tensor([1, 2, 3], dtype=d),)
+        for d in (torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.uint8)
+    ]
+)
+def fill_numbers_that_overflow(x):
+    """A mask value of -1e9 is too large for float16; infinity is not."""
+    return outcomes_of(
+        lambda: x.masked_fill(x > 1, -1e9),
+        lambda: x.masked_fill(x > 1, -1),
+        lambda: x.float().masked_fill(x > 1, 1e300),
+        lambda: x.float().to(x.dtype) if not x.is_floating_point() else x.masked_fill(x > 1, float("-inf")).softmax(0),
+        lambda: torch.full((3,), 70000.0, dtype=x.dtype) + x,
+        lambda: torch.full((3,), 300, dtype=x.dtype) + x,
+        lambda: F.pad(x, (1, 1), value=1e300) * 2,
+    )
+
+
 @program(*[lambda v=v: (torch.tensor([1, 2, 3]), torch.tensor(v)) for v in (5.0, float("nan"))])
 def unused_fill_values_that_overflow(x, v):
     """An unused fill raises as well."""
