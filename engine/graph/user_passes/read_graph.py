@@ -35,15 +35,17 @@ def lines_of(module: torch.fx.GraphModule) -> Iterator[str]:
     return (format_node(n) for n in module.graph.nodes)
 
 
-def read_graph(module: torch.fx.GraphModule, text: str, file: str) -> torch.fx.GraphModule:
+def read_graph(
+    module: torch.fx.GraphModule, text: str, file: str, *, evaluate_all: bool = False
+) -> torch.fx.GraphModule:
     """Return the graph of a text; unchanged lines keep their nodes' metadata.
 
-    ``file``: name of the text in error messages.
+    ``file``: name of the text in error messages. ``evaluate_all``: evaluate unchanged lines, too.
 
     Raises:
         InvalidPassResult: a line cannot be read, or the inputs are not those of ``module``.
     """
-    return _Reader(module, file).read(text)
+    return _Reader(module, file, evaluate_all).read(text)
 
 
 def read_statements(text: str, unchanged: Container[str]) -> tuple[list[tuple[int, str]], tuple[int, str] | None]:
@@ -67,14 +69,14 @@ def read_statements(text: str, unchanged: Container[str]) -> tuple[list[tuple[in
 
 
 class _Reader:
-    def __init__(self, module: torch.fx.GraphModule, file: str) -> None:
+    def __init__(self, module: torch.fx.GraphModule, file: str, evaluate_all: bool) -> None:
         self._module = module
         self._file = file
         self._graph = torch.fx.Graph()
         self._tracer = torch.fx.proxy.GraphAppendingTracer(self._graph)
         self._nodes: dict[str, torch.fx.Node] = {}
         self._known = {n.name: n for n in module.graph.nodes}
-        self._unchanged = {format_node(n): n for n in module.graph.nodes}
+        self._unchanged = {} if evaluate_all else {format_node(n): n for n in module.graph.nodes}
 
     def read(self, text: str) -> torch.fx.GraphModule:
         statements, problem = read_statements(text, self._unchanged)

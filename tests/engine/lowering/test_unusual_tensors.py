@@ -126,7 +126,7 @@ def test_a_kernel_that_cannot_be_built_is_named() -> None:
 
 def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: torch.Tensor) -> tuple[Any, Any]:
     """Return the pipeline's executor for a GPU with ``bind``'s kernels, and its compilation."""
-    monkeypatch.setattr("engine.runtime.program_executor.program_executor.__defaults__", (bind,))
+    monkeypatch.setattr(ProgramExecutor.__init__, "__defaults__", (bind,))
     graph = trace_to_aten(function, (x,))
     work = Compilation(CompilationRecord("0/0", "0", "first"))
     return TritonBackend(make_options("triton"), work, on_gpu=True).make_executor(graph), work

@@ -233,7 +233,7 @@ def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.M
     """ATen runs the call, and the session says why."""
     x = torch.randn(300, 300)
     compiled = engine.compile(chain, backend="triton")
-    executor = cpu_executor.program_executor
+    executor = cpu_executor.ProgramExecutor
 
     def invalid(*args: Any, **kwargs: Any) -> Any:
         made = executor(*args, **kwargs)
@@ -244,7 +244,7 @@ def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.M
         made.current = run
         return made
 
-    monkeypatch.setattr(cpu_executor, "program_executor", invalid)
+    monkeypatch.setattr(cpu_executor, "ProgramExecutor", invalid)
     with engine.record() as session:
         torch.testing.assert_close(compiled(x), chain(x))
     (failure,) = session.failures
