@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class NodeAccuracy:
     """One operator's result in both runs.
 
     ``stage`` is "forward", or "backward" for its gradient, which the backward of ``gradient_from`` computed.
-    ``max_error``: largest absolute difference.
+    ``max_error``: largest absolute difference. Hashes are of the bytes of the values.
     """
 
     stage: str
@@ -33,6 +34,8 @@ class NodeAccuracy:
     span: Span | None
     is_close: bool
     max_error: float
+    eager_hash: str
+    compiled_hash: str
     gradient_from: tuple[str, ...] = ()
     """Operators whose backward computes the gradient, with their lines: they use the result."""
 
@@ -123,7 +126,9 @@ class AccuracyBisector:
         error = _max_error(eager, compiled)
         users = [n for n in node.users if n.op != "output"] if stage == "backward" else []
         gradient_from = tuple(map(_text_with_line, users))
-        return NodeAccuracy(stage, node.name, _text(node), span, is_close, error, gradient_from)
+        return NodeAccuracy(
+            stage, node.name, _text(node), span, is_close, error, _hash(eager), _hash(compiled), gradient_from
+        )
 
 
 class TappedGraph:
@@ -218,3 +223,8 @@ def _max_error(first: torch.Tensor, second: torch.Tensor) -> float:
     wide = torch.complex128 if first.is_complex() else torch.float64
     same = (first == second) | (first.isnan() & second.isnan())
     return float(torch.where(same, 0.0, (first.to(wide) - second.to(wide)).abs()).max())
+
+
+def _hash(tensor: torch.Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

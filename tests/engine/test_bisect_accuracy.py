@@ -64,6 +64,7 @@ def test_a_wrong_operator_is_found_with_its_line() -> None:
     assert report.first is not None
     assert (report.first.stage, report.first.name) == ("forward", "sin")
     assert report.first.place.endswith(f"test_bisect_accuracy.py:{model.__code__.co_firstlineno + 3}")
+    assert report.first.eager_hash != report.first.compiled_hash
     assert "leaves tolerance" in str(report)
 
 
