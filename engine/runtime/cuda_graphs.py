@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
@@ -63,8 +64,10 @@ A tangent that moves would need another recording, which cannot share the memory
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
 """Maximum size in bytes of an output that is copied out of the graph's memory.
 
-Once a caller was found to hold one, that is: a copy blocks no later replay.
+A caller who holds the copy does not block later replays.
 """
+OBSERVED_CALLS = 4
+"""Calls in a row whose small outputs were dropped before the next one, from which on they are not copied."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,16 @@ class RecordedOutput:
     tensor: torch.Tensor | None = None
     is_copyable: bool = False
     """Small, and seen by the caller."""
-    is_copied: bool = False
+    is_lent: bool = False
+    """Small, and not copied all the same: callers drop it before the next call."""
     input_index: int = -1
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
     value: Any = None
+
+    @property
+    def is_copied(self) -> bool:
+        """True if the caller gets a copy, which no replay overwrites."""
+        return self.is_copyable and not self.is_lent
 
     @property
     def whole_input(self) -> int:
@@ -169,6 +178,10 @@ class ReplayInstance:
     """Memory of outputs that only the backward reads."""
     consumed: ConsumedInputs | None = None
     """Inputs whose memory a replay overwrites."""
+    saves_outputs: bool = False
+    """True if it has outputs for a backward."""
+    has_lent: bool = False
+    """True if callers have had small outputs that were not copies."""
 
     @functools.cached_property
     def _returned_inputs(self) -> Pick:
@@ -207,10 +220,12 @@ class ReplayInstance:
         """Return True if a replay overwrites nothing that the caller or autograd holds."""
         return self.has_no_live_outputs() and (self.consumed is None or self.consumed.are_unshared(inputs))
 
-    def copying_outputs(self) -> ReplayInstance:
-        """Return this recording with its small outputs copied at each replay."""
-        outputs = tuple([replace(o, is_copied=o.is_copyable) for o in self.recorded_outputs])
-        return replace(self, recorded_outputs=outputs)
+    def lending(self, *, is_lent: bool) -> ReplayInstance:
+        """Return this recording with its small outputs lent to callers, or copied."""
+        if not any(o.is_copyable for o in self.recorded_outputs):
+            return self
+        outputs = tuple([replace(o, is_lent=is_lent and o.is_copyable) for o in self.recorded_outputs])
+        return replace(self, recorded_outputs=outputs, has_lent=True)
 
     def has_no_live_outputs(self) -> bool:
         """Return True if no output of an earlier replay is alive."""
@@ -255,8 +270,9 @@ class _ShapeState:
     """Positions of inputs whose address changes between calls."""
     earlier_addresses: list[tuple[int, ...]] = field(default_factory=list)
     """Input addresses of earlier calls without replay."""
-    copies_outputs: bool = False
-    """Small outputs are copied: an earlier one was alive when its memory was needed."""
+    calls_to_observe: int = OBSERVED_CALLS
+    """Calls until it is known that callers drop small outputs; 0: observed enough."""
+    last_copies: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     calls_to_wait: int = STABLE_ADDRESS_WAIT
     attempts_left: int = MAX_ATTEMPTS_PER_SHAPE
 
@@ -274,18 +290,35 @@ class _ShapeState:
             self.instances.remove(old)
         return old is not None
 
-    def copy_outputs(self) -> bool:
-        """Copy small outputs from now on; return False if that changes nothing."""
-        was_live = any(not i.has_no_live_outputs() for i in self.instances)
-        has_changed = not self.copies_outputs and was_live
-        if has_changed:
-            self.copies_outputs = True
-            self.instances = [i.copying_outputs() for i in self.instances]
-        return has_changed
+    def observe_outputs(self, instance: ReplayInstance, results: tuple[Any, ...]) -> None:
+        """Lend small outputs once those of a few calls in a row were dropped before the next call."""
+        if instance.saves_outputs or any(copy() is not None for copy in self.last_copies):
+            self.calls_to_observe = 0
+            return
+        self.calls_to_observe -= 1
+        copied = [n for n, out in enumerate(instance.recorded_outputs) if out.is_copied]
+        self.last_copies = [weakref.ref(results[n]) for n in copied]
+        if not self.calls_to_observe:
+            self.instances = [i.lending(is_lent=True) for i in self.instances]
+
+    def stop_lending(self, addresses: Sequence[int]) -> bool:
+        """Copy small outputs again if a lent one may prevent this replay."""
+        is_lent = any(o.is_lent for i in self.instances if i.matches_addresses(addresses) for o in i.recorded_outputs)
+        if is_lent:
+            self.instances = [i.lending(is_lent=False) for i in self.instances]
+        return is_lent
 
     def drop_replaced(self, addresses: tuple[int, ...] | list[int]) -> None:
-        """Free the memory of recordings whose calls the next recording can replay too."""
-        self.instances = [i for i in self.instances if not i.is_replaced_by(self.changing_inputs, addresses)]
+        """Free the memory of recordings whose calls the next recording can replay too.
+
+        A caller may hold an output that was lent for good: its recording would never be replayed again.
+        """
+        self.instances = [
+            i
+            for i in self.instances
+            if not i.is_replaced_by(self.changing_inputs, addresses)
+            and not (i.has_lent and i.matches_addresses(addresses))
+        ]
 
 
 class CudaGraphReplay:
@@ -357,8 +390,11 @@ class CudaGraphReplay:
             return None
         for instance in shape.instances:
             if instance.matches_addresses(addresses) and instance.can_replay(arguments):
-                return instance(arguments)
-        if shape.copy_outputs():
+                results = instance(arguments)
+                if shape.calls_to_observe:
+                    shape.observe_outputs(instance, results)
+                return results
+        if shape.stop_lending(addresses):
             return None
         if not self._should_record(shape, arguments, addresses) or not shape.can_record(addresses):
             return None
@@ -369,8 +405,6 @@ class CudaGraphReplay:
         except Exception as error:
             self._disable(f"the CUDA graph cannot be recorded ({named_error_line(error)})")
             return None
-        if shape.copies_outputs:
-            instance = instance.copying_outputs()
         shape.instances.append(instance)
         return instance(arguments)
 
@@ -448,6 +482,7 @@ class CudaGraphReplay:
             self._written_inputs,
             saved,
             consumed,
+            self._visible_outputs is not None and bool(tensors_in(recording.outputs[self._visible_outputs :])),
         )
 
     def _capture(

@@ -13,7 +13,12 @@ import pytest
 import torch
 
 from engine.runtime import cuda_graphs
-from engine.runtime.cuda_graphs import MAX_ATTEMPTS_PER_SHAPE, CudaGraphReplay, GraphRecording
+from engine.runtime.cuda_graphs import (
+    MAX_ATTEMPTS_PER_SHAPE,
+    OBSERVED_CALLS,
+    CudaGraphReplay,
+    GraphRecording,
+)
 
 
 class Tape:
@@ -155,7 +160,7 @@ def test_a_view_of_a_result_holds_it() -> None:
 
 
 def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small outputs that a caller holds cause one new recording, not one each.
+    """Small outputs that a caller holds cause no new recording.
 
     An output that is only saved for backward is not copied.
     """
@@ -165,33 +170,50 @@ def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
     xs = [torch.randn(3, 4) for _ in range(9)]
     held = [run(x)[0] for x in xs]
     assert all(made.equal((x * 2).t()) and made.stride() == (1, 4) for x, made in zip(xs, held, strict=True))
-    assert tape.recorded == 2
+    assert tape.recorded == 1
     saved = run(xs[0])[1]
     run(xs[1])
-    assert tape.recorded == 3
+    assert tape.recorded == 2
     assert saved.equal(xs[0] + 1)
 
 
-def test_small_results_are_copied_once_a_caller_held_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that are dropped before the next call are the recording's own memory.
+def test_small_results_that_are_dropped_are_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some calls whose results were dropped, results are the recording's own memory.
 
-    A loop that holds the last result until it has the next gets copies, from the same recording.
+    A caller who then holds one gets copies again, and no second recording stays beside the first.
     """
     monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
     tape = Tape()
     run = CudaGraphReplay(lambda x: (x * 2,), tape)
     x = torch.randn(3, 4)
-    run(x), run(x)
+    for _ in range(OBSERVED_CALLS + 2):
+        run(x)
     addresses = {run(x)[0].data_ptr() for _ in range(3)}
     assert len(addresses) == 1
-    last = torch.empty(0)
-    for n in range(6):
+    held = []
+    for n in range(8):
         x.fill_(n)
-        (result,) = run(x)
-        assert last.numel() == 0 or last.equal(torch.full((3, 4), 2.0 * (n - 1)))
-        last = result
+        held.append(run(x)[0])
+    assert all(value.equal(torch.full((3, 4), 2.0 * n)) for n, value in enumerate(held))
+    assert tape.recorded == 2
+    (shape,) = run._shapes.values()
+    assert len(shape.instances) == 1
+
+
+@pytest.mark.parametrize("keeps_all", [True, False])
+def test_small_results_that_are_held_are_copies(monkeypatch: pytest.MonkeyPatch, keeps_all: bool) -> None:
+    """A loop that collects results, or holds the last one until it has the next, needs one recording."""
+    monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
+    tape = Tape()
+    run = CudaGraphReplay(lambda x: (x * 2,), tape)
+    x, held = torch.randn(3, 4), []
+    for n in range(12):
+        x.fill_(n)
+        held = [*(held if keeps_all else ()), run(x)[0]]
+        assert held[-1].equal(torch.full((3, 4), 2.0 * n))
+    assert all(value.equal(torch.full((3, 4), 2.0 * n)) for n, value in enumerate(held, 12 - len(held)))
     assert tape.recorded == 1
-    assert tape.replayed >= 6
+    assert tape.replayed == 11
 
 
 def test_inputs_among_the_results_are_the_callers() -> None:
