@@ -12,7 +12,7 @@ import torch.fx
 from engine.aot.layout_mutation import mutates_layout
 from engine.aot.node_properties import example_tensors, may_mutate, traced_tensors, written_tensors
 from engine.aot.storage_geometry import storage_id
-from engine.graph.passes.lift_requires_grad import without_nodes
+from engine.graph.copy_graph import without_nodes
 from engine.ir.graph_callable import Run, graph_callable_of
 from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput

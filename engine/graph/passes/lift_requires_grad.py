@@ -5,7 +5,7 @@ Other compilers do not support these calls in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.copy_graph import without_nodes
 from engine.ir.graph_callable import Run
 from engine.ir.node_values import tensors_in
 from engine.ir.traced_frame import GraphInput
@@ -90,16 +91,6 @@ def _versions(inputs: tuple[Any, ...]) -> list[Any]:
 def _apply(switches: Iterable[tuple[int, bool]], inputs: Sequence[Any]) -> None:
     for n, requires_grad in switches:
         inputs[n].requires_grad_(requires_grad)
-
-
-def without_nodes(graph: torch.fx.GraphModule, unused: Collection[torch.fx.Node]) -> torch.fx.GraphModule:
-    """Return a copy of a graph without nodes that no other node reads."""
-    copied = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in graph.graph.nodes:
-        if node not in unused:
-            copies[node] = copied.node_copy(node, copies.__getitem__)
-    return torch.fx.GraphModule(graph, copied)
 
 
 def requires_grad_calls(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
