@@ -50,7 +50,7 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
     if (called := called_overload(target)) is None:
         return _NO_LOWERING
-    if f"{called.namespace}." in COLLECTIVE_NAMESPACES:
+    if called.namespace in COLLECTIVE_NAMESPACES:
         return Fallback(LoweringFallback.NO_LOWERING, "It is a collective: the communication library runs it.")
     if called.namespace not in ("aten", "prims", "engine"):
         is_launch = called.namespace == LAUNCH_NAMESPACE

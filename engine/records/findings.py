@@ -470,7 +470,11 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
     nodes_by_reason: dict[tuple[str, str, str], list[tuple[str, str, Span | None]]] = {}
     for compilation in session.compilations:
-        calls = [c for c in aten_calls_of(compilation) if not (c.is_library or c.op.startswith(COLLECTIVE_NAMESPACES))]
+        calls = [
+            c
+            for c in aten_calls_of(compilation)
+            if not (c.is_library or c.op.partition(".")[0] in COLLECTIVE_NAMESPACES)
+        ]
         nodes = nodes_by_id(compilation, [call.node for call in calls])
         for call in calls:
             node = nodes.get(call.node)

@@ -67,7 +67,7 @@ MAX_COPIED_OUTPUT_BYTES = 4 << 20
 A caller who holds the copy does not block later replays.
 """
 OBSERVED_CALLS = 4
-"""Calls in a row whose small outputs were dropped before the next one, from which on they are not copied."""
+"""Calls in a row that must drop their small outputs until those are not copied."""
 
 
 @dataclass(frozen=True)

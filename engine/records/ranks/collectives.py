@@ -18,8 +18,8 @@ CALLED = frozenset(("redistribute", "full_tensor", "from_local", "to_local", "lo
 """Methods of DTensor by which a program asks for a redistribution."""
 
 
-COLLECTIVE_NAMESPACES = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.", "symm_mem.")
-"""Starts of the names of operators that a communication library runs."""
+COLLECTIVE_NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"))
+"""Namespaces of operators that a communication library runs."""
 
 
 def rank_free_text(text: str, groups: Mapping[str, str]) -> str:

@@ -202,7 +202,7 @@ def test_small_results_that_are_dropped_are_lent(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("keeps_all", [True, False])
 def test_small_results_that_are_held_are_copies(monkeypatch: pytest.MonkeyPatch, keeps_all: bool) -> None:
-    """A loop that collects results, or holds the last one until it has the next, needs one recording."""
+    """A loop that collects results, or holds the last one, needs one recording."""
     monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
     tape = Tape()
     run = CudaGraphReplay(lambda x: (x * 2,), tape)
