@@ -50,7 +50,7 @@ demo: $(STAMP) ## Run the tour without a browser, write one self-contained page,
 test: $(STAMP) ## Lint, types and all tests but the slow ring (about 22 minutes on 2 cores)
 	@$(call beside_lint,$(PYTEST) -n $(WORKERS))
 
-quick: $(STAMP) ## A fair sample of the tests in about 4 minutes: no lint, browser or notebook, nothing that takes a second, one in 32 cases of many
+quick: $(STAMP) ## A fair sample of the tests in about 3 minutes: no lint, browser or notebook, nothing that takes a second, one in 32 cases of many
 	$(PYTEST) -n $(WORKERS) -m "not slow and not browser and not thorough" -q
 
 test-all: $(STAMP) ## Everything, the slow ring too

@@ -47,10 +47,10 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
     """
     memory, versions = tensor.detach(), () if tensor.is_inference() else (tensor._version,)
     elements = _spanned_memory(memory) if debug_has_internal_overlap(memory) else memory
-    saved = elements.clone()
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
     grad_fn = None if tensor._is_view() else tensor.grad_fn
     linked = None if grad_fn is None else _linked_copy(tensor)
+    saved = elements.clone() if linked is None or elements is not memory else linked.detach()
 
     def restore() -> None:
         with torch.no_grad() if versions else torch.inference_mode():
