@@ -9,6 +9,7 @@ import functools
 import io
 import pathlib
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,8 +161,17 @@ def run(name: str, backend: str, *, grad: bool, with_gpu_kernels: bool = True) -
 
 
 def recompiles_on_repeat(loaded: Loaded, compiled: Any, *, grad: bool = True) -> int:
-    """How many compilations repeating the last call needs."""
-    with engine.record() as session, torch.set_grad_enabled(grad), contextlib.redirect_stdout(io.StringIO()):
+    """How many compilations repeating the last call needs.
+
+    Warnings are filtered as in ``observe``: under another filter that raises them, a call compiles again.
+    """
+    with (
+        warnings.catch_warnings(record=True),
+        engine.record() as session,
+        torch.set_grad_enabled(grad),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        warnings.simplefilter("always")
         arguments = loaded.arguments(len(loaded.program.calls) - 1)
         with contextlib.suppress(Exception):  # the program's own, compared before
             compiled(*arguments.args, **arguments.kwargs)
