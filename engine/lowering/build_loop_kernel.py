@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from engine.ir.kernels.lowered_program import Buffer
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, last_offset, product, unflatten, variable
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, last_offset, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R
 from engine.ir.reachable import reachable
 from engine.ir.static_sizes import static_size
 from engine.lowering.bytes_and_flops import bytes_moved, flops
 from engine.lowering.fusion.fusion_group import FusionGroup
-from engine.lowering.transpose_tile import choose_transpose_tile
+from engine.lowering.transpose_tile import Tile, choose_transpose_tile
 
 if TYPE_CHECKING:
     from engine.lowering.graph_lowering import GraphLowering
@@ -28,10 +28,10 @@ UNNAMED_OPS = frozenset(("clone", "copy", "to", "convert", "element", "type", "f
 
 def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers: Mapping[str, Buffer]) -> LoopKernel:
     """Build a kernel of one flat outer and one flat inner loop from a fusion group."""
-    outer, inner = choose_transpose_tile(group) or (group.outer_vars, group.reduction_vars)
-    x = LoopVar("x", product(v.size for v in outer))
-    r = LoopVar("r", product(v.size for v in inner)) if inner is not None else None
-    values = _unflatten_vars(outer, x) | (_unflatten_vars(inner, r) if inner is not None and r is not None else {})
+    tile = choose_transpose_tile(group) or Tile(group.outer_vars, group.reduction_vars)
+    x = LoopVar("x", product(v.size for v in tile.outer))
+    r = LoopVar("r", product(v.size for v in tile.inner)) if tile.inner is not None else None
+    values = tile.values(x, r)
     is_wide = needs_int64_index(group, buffers, product(v.size for v in (x, r) if v is not None))
     builder = LoopBuilder(
         group.members,
@@ -100,10 +100,6 @@ def depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
     """Return True if a write depends on the inner loop."""
     read = reachable([op for op in ops if op.name in WRITE_OPS], lambda op: op.inputs(ops))
     return any(R in op.loops or op.name in ("reduce", "scan") for op in read)
-
-
-def _unflatten_vars(variables: tuple[LoopVar, ...], flat: LoopVar) -> dict[LoopVar, IndexExpr]:
-    return dict(zip(variables, unflatten(variable(flat), tuple(v.size for v in variables)), strict=True))
 
 
 def needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: Size) -> bool:

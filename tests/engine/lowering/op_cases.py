@@ -678,6 +678,14 @@ def convolutions_of_shuffled_pixels(a: torch.Tensor, x: torch.Tensor, w: torch.T
     return later, *grads[:2], grad.sum((0, 2, 3))
 
 
+@case(normal(2, 144, 10, 12), normal(2, 64, 12, 14), normal(144), dynamic=False)
+def pixels_between_channels(triple: torch.Tensor, double: torch.Tensor, bias: torch.Tensor) -> Any:
+    """What is read for neighboring written elements has other elements between it."""
+    triple, double = (t.contiguous(memory_format=torch.channels_last) for t in (triple, double))
+    biased = torch.nn.functional.pixel_shuffle(triple + bias.view(-1, 1, 1), 3)
+    return biased, biased.relu() + 1, torch.nn.functional.pixel_shuffle(double.exp(), 2).sin()
+
+
 @case(normal(2, 16, 40, 32), normal(2, 3, 40, 48))
 def sums_of_channels_last(a: torch.Tensor, images: torch.Tensor) -> Any:
     a, images = (t.contiguous(memory_format=torch.channels_last) for t in (a, images))

@@ -566,6 +566,17 @@ def test_a_gradient_and_its_sum_of_all_share_a_kernel() -> None:
     assert sum(a.is_written for a in first.args) == 2
 
 
+@pytest.mark.parametrize("upscale", [2, 3])
+def test_a_pixel_shuffle_of_channels_last_reads_and_writes_whole_lines(upscale: int) -> None:
+    """The pixels that lie between two channels are rows of a tile, whose columns are channels."""
+
+    def function(x: Any) -> Any:
+        return torch.nn.functional.pixel_shuffle(x, upscale).relu()
+
+    (kernel,) = lowered(function, channels_last(2, 32 * upscale**2, 24, 20)).kernels
+    assert f"col * {upscale**2} + (row % {upscale**2})" in kernel.text
+
+
 def test_long_rows_are_stored_apart_from_a_kernel_that_reads_across_them() -> None:
     """A kernel that reads channels last and stores rows does not join a sum of rows."""
 
