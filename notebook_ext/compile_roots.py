@@ -140,7 +140,7 @@ class Roots:
     def _method(self, method: MethodType) -> Any:
         function, owner = method.__func__, method.__self__
         self._training.note_method(method)
-        if isinstance(owner, torch.optim.Optimizer) and method.__name__ == "step":
+        if isinstance(owner, torch.optim.Optimizer) and method.__name__ == "step" and not self._is_named(method):
             return functools.partial(self._step, method)
         if not isinstance(function, FunctionType) or isinstance(owner, type):
             return method
@@ -210,7 +210,7 @@ class Roots:
             return self._make_driver(
                 inner, f"it is {kind}", "Move its own tensor code into a plain function that it calls."
             )
-        if reason := driver_reason(inner, self._is_notebook, owner):
+        if reason := driver_reason(inner, self._is_notebook, owner, is_chosen=bool(self._names)):
             return self._make_driver(inner, reason)
         if not self._names and builds_module(inner):
             return function
@@ -275,7 +275,7 @@ class Roots:
 
     def _rebind(self, name: str, function: FunctionType) -> None:
         compiled = self._function(function)
-        if compiled is function or self._is_driver(function):
+        if compiled is function or compiled not in CELL_DISPATCHERS:
             return
         self._namespace[name] = compiled
         self._named.append(compiled)

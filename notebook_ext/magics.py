@@ -134,7 +134,7 @@ class CompileMagics(Magics):
         elif isinstance(value, FunctionType) and text.isidentifier():
             if kind := compile_roots.uncompilable_kind(value):
                 raise UsageError(f"{text!r} cannot be compiled: it is {kind}, and those run as Python.")
-            if reason := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns):
+            if reason := driver_reason(value, lambda f: f.__globals__ is self.shell.user_ns, is_chosen=True):
                 raise UsageError(
                     f"{text!r} runs as Python because {reason}: compile the modules and losses that it calls."
                 )

@@ -28,6 +28,7 @@ NAME_READS = frozenset(
     "LOAD_FROM_DICT_OR_GLOBALS LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST_LOAD_FAST".split()
 )
 """Instructions that end with the read of a name; a pair of names is the argument of some."""
+GLOBAL_READS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
 OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
 """Parts of names that mark an optimizer if the object cannot be looked up yet."""
 
@@ -85,16 +86,21 @@ class TrainingCalls:
         return SkippedRecord(name, reason, hint, drives_training=True)
 
 
-def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = None) -> str:
+def driver_reason(
+    function: FunctionType, is_notebook: IsNotebook, owner: Any = None, *, is_chosen: bool = False
+) -> str:
     """Return why a function drives training ("it calls loss.backward()"), else "".
 
     A function that calls a driver is a driver. So the check follows notebook functions that the function
-    names, and methods that it calls on its own object, ``owner``.
+    names, and methods that it calls on its own object, ``owner``. A function that the user chose by name may call
+    ``step()`` of an optimizer: it is compiled with it.
     """
-    return _find_driver_reason(function, is_notebook, owner, set())
+    return _find_driver_reason(function, is_notebook, owner, set(), is_chosen=is_chosen)
 
 
-def _find_driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, visited: set[CodeType]) -> str:
+def _find_driver_reason(
+    function: FunctionType, is_notebook: IsNotebook, owner: Any, visited: set[CodeType], *, is_chosen: bool
+) -> str:
     code = function.__code__
     if code in visited:
         return ""
@@ -103,12 +109,12 @@ def _find_driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: 
         for base, attribute in attribute_reads(part):
             if attribute == "backward":
                 return f"it calls {base}.backward()" if base else "it calls backward()"
-            if attribute == "step" and _is_optimizer(base, function.__globals__):
+            if attribute == "step" and not is_chosen and _is_optimizer(base, function.__globals__):
                 return f"it calls {base}.step()"
     for name, named in _named_functions(function, owner):
         inner = getattr(named, "__wrapped__", named)
         if isinstance(inner, FunctionType) and inner is not function and is_notebook(inner):
-            reason = _find_driver_reason(inner, is_notebook, owner, visited)
+            reason = _find_driver_reason(inner, is_notebook, owner, visited, is_chosen=is_chosen)
             if reason:
                 return f"it calls {name}, and {reason.replace('it calls', 'that calls', 1)}"
     return ""
@@ -152,7 +158,8 @@ def _named_functions(function: FunctionType, owner: Any) -> Iterator[tuple[str, 
     """Yield the functions that a function names: globals, and methods of its own object."""
     first = function.__code__.co_varnames[:1]
     for part in nested_codes(function.__code__):
-        for name in part.co_names:
+        reads = (i.argval for i in dis.get_instructions(part) if i.opname in GLOBAL_READS)
+        for name in dict.fromkeys(reads):
             if name in function.__globals__:
                 yield name, function.__globals__[name]
         for base, attribute in attribute_reads(part):

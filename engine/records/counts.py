@@ -263,14 +263,14 @@ def saved_compilations(session: Session, frame: str, changed: ChangedValue) -> l
 def nearest_guard_failure(failures: Sequence[GuardFailure]) -> GuardFailure:
     """Return the failure of the entry that fits a call best.
 
-    Without verdicts, as in logs, it is the first, which torch names for the newest entry. Else one of a size, else one with the fewest failed guards, else one with the most passed guards, else the newest
-    whose value differs. What another entry rejects may not have changed at all since the entry that the call would have
+    Without verdicts, as in logs, it is the first, which torch names for the newest entry. Else one of a size that a fix
+    can cover, else one with the fewest failed guards, else one with the most passed guards, else the newest whose value differs. What another entry rejects may not have changed at all since the entry that the call would have
     hit. Sizes are checked after types and objects.
     """
 
     def distance(failure: GuardFailure) -> tuple[bool, int, int]:
         failed = sum(r.verdict in _FAILED for r in failure.results)
-        return failure.kind not in _SIZE_KINDS, failed, failed - len(failure.results)
+        return failure.kind not in _SIZE_KINDS or failure.is_expected, failed, failed - len(failure.results)
 
     if not any(f.results for f in failures):
         return failures[0]

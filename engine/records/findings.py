@@ -32,7 +32,7 @@ from engine.records.counts import (
 )
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import operator_name
-from engine.records.guards import FEW_VALUES, STORM, Fix, GuardFailure
+from engine.records.guards import FEW_VALUES, NO_FIX, STORM, Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.ranks.collectives import COLLECTIVE_NAMESPACES, recorded_collectives
 from engine.records.ranks.groups import divergence_sides, divergence_title, format_ranks
@@ -238,17 +238,17 @@ def _runs_of_break(session: Session, frames: Iterable[FrameRecord], record: Brea
 
 def _recompiles(session: Session) -> Iterator[Finding]:
     names = {f.id: f for f in session.frames}
-    compilations_by_failure: dict[tuple[str, str, str], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
+    compilations_by_failure: dict[tuple[str, str, str, bool], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
     seen: set[str] = set()
     beyond_limit = {"; ".join(f.sentence for f in c.guard_failures) for c in session.calls if c.outcome == "python"}
     for compilation in session.compilations:
         failure = causing_guard_failure(session, compilation.id)
         is_limit = failure is None and compilation.cause in beyond_limit
         if (compilation.frame in seen or failure is not None) and not is_limit:
-            key = (failure.source, failure.kind) if failure else (compilation.cause, "")
+            key = (failure.source, failure.kind, failure.is_expected) if failure else (compilation.cause, "", False)
             compilations_by_failure.setdefault((compilation.frame, *key), []).append((compilation, failure))
         seen.add(compilation.frame)
-    for (frame, _, _), compiled in compilations_by_failure.items():
+    for (frame, *_), compiled in compilations_by_failure.items():
         first, failure = compiled[0]
         name = names[frame].name if frame in names else f"frame {frame}"
         span = failure.span if failure else None
@@ -279,7 +279,8 @@ def useful_fixes(
 
     If a compilation that it caused made the changed value a symbol and had to specialize it, no mark and no
     tensor can: only the line that needs the value. ``name_place`` names that line. If the symbol of a number was
-    enough, so is a symbol from the first call; code that needs a size may not take a tensor.
+    enough, so is a symbol from the first call; code that needs a size may not take a tensor. Code that compares the
+    number would break the graph with a tensor.
     """
     compilations = tuple(compilations)
     if failure.is_expected:
@@ -294,6 +295,9 @@ def useful_fixes(
     enough = tuple(f for f in failure.fixes if f.verified or "dynamic=True" in f.code)
     if enough and symbols and failure.kind == "equals":
         return enough
+    if failure.kind == "equals" and (symbol := next((s for s in symbols if s.assumptions), None)):
+        compared = name_place(symbol.assumptions[0].span)
+        return (Fix(f"{NO_FIX}: {symbol.sources[0]} is a symbol in the recompiled code, so later values share one cache entry. A tensor would break the graph where it is compared{compared and f' ({compared})'}."),)
     return joint_fixes(session, failure, compilations)
 
 

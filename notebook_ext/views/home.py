@@ -32,7 +32,7 @@ from engine.records.counts import (
 )
 from engine.records.findings import find_problems, useful_fixes
 from engine.records.format_amounts import format_bytes, format_seconds
-from engine.records.guards import Fix, GuardFailure, GuardRecord
+from engine.records.guards import NO_FIX, Fix, GuardFailure, GuardRecord
 from engine.records.lowering import FusionDecision
 from engine.records.runtime import CallRecord, call_numbers
 from engine.records.scripts.repro_script import parameters_at
@@ -442,13 +442,13 @@ class _Cluster:
 def _recompile_findings(session: Session) -> Iterator[Finding]:
     made_by = {c.entry: c for c in session.calls if c.outcome == "compiled" and c.guard_failures}
     for group in groups(session):
-        clusters: dict[tuple[str, str], _Cluster] = {}
+        clusters: dict[tuple[str, str, bool], _Cluster] = {}
         for compilation in recompiles_of(session, group):
             call = made_by.get(compilation.id)
             if call is None:
                 continue
             failure = nearest_guard_failure(call.guard_failures)
-            key = (source_name(failure.source), failure.kind)
+            key = (source_name(failure.source), failure.kind, failure.is_expected)
             if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
                 is_derived = is_stack_value(failure.source) and failure.kind not in EQUALITY_KINDS
                 caused_by = _root_call_of(session, group, compilation)
@@ -477,12 +477,12 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     is_joint = bool(others) and all(_has_same_fix(failure, g) for g in others)
     also = tuple(dict.fromkeys(g.path[0] for g in others)) if is_joint else ()
     edit, text = _recompile_edit(session, cluster, failure.fixes if is_joint else useful, also)
-    if is_joint and edit:
-        useful = ()
+    if is_joint:
+        useful = () if edit else tuple(_for_each_input(f, source_name(failure.source), also) for f in useful)
     saved = _saved_compilations(session, cluster, [g.source for g in others] if is_joint else [])
     seconds = sum(map(compile_seconds, saved))
     is_numbered = session.compiler != "torch"
-    needs_none = failure.needs_no_fix(count)
+    needs_none = failure.needs_no_fix(count) or (bool(useful) and all(f.text.startswith(NO_FIX) for f in useful))
     saves_none = not (saved or needs_none or is_stack_value(failure.source))
     changed = _change_sentence(others[0] if others else None, saves_none=saves_none)
     cause = re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence))
@@ -506,6 +506,15 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
         edit_text=text,
         tried=tuple(f for f in useful if f.code) if is_numbered else (),
     )
+
+
+def _for_each_input(fix: Fix, name: str, also: tuple[str, ...]) -> Fix:
+    """Return the fix of a value for other values, too; a fix of a dtype is for all of them already."""
+    if name not in fix.code or any(n in fix.text for n in also):
+        return fix
+    code = "\n".join(fix.code.replace(name, n) for n in (name, *also))
+    others = ", ".join(also[:-1]) + " and " * (len(also) > 1) + also[-1]
+    return replace(fix, text=f"{fix.text}; the same for {others}", code=code)
 
 
 def _has_same_fix(failure: GuardFailure, other: GuardRecord) -> bool:
@@ -575,6 +584,7 @@ def _other_problems(session: Session) -> Iterator[Finding]:
             sanitize(problem.gain),
             sign="✗" if problem.severity == "error" else "i" if is_fact else "!",
             place=source_lines.line_name(session, problem.span),
+            pointed=sanitize(source_lines.source_line(session, problem.span)),
             line=line,
             target=problem.view,
             fixes=tuple((sanitize(advice(session, f.text)), sanitize(advice(session, f.code))) for f in problem.fixes),

@@ -174,7 +174,7 @@ _CARRIED = re.compile(r"a value carried over the graph break( at line \d+)?")
 
 def guard_failure_text(rejection: GuardFailure) -> str:
     """Return a guard failure in its shortest form: ``x.size(0) 4 -> 8``."""
-    if rejection.kind == "dispatch keys":
+    if rejection.kind == "dispatch keys" or (rejection.kind == "shape relation" and rejection.actual == "None"):
         return one_line(rejection.sentence.partition(";")[0].rstrip("."), 80)
     if rejection.kind == "shape relation":
         text = shorten_floats(f"needs {rejection.expected}, but {rejection.actual}")

@@ -220,6 +220,17 @@ def test_a_name_that_the_cell_defines_is_compiled(shell: Shell) -> None:
     assert names(shell) == ["Linear.forward"]
 
 
+@pytest.mark.parametrize("chosen", ["update", "adam.step"])
+def test_a_step_that_the_user_names_is_compiled(shell: Shell, chosen: str) -> None:
+    """An optimizer's step runs as Python only in functions that nobody named."""
+    shell.run("p = torch.ones(3, requires_grad=True)\nadam = torch.optim.Adam([p])\ndef update():\n    adam.step()")
+    ran = shell.run(f"%%compile {chosen} --backend eager\np.grad = torch.ones(3)\n{chosen}()")
+    assert ran.succeeded, ran.text
+    assert len(names(shell)) == 1
+    assert shell.ns["_compile"].skipped == ()
+    assert shell.ns["p"][0] < 1
+
+
 @pytest.mark.parametrize(
     "source", ["async def h(x):\n    return x\nh(1).close()", "def h(x):\n    yield x\nlist(h(1))"]
 )

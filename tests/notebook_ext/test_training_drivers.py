@@ -50,10 +50,11 @@ def test_drivers_are_recognized(source: str, why: str) -> None:
         "def f(cell, x):\n    return cell.step(x)",
         "def f(x):\n    return f(x - 1) if x else 0",
         "def f(x):\n    backward = x\n    return backward",
+        "def update(l):\n    l.backward()\ndef f(state, x):\n    state.update(x)\n    return x",
     ],
 )
 def test_computations_are_not_drivers(source: str) -> None:
-    """A step of something that is no optimizer, recursion, and a mere name do not count."""
+    """A step of something that is no optimizer, recursion, a mere name, and a method with a driver's name do not count."""
     assert reason(source) == ""
 
 

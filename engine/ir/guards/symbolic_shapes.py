@@ -15,6 +15,7 @@ from engine.ir.guards.sympy_printer import relation_code, relation_display
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import ConstName, Source
+from engine.ir.sources.tensors import TensorMemberSource
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
 
@@ -94,7 +95,15 @@ class SymbolicShapeGuard(Guard):
             return describe_values.describe(value)
         return ", ".join(f"{self._float_names.get(s, s.name)} = {v}" for s, v in sizes.items())
 
+    @property
+    def _viewed(self) -> str:
+        """The user's name of the view whose base has the first size; empty for other sizes."""
+        is_base = isinstance(self.source, TensorMemberSource) and self.source.member == "_base"
+        return user_expr(self.source.base) if is_base and self.source.base is not None else ""
+
     def failure_message(self, actual: str) -> str:
+        if actual == "None" and self._viewed:
+            return f"{self._viewed} is not a view of another tensor in this call; it was one in the compiled code."
         names = self._float_names
         where = ", ".join(f"{s.name} is {_size_text(o, d)}" for s, o, d in self._used_symbols if s not in names)
         return (
@@ -102,6 +111,8 @@ class SymbolicShapeGuard(Guard):
         )
 
     def fixes(self, value: Any, other_values: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        if value is None and self._viewed:
+            return (Fix(f"Pass {self._viewed} as a view in every call or in none, or accept two cache entries."),)
         if any(dimension >= 0 for _, _, dimension in self._used_symbols):
             text = (
                 f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."

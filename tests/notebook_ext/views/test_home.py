@@ -631,6 +631,7 @@ def test_a_number_gets_no_tensor_edit_and_a_custom_operator_a_line(shell: Shell)
         "its own code and is not fused with the kernels around",
         "line 11",
     )
+    assert custom.pointed == "return twice(x[:n])"
     assert all(f.edit is None for f in found if f.title.startswith("at_least_two breaks"))
 
 
@@ -809,6 +810,53 @@ def test_sizes_0_and_1_are_compiled_for_themselves(sizes: tuple[int, ...], saves
     (found,) = findings(session)[:1]
     assert found.saves.partition(",")[0] == saves
     assert any(text.startswith("No fix needed: sizes 0 and 1") for text, _ in found.fixes) == (not saves)
+
+
+REPEATED_STATE = """\
+import engine
+class Counter:
+    def __init__(self):
+        self.calls, self.mean = 0, 0.0
+
+def limited(x, state):
+    state.calls += 1
+    return x * 2 if state.calls < 1000 else x
+
+def averaged(x, state):
+    state.calls += 1
+    state.mean += (x.sum() - state.mean) / state.calls
+    return state.mean
+
+def grow(ids):
+    return ids.float() * torch.arange(ids.shape[1])[:, None].sum()
+
+first, second = Counter(), Counter()
+for _ in range(2):
+    limited(torch.ones(3), first)
+    averaged(torch.ones(3), second)
+ids = torch.zeros(2, 16, dtype=torch.long)
+grow(ids)
+ids = ids[:1, :4]
+for _ in range(3):
+    grow(ids)
+    ids = torch.cat((ids, ids[:, -1:]), 1)
+"""
+
+
+def test_a_fix_is_offered_only_where_it_helps(shell: Shell) -> None:
+    """A compared number stays a number; values that changed together are in one fix; a view is named as such."""
+    found = {f.title: f for f in findings(run(shell, REPEATED_STATE))}
+    ((text, code),) = found["limited recompiles: state.calls 0 -> 1"].fixes
+    assert text.startswith("No fix needed: state.calls is a symbol in the recompiled code")
+    assert text.endswith("A tensor would break the graph where it is compared (line 8).")
+    assert not code
+    ((text, code),) = found["averaged recompiles: state.calls 0 -> 1"].fixes
+    assert text.endswith("not part of the code; the same for state.mean")
+    assert code == "state.calls = torch.tensor(state.calls)\nstate.mean = torch.tensor(state.mean)"
+    ((text, _),) = found["grow recompiles: ids shape: [2, 16] -> [1, 4]"].fixes
+    assert text.startswith("No fix needed: sizes 0 and 1")
+    ((text, _),) = found["grow recompiles: ids is not a view of another tensor in this call"].fixes
+    assert text.startswith("Pass ids as a view in every call or in none")
 
 
 @forks
