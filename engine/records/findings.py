@@ -297,7 +297,11 @@ def useful_fixes(
         return enough
     if failure.kind == "equals" and (symbol := next((s for s in symbols if s.assumptions), None)):
         compared = name_place(symbol.assumptions[0].span)
-        return (Fix(f"{NO_FIX}: {symbol.sources[0]} is a symbol in the recompiled code, so later values share one cache entry. A tensor would break the graph where it is compared{compared and f' ({compared})'}."),)
+        return (
+            Fix(
+                f"{NO_FIX}: {symbol.sources[0]} is a symbol in the recompiled code, so later values share one cache entry. A tensor would break the graph where it is compared{compared and f' ({compared})'}."
+            ),
+        )
     return joint_fixes(session, failure, compilations)
 
 

@@ -351,7 +351,7 @@ class KernelsView {
       part ? steps.map(step) : mutedLine("Loading …"),
       missing.length ? mutedLine(`No ${missing.join(", ")}: ${made ? made.error || "not compiled yet, or not available for this target" : "not compiled yet"}.`) : mutedLine("Color: source line. Gray: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Compile time"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
-      this.part.is_observed || this.isCpu ? null : mutedLine(h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
+      this.part.is_observed || this.isCpu ? null : mutedLine(h("b", {}, "Launch "), Object.entries(r.launch).map(([k, v]) => `${k} ${v}`).join(", ")),
     );
   }
 

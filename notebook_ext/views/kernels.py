@@ -132,7 +132,9 @@ def _kernel_row(
         "bytes": format_bytes(kernel.bytes_moved),
         "flops": kernel.flops,
         "counts": _symbolic_counts(kernel),
-        "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch_args or {}).items()},
+        "launch": {
+            one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch_args or {}).items() if not k.endswith("_ptr")
+        },
         "targets": {one_line(t.target, 40): _target_data(t, kernel) for t in kernel.targets},
         "estimates": {
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops)
