@@ -509,7 +509,7 @@ def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
 
 
 def _for_each_input(fix: Fix, name: str, also: tuple[str, ...]) -> Fix:
-    """Return the fix of a value for other values, too; a fix of a dtype is for all of them already."""
+    """Return the fix of a value for others, too; a fix of a dtype is for all already."""
     if name not in fix.code or any(n in fix.text for n in also):
         return fix
     code = "\n".join(fix.code.replace(name, n) for n in (name, *also))

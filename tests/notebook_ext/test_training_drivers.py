@@ -54,7 +54,7 @@ def test_drivers_are_recognized(source: str, why: str) -> None:
     ],
 )
 def test_computations_are_not_drivers(source: str) -> None:
-    """A step of something that is no optimizer, recursion, a mere name, and a method with a driver's name do not count."""
+    """Steps of other objects, recursion, mere names and methods named as drivers do not count."""
     assert reason(source) == ""
 
 

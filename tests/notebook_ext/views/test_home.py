@@ -844,7 +844,7 @@ for _ in range(3):
 
 
 def test_a_fix_is_offered_only_where_it_helps(shell: Shell) -> None:
-    """A compared number stays a number; values that changed together are in one fix; a view is named as such."""
+    """Compared numbers stay numbers; values that changed together share a fix."""
     found = {f.title: f for f in findings(run(shell, REPEATED_STATE))}
     ((text, code),) = found["limited recompiles: state.calls 0 -> 1"].fixes
     assert text.startswith("No fix needed: state.calls is a symbol in the recompiled code")
