@@ -295,13 +295,12 @@ def useful_fixes(
     enough = tuple(f for f in failure.fixes if f.verified or "dynamic=True" in f.code)
     if enough and symbols and failure.kind == "equals":
         return enough
-    if failure.kind == "equals" and (symbol := next((s for s in symbols if s.assumptions), None)):
-        compared = name_place(symbol.assumptions[0].span)
-        return (
-            Fix(
-                f"{NO_FIX}: {symbol.sources[0]} is a symbol in the recompiled code, so later values share one cache entry. A tensor would break the graph where it is compared{compared and f' ({compared})'}."
-            ),
-        )
+    limited = next((s for s in symbols if s.assumptions), None)
+    if failure.kind == "equals" and limited is not None:
+        place = name_place(limited.assumptions[0].span)
+        shared = f"{limited.sources[0]} is a symbol in the recompiled code, so later values share one cache entry"
+        at = f" ({place})" if place else ""
+        return (Fix(f"{NO_FIX}: {shared}. A tensor would break the graph where it is compared{at}."),)
     return joint_fixes(session, failure, compilations)
 
 

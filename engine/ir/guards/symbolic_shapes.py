@@ -98,8 +98,10 @@ class SymbolicShapeGuard(Guard):
     @property
     def _viewed(self) -> str:
         """The user's name of the view whose base has the first size; empty for other sizes."""
-        is_base = isinstance(self.source, TensorMemberSource) and self.source.member == "_base"
-        return user_expr(self.source.base) if is_base and self.source.base is not None else ""
+        source = self.source
+        if isinstance(source, TensorMemberSource) and source.member == "_base":
+            return user_expr(source.base)
+        return ""
 
     def failure_message(self, actual: str) -> str:
         if actual == "None" and self._viewed:
