@@ -15,7 +15,6 @@ from engine.ir.guards.sympy_printer import relation_code, relation_display
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import is_spec
 from engine.ir.sources.base import ConstName, Source
-from engine.ir.sources.tensors import TensorMemberSource
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
 
@@ -98,10 +97,7 @@ class SymbolicShapeGuard(Guard):
     @property
     def _viewed(self) -> str:
         """The user's name of the view whose base has the first size; empty for other sizes."""
-        source = self.source
-        if isinstance(source, TensorMemberSource) and source.member == "_base":
-            return user_expr(source.base)
-        return ""
+        return user_expr(self.source.chain()[-2]) if getattr(self.source, "member", "") == "_base" else ""
 
     def failure_message(self, actual: str) -> str:
         if actual == "None" and self._viewed:
