@@ -31,14 +31,14 @@ from engine.ir.kernels.lowered_program import (
     buffer_refs,
 )
 from engine.ir.kernels.symbol_locations import symbol_expr
-from engine.ir.loop_ir.index_expr import product, symbols_of
+from engine.ir.loop_ir.index_expr import contiguous_strides, product, symbols_of
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of
 from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable
 from engine.runtime.graph_pools import copied_to_output_memory
-from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages
+from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages, product_into
 from engine.runtime.program_functions import (
     check_size,
     raise_out_of_bounds,
@@ -56,6 +56,13 @@ from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda, 
 
 OutputMemory = Callable[[], AbstractContextManager[Any]]
 _COMPLEX_DTYPES = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+PRODUCTS = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+)
+"""Operators that write their result to memory that they are given, with no copy."""
 LARGE_TEMPORARIES = 8
 """Bytes of a call's temporary results per byte of its outputs, to copy the outputs."""
 
@@ -287,7 +294,7 @@ class ProgramWriter:
         shorten = functools.partial(_without_equal_layout, self.program.buffers)
         arguments = [self._value(a) for a in tree_map_only(BufferRef, shorten, step.args)]
         arguments += [f"{key}={self._value(value)}" for key, value in step.kwargs.items()]
-        call = f"extern{number}({', '.join(arguments)})"
+        call = _call_into_huge_pages(self, number, step, arguments) or f"extern{number}({', '.join(arguments)})"
         if not any(step.result_buffers):
             yield call
             return
@@ -357,17 +364,22 @@ class ProgramWriter:
         if self.device.type == "cpu" and _has_padded_rows(buffer):
             self.constants["zeros_strided"] = zeros_strided
             return f"zeros_strided({sizes}, {strides}, {self._constant_name(buffer.dtype)})"
-        count = static_size(product(buffer.shape)) if self.device.type == "cpu" else None
-        make = "empty_strided"
-        if count is not None and count * buffer.dtype.itemsize >= MIN_BYTES:
-            make, self.constants["empty_in_huge_pages"] = "empty_in_huge_pages", empty_in_huge_pages
         dtype = self._constant_name(buffer.dtype)
-        if make == "empty_strided" and not why_off(Feature.FAST_ALLOCATION):
+        text = f"({sizes}, {strides}, dtype={dtype}, device=device)"
+        in_huge_pages = f"empty_in_huge_pages{text}"
+        self.constants["empty_in_huge_pages"] = empty_in_huge_pages
+        count = _bytes(buffer) if self.device.type == "cpu" else 0
+        known = static_size(count)
+        if known is not None and known >= MIN_BYTES:
+            return in_huge_pages
+        if why_off(Feature.FAST_ALLOCATION):
+            text = f"empty_strided{text}"
+        else:
             # The program's device is current.
             make = f"empty_strided_{self.device.type}"
             self.constants[make] = empty_strided_cpu if self.device.type == "cpu" else empty_strided_cuda
-            return f"{make}({sizes}, {strides}, {dtype})"
-        return f"{make}({sizes}, {strides}, dtype={dtype}, device=device)"
+            text = f"{make}({sizes}, {strides}, {dtype})"
+        return text if known is not None else f"{in_huge_pages} if {self._size(count)} >= {MIN_BYTES} else {text}"
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:
         return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
@@ -455,6 +467,22 @@ class ProgramWriter:
             outputs.update(self.program.inputs)
         mortal = self.program.buffers.keys() - outputs
         return group_pairs((number, name) for name, number in last.items() if name in mortal)
+
+
+def _call_into_huge_pages(writer: ProgramWriter, number: int, step: AtenCall, arguments: list[str]) -> str:
+    """Return the call of a product that writes a large result to huge pages, or ""."""
+    buffer = writer.program.buffers.get(step.result_buffers[0] or "") if step.target in PRODUCTS else None
+    if buffer is None or writer.device.type != "cpu" or buffer.is_complex or not _is_row_major(buffer):
+        return ""
+    if (static_size(_bytes(buffer)) or 0) < MIN_BYTES:
+        return ""
+    writer.constants["product_into"] = product_into
+    return f"product_into({', '.join((writer._allocation(buffer), f'extern{number}', *arguments))})"
+
+
+def _bytes(buffer: Buffer) -> Any:
+    """Return the bytes of a buffer's elements, an expression if its sizes are symbolic."""
+    return product((*buffer.shape, buffer.dtype.itemsize))
 
 
 def _call_lines(writer: ProgramWriter, number: int, step: AtenCall) -> list[str]:
@@ -554,6 +582,12 @@ def _has_padded_rows(buffer: Buffer) -> bool:
     shape, stride = numbers[:rank], numbers[rank:]
     is_row_major = all(stride[n] == shape[n + 1] * stride[n + 1] for n in range(rank - 2))
     return is_row_major and stride[-1] == 1 and stride[-2] > shape[-1]
+
+
+def _is_row_major(buffer: Buffer) -> bool:
+    """Return True if the elements of a buffer are in memory in their order, without gaps."""
+    shape, stride = static_sizes(buffer.shape), static_sizes(buffer.stride)
+    return stride is not None and shape is not None and stride == contiguous_strides(shape)
 
 
 def _is_whole_buffer(ref: BufferRef) -> bool:

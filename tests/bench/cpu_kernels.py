@@ -150,6 +150,8 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ..
     "norm beside a skip connection": (_join, lambda: (r(2, 16, 64, 64), r(2, 16, 32, 32))),
     "large in place": (lambda x, b: x.mul_(0.5).add_(b), lambda: (r(4096, 4096), r(4096))),
     "large chain": (lambda x, y: torch.relu(x * 2 + y), lambda: (r(1 << 24), r(1 << 24))),
+    "large double": (lambda x: x * 2, lambda: (r(1 << 24),)),
+    "large thin product": (lambda a, b: torch.relu(a @ b), lambda: (r(1 << 14, 64), r(64, 1 << 10))),
     "large sum": (lambda x: (x * x).sum(), lambda: (r(1 << 24),)),
     "small sum": (lambda x: x.sum(1), lambda: (r(8, 16, 8),)),
     "small maximum pooling": (lambda x: F.max_pool2d(x, 2), lambda: (r(2, 4, 11, 11),)),

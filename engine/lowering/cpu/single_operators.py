@@ -1,12 +1,14 @@
 """Leaves operators that are not fused to ATen, unless their kernels are faster.
 
 A kernel of a single operator moves as many bytes as ATen's loop. It is faster only by better arithmetic, by a better
-loop order, or if it stores the new value of an input directly, which ATen computes first and then copies.
+loop order, or if it stores the new value of an input directly, which ATen computes first and then copies. A large
+result is in newly mapped memory, whose page faults take longer than the arithmetic: a kernel writes it to huge pages.
 """
 
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 import torch
 import torch.fx
@@ -84,6 +86,11 @@ MEDIUM_CALLS = frozenset(
 ONEDNN_CALLS = frozenset(("aten::gelu", "aten::gelu_backward"))
 """Operators that ATen leaves to oneDNN, whose primitives take longer to call."""
 
+COPIES = frozenset(("aten::clone", "aten::_to_copy", "aten::cat"))
+"""Operators that only copy, beside those that torch calls pointwise."""
+LARGE_RESULT = 1 << 25
+"""Bytes from which each result of ATen is in newly mapped memory."""
+
 CALL_SECONDS = 4e-6
 """Time of a call of an operator in eager, with its share of autograd."""
 SLOW_CALL_SECONDS = 5e-6
@@ -127,10 +134,24 @@ def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule)
         moved = [static_size(k.bytes_moved) for k in computed_by]
         if all(count is not None and count < MIN_BYTES for count in moved):
             small |= {} if _is_slow_call(graph_node) else {node: SMALL}
-        elif not any(k.loads_tiles for k in computed_by) and not _is_faster_in_kernel(graph_node, called._schema.name):
+        elif not (
+            any(k.loads_tiles for k in computed_by)
+            or _is_faster_in_kernel(graph_node, called._schema.name)
+            or any(_has_large_result(called, k, program) for k in computed_by)
+        ):
             reasons[node] = SAME_BYTES
     # A launch costs less than a call of ATen, but too little less to compile a program for it.
     return reasons if kernels_of.keys() - reasons.keys() - small.keys() else reasons | small
+
+
+def _has_large_result(called: Any, kernel: GeneratedKernel, program: LoweredProgram) -> bool:
+    """Return True if page faults of the result take ATen longer than its arithmetic."""
+    name = called._schema.name
+    if name in FASTER_IN_FLOAT32 or not (torch.Tag.pointwise in called.tags or name in COPIES):
+        return False
+    hints = collections.defaultdict(lambda: UNKNOWN_SIZE, size_hints(program))
+    written = [program.buffers[a.buffer] for a in kernel.args if a.is_written and a.buffer]
+    return any(bytes_of(buffer, hints)[0] >= LARGE_RESULT for buffer in written)
 
 
 def _is_faster_in_kernel(node: torch.fx.Node, name: str) -> bool:
