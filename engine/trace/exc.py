@@ -41,6 +41,8 @@ class BreakReason(TracerException):
         self.kind = kind
         self.what = what
         self.stack = stack
+        self.inlined_breakpoint: InlinedBreakpoint | None = None
+        """The innermost instruction where the graph can end; None if it is one of the root frame."""
 
 
 class Unsupported(BreakReason):
@@ -57,8 +59,6 @@ class Unsupported(BreakReason):
         """Dimensions of that instruction's result, a tensor, that depend on values."""
         self.created_inside: InlinedBreakpoint | None = None
         """The point inside calls that created it, if the graph can end there."""
-        self.inlined_breakpoint: InlinedBreakpoint | None = None
-        """The innermost instruction where the graph can end; None if it is one of the root frame."""
         self.error_on_graph_break = kind != "raises" and error_on_graph_break()
         """True if the user requested that graph breaks of this code be errors."""
 

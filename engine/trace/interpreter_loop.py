@@ -10,7 +10,7 @@ from engine.errors import ConstraintViolation
 from engine.interrupts.deferred_interrupts import deferral, deliver_interrupts
 from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
-from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
+from engine.trace.exc import BreakReason, SkipFrame, TracerException, Unsupported, UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.graph_breaks.inlined_breakpoints import find_inlined_breakpoint
@@ -64,15 +64,9 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
             close_unreachable_generators(tx, frame)
         return outcome
     except (Unsupported, SkipFrame) as graph_break:
-        if not graph_break.stack:  # all frames of the call stack are still active here
-            graph_break.stack = tx.user_stack()
-            if isinstance(graph_break, Unsupported):
-                graph_break.inlined_breakpoint = find_inlined_breakpoint(tx)
-        raise
+        raise _locate(tx, graph_break) from graph_break.__cause__
     except NotPythonConstant as error:
-        reason = unknown_value_break(tx, error.variable)
-        reason.stack = tx.user_stack()
-        raise reason from None
+        raise _locate(tx, unknown_value_break(tx, error.variable)) from None
     except UserException as error:
         if error.is_unhandled_yet:
             error.is_unhandled_yet = False
@@ -86,6 +80,13 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
     except Exception as error:
         # An internal error ends the graph here. Python runs the instruction.
         raise Unsupported("internal", describe_internal_error(error), stack=tx.user_stack()) from error
+
+
+def _locate(tx: Tracer, reason: BreakReason) -> BreakReason:
+    """Record where the reason occurs, unless an inner call did: all its frames are active."""
+    if not reason.stack:
+        reason.stack, reason.inlined_breakpoint = tx.user_stack(), find_inlined_breakpoint(tx)
+    return reason
 
 
 def describe_internal_error(error: Exception) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import sympy
+from sympy.printing.precedence import PRECEDENCE
 
 from engine.ir.sources.base import ConstName
 from engine.torch_private.sympy_functions import PythonPrinter
@@ -40,8 +41,29 @@ class _Printer(PythonPrinter):
         return f"float({self._print(expr.args[0])})"
 
 
-def _print(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str]) -> str:
-    make: Any = _Printer
+class _DisplayPrinter(_Printer):
+    """Prints a relation for people, with subtractions.
+
+    Code keeps the order of the terms, because rounding depends on it.
+    """
+
+    def _print_Add(self, expr: Any, order: Any = None) -> str:
+        negative = [-term for term in expr.args if term.could_extract_minus_sign()]
+        text = " + ".join(self._print_factor(term) for term in expr.args if -term not in negative)
+        for term in negative:
+            text = f"{text} - {self._print_factor(term)}" if text else f"-{self._print_factor(term)}"
+        return text
+
+    def _print_Mul(self, expr: Any) -> str:
+        is_negative = expr.could_extract_minus_sign()
+        return f"-{self._print_factor(-expr)}" if is_negative else str(super()._print_Mul(expr))
+
+    def _print_factor(self, expr: Any) -> str:
+        parenthesize: Any = self.parenthesize
+        return str(parenthesize(expr, PRECEDENCE["Mul"], strict=True))
+
+
+def _print(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], make: Any = _Printer) -> str:
     printer = make()
     printer.reads = reads
     return str(printer.doprint(relation))
@@ -81,4 +103,4 @@ def _bind_builtin(text: str, name: str, builtin: Any, const: ConstName) -> str:
 def relation_display(relation: sympy.Basic, names: Mapping[sympy.Symbol, str] = MappingProxyType({})) -> str:
     """Return a relation for display: ``s0 % 8 == 0``. ``names`` replaces names of symbols."""
     plain = {s: names.get(s, s.name) for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
-    return _print(relation, plain)
+    return _print(relation, plain, _DisplayPrinter)

@@ -338,3 +338,18 @@ def integers_that_torch_has_no_kernel_for(a, b):
 def booleans_subtracted(rewards, done):
     """Booleans count as numbers beside numbers, where torch refuses to subtract them."""
     return 1.0 - done, rewards * (1 - done[0]), 1.0 - done[0, 1], rewards - done
+
+
+@program(lambda: (np.arange(12, dtype=np.float32).reshape(3, 4),))
+def views_of_other_dtypes(a):
+    """A view reads the memory as another dtype, and writes reach the array."""
+    bits = a.view(np.int32)
+    bits[0] += 1
+    halves = a[1:].view(np.int16)
+    return bits ^ 3, halves.sum(), a.view(np.float64), np.ones(2).view("int64"), a[0].view(dtype=np.uint8), a
+
+
+@program(lambda: (np.arange(9, dtype=np.float32).reshape(3, 3).T,), breaks=1)
+def view_that_numpy_refuses(a):
+    """The error for a view that does not fit the strides is numpy's."""
+    return a.view(np.float64)

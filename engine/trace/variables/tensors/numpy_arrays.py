@@ -88,7 +88,7 @@ _VIEW_ATTRIBUTES = ("T", "real", "imag")
 
 
 _UNSUPPORTED_METHODS = frozenset(
-    "tolist item tobytes tofile dump dumps view getfield byteswap setflags __array__ __reduce__".split()
+    "tolist item tobytes tofile dump dumps getfield byteswap setflags __array__ __reduce__".split()
 )
 
 
@@ -237,9 +237,8 @@ def _torch_numpy_functions() -> dict[int, tuple[Any, _Function]]:
     functions: dict[int, tuple[Any, _Function]] = {}
     for theirs, same in ((np, ours), (np.linalg, ours.linalg), (np.fft, ours.fft)):
         same_named = _functions_of(same) | {"array": _stack_nested_arrays}
-        for name in _NOT_UNIQUE:
-            same_named.pop(name, None)
-        functions |= {id(f): (f, same_named[n]) for n, f in _functions_of(theirs).items() if n in same_named}
+        names = same_named.keys() - _NOT_UNIQUE
+        functions |= {id(f): (f, same_named[n]) for n, f in _functions_of(theirs).items() if n in names}
     return functions
 
 
@@ -408,10 +407,7 @@ def _probe_array(tx: Tracer, of: _Leaf) -> Any:
     if not of.is_tensor:
         return hint(of.value.sym)
     fake = of.operand.fake
-    unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
-    if unknown is not None:
-        graph_break = Unsupported("dynamic-output", "numpy on an array whose size depends on data")
-        raise data_dependent_break(tx, unknown, graph_break)
+    _check_size_is_known(tx, fake, "numpy on an array whose size depends on data")
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
         raise Unsupported("numpy-function", f"numpy is called on an array of more than {_MAX_PROBE_ELEMENTS} elements")
@@ -420,6 +416,12 @@ def _probe_array(tx: Tracer, of: _Leaf) -> Any:
         return tensor
     array = tensor.numpy()
     return array[()] if of.value.is_scalar else array
+
+
+def _check_size_is_known(tx: Tracer, fake: Any, what: str) -> None:
+    unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
+    if unknown is not None:
+        raise data_dependent_break(tx, unknown, Unsupported("dynamic-output", what))
 
 
 def non_array_result(tx: Tracer, result: Any) -> Variable:
@@ -447,9 +449,8 @@ class _TorchNumpyCall(metaclass=SlottedType):
 
     def _as_array(self, tensor: torch.Tensor) -> Any:
         is_converted = tensor.dtype is torch.bool or (self._converted is torch.double and not tensor.is_complex())
-        return lazily_loaded.torch_numpy.ndarray(
-            tensor.to(self._converted) if self._converted and is_converted else tensor
-        )
+        converted = tensor.to(self._converted) if self._converted and is_converted else tensor
+        return lazily_loaded.torch_numpy.ndarray(converted)
 
 
 _COMPARISONS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal equal not_equal".split())
@@ -501,10 +502,13 @@ def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf
         return NONE if expected is None else result
     array: Any = result
     is_scalar = isinstance(expected, np.generic)
-    if is_scalar and array.fake is not None and array.fake.shape == (1,):  # the shape of a percentile
+    if array.fake is None:
+        raise _ResultMismatch
+    if is_scalar and array.fake.shape == (1,):  # the shape of a percentile
         array = realize(tx, array.call_method(tx, "squeeze", [], {}))
-    fake = array.fake
-    sizes = tuple(map(hint, fake.shape)) if fake is not None and all(map(has_hint, fake.shape)) else None
+    fake, text = array.fake, expression_text(tx.user_stack()[-1])
+    _check_size_is_known(tx, fake, f"the size of {text} depends on the elements of an array")
+    sizes = tuple(map(hint, fake.shape))
     if sizes != expected.shape or fake.device.type != "cpu" or _numpy_dtype(fake.dtype) != expected.dtype:
         raise _ResultMismatch
     layouts = zip(expected.shape, fake.stride(), expected.strides, strict=True)
@@ -829,7 +833,7 @@ def _restore(memories: Sequence[ConstantArrayStorageVariable], before: Sequence[
 
 
 def _wrap_constant_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | None:
-    """Wrap a result; None if it is too large to store with the code."""
+    """Wrap a result; None if it is too large to store, or reads memory as another dtype."""
     parts: list[Any] = []
     tree = flatten_python(result, parts)
     items = [
@@ -846,9 +850,9 @@ def _wrap_array(tx: Tracer, result: np.ndarray[Any, Any], leaves: Sequence[Any])
     root = _base_array(result)
     if type(result) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
         raise Unsupported("numpy-function", f"numpy returns a {type(result).__name__}")
-    if root.size > _MAX_ELEMENTS or result.size > _MAX_ELEMENTS:
+    if root.size > _MAX_ELEMENTS or result.size > _MAX_ELEMENTS or root.dtype != result.dtype:
         return None
-    if result.dtype.kind not in "biufc" or not result.dtype.isnative or root.dtype != result.dtype:
+    if result.dtype.kind not in "biufc" or not result.dtype.isnative:
         raise Unsupported("numpy-array", f"an array of {result.dtype}")
     memory = next((a.storage for a in leaves if a.storage.base_array is root), None)
     return ConstantNdarrayVariable(tx, result, memory if memory is not None else ConstantArrayStorageVariable(root))

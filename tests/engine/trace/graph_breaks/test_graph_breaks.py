@@ -814,3 +814,20 @@ def test_a_transform_that_fails_on_fake_tensors_is_not_said_to_lack_an_implement
     torch.testing.assert_close(result, curvature(x, t))
     contexts = [b.context for c in session.compilations if c.trace for b in c.trace.breaks]
     assert not [c for c in contexts if c.endswith("has no fake implementation")]
+
+
+def _repeats(x: Any, counts: Any) -> Any:
+    y = x.exp()
+    for _ in range(counts.numpy()[0]):
+        y = y + 1
+    return y
+
+
+def test_a_value_that_a_call_needs_breaks_inside_the_call() -> None:
+    """The graph has the operations of the call before the value that Python needs."""
+    compiled = engine.compile(lambda x, counts: _repeats(x.cos(), counts).sin(), backend="eager")
+    with engine.record() as session:
+        got = compiled(X, torch.tensor([2, 3]))
+    assert torch.equal(got, (X.cos().exp() + 2).sin())
+    first = session.compilations[0].graphs[0]
+    assert {"cos", "exp"} <= {node.name for node in first.nodes}

@@ -84,7 +84,7 @@ def of_an_argument(x: torch.Tensor) -> Any:
         (of_a_result, "Python needs the value of max(2, count) (int)"),
         (of_an_array_item, "bool() of above[n] (numpy.bool)"),
         (of_a_slice_bound, "small (numpy.int16) as an argument of a torch operation"),
-        (of_a_mask, "values[values > 1] does not run on fake tensors"),
+        (of_a_mask, "the size of values[values > 1] depends on the elements of an array"),
         (of_a_random_number, "Python needs the value of random.random() < 2.0, which is random"),
         (of_an_argument, "SETTING (type Setting) as an argument of a torch operation"),
     ],
