@@ -1,7 +1,8 @@
 """Lazy records: large texts are read from the log on access.
 
 A trace of a gigabyte becomes a session of a few megabytes. Each class is a subclass of its record, equal
-in fields and JSON; the text and what is parsed from it are read on each access.
+in fields and JSON; the text and what is parsed from it are read on each access. The type checker takes their
+slots for fields of a record, and sees properties in place of fields: hence the ignored complaints.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ class LazyGraph(_Lazy, GraphRecord):
     """A graph whose nodes are parsed on access."""
 
     __slots__ = ("_compilation", "_prefix", "payload")
-    _compilation: str
-    _prefix: str
+    _compilation: str  # type: ignore[misc]
+    _prefix: str  # type: ignore[misc]
 
     def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
         _set_fields(
             self, id=id, stage=stage, title=title, passes=(), mesh=None, digest="", payload=payload, _prefix=prefix, _compilation=compilation,
         )  # fmt: skip
 
-    @property
+    @property  # type: ignore[misc]
     def nodes(self) -> tuple[NodeRecord, ...]:
         """The graph's nodes, as far as the text can be parsed."""
         return _nodes(self.payload, self._prefix, self._compilation)
@@ -88,17 +89,17 @@ class LazyGuards(_Lazy, GuardsRecord):
     """Guards that are parsed from the printed tree on access."""
 
     __slots__ = ("_resolve", "payload")
-    _resolve: PathResolver
+    _resolve: PathResolver  # type: ignore[misc]
 
     def __init__(self, payload: Payload, resolve: PathResolver) -> None:
         _set_fields(self, payload=payload, _resolve=resolve)
 
-    @property
+    @property  # type: ignore[misc]
     def check_text(self) -> str:
         """The tree as torch printed it."""
         return self.text.strip()
 
-    @property
+    @property  # type: ignore[misc]
     def guards(self) -> tuple[GuardRecord, ...]:
         """The guards in printed order."""
         return _guards(self.payload, self._resolve)
@@ -119,9 +120,9 @@ class LazyLowering(_Lazy, LoweringRecord):
     """A lowering whose wrapper programs are read on access."""
 
     __slots__ = ("_elide_kernels", "payloads")
-    payloads: tuple[Payload, ...]
+    payloads: tuple[Payload, ...]  # type: ignore[misc]
     """The payloads with the wrapper programs."""
-    _elide_kernels: Callable[[str], str]
+    _elide_kernels: Callable[[str], str]  # type: ignore[misc]
 
     def __init__(
         self, externs: tuple[ExternCall, ...], payloads: tuple[Payload, ...], shorten: Callable[[str], str]
@@ -129,7 +130,7 @@ class LazyLowering(_Lazy, LoweringRecord):
         _copy_fields(self, LoweringRecord("", externs=externs), LoweringRecord, without="wrapper_text")
         _set_fields(self, payloads=payloads, _elide_kernels=shorten)
 
-    @property
+    @property  # type: ignore[misc]
     def wrapper_text(self) -> str:
         """The wrapper programs, forward before backward, with elided kernels."""
         return "\n\n".join(self._elide_kernels(p.text()) for p in self.payloads)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.records.base import Record
 
 
-@dataclass(frozen=True, slots=True)
 class FallbackRecord(Record):
     """A fallback of one stage.
 
@@ -22,7 +20,6 @@ class FallbackRecord(Record):
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class WrapperAction(Record):
     """Effect of one wrapper on one argument or output, with the reason."""
 
@@ -31,7 +28,6 @@ class WrapperAction(Record):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
 class WrapperRecord(Record):
     """One AOT runtime wrapper; ``actions`` is empty if it had nothing to do."""
 
@@ -39,7 +35,6 @@ class WrapperRecord(Record):
     actions: tuple[WrapperAction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class ValueFacts(Record):
     """Facts about one input or output of the graph ("mutated", "alias of input 0")."""
 
@@ -48,7 +43,6 @@ class ValueFacts(Record):
     facts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class SavedValue(Record):
     """One value between forward and backward: ``action`` is "saved" or "recomputed".
 
@@ -68,7 +62,6 @@ class SavedValue(Record):
     """Bytes beside ``bytes``, as an expression of symbols that only a run gives."""
 
 
-@dataclass(frozen=True, slots=True)
 class PartitionRecord(Record):
     """The partition of the joint graph into forward and backward; bytes for the compiled call."""
 
@@ -91,7 +84,6 @@ class PartitionRecord(Record):
         return " + ".join(v.unknown_bytes for v in self.values if v.action == "saved" and v.unknown_bytes)
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointTrial(Record):
     """Memory of a training call that was compiled again under an activation checkpoint.
 
@@ -108,7 +100,6 @@ class CheckpointTrial(Record):
     largest: SavedValue | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class WrapperValuesRecord(Record):
     """Values of a call at one wrapper boundary.
 
@@ -123,7 +114,6 @@ class WrapperValuesRecord(Record):
     dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class NodeValuesRecord(Record):
     """Values of one ATen node in one call: ``count`` elements, some NaN or infinite.
 
@@ -143,7 +133,6 @@ class NodeValuesRecord(Record):
     heat_map: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class CallValuesRecord(Record):
     """Values of one call at all wrapper boundaries, in order.
 
@@ -157,7 +146,6 @@ class CallValuesRecord(Record):
     """Statistics of each node's values in the first call, forward then backward."""
 
 
-@dataclass(frozen=True, slots=True)
 class AotRecord(Record):
     """AOT stage of a compilation; wrappers are outermost first.
 

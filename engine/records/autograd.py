@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.records.base import Record
 from engine.records.graph import GraphRecord
 
 
-@dataclass(frozen=True, slots=True)
 class AutogradNodeRecord(Record):
     """One node of autograd's graph.
 
@@ -28,7 +25,6 @@ class AutogradNodeRecord(Record):
     """Kinds of the hooks that run before and after it."""
 
 
-@dataclass(frozen=True, slots=True)
 class CacheMissReason(Record):
     """Reason of a compiled-autograd cache miss: differences from the nearest earlier capture.
 
@@ -40,7 +36,6 @@ class CacheMissReason(Record):
     details: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class BackwardRecord(Record):
     """One captured backward.
 
@@ -62,7 +57,6 @@ class BackwardRecord(Record):
     """Seconds that the capture took."""
 
 
-@dataclass(frozen=True, slots=True)
 class BackwardCall(Record):
     """One run of a backward: ``outcome`` is "captured", "hit", or "eager" with the reason."""
 

@@ -17,9 +17,18 @@ class RecordError(ValueError):
     """Raised if a saved record cannot be read; names the field and what was expected."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Record:
-    """Base class of all records.
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class RecordType(type):
+    """Metaclass of records: each class is a frozen dataclass with slots."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        """Create the class; ``dataclass`` calls this again, with the slots."""
+        record = super().__new__(cls, name, bases, namespace)
+        return record if "__slots__" in namespace else dataclasses.dataclass(frozen=True, slots=True)(record)
+
+
+class Record(metaclass=RecordType):
+    """Base class of all records: frozen dataclasses with slots.
 
     Fields are str, int, float, bool, None, tuples, dicts with str keys, and records.
     """

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.records.base import Record
 
 
-@dataclass(frozen=True, slots=True)
 class Span(Record):
     """A span of source text; lines count from 1, columns in characters from 0; -1 is unknown."""
 
@@ -18,7 +15,6 @@ class Span(Record):
     end_column: int = -1
 
 
-@dataclass(frozen=True, slots=True)
 class SourceFile(Record):
     """A source file that spans refer to.
 
@@ -33,7 +29,6 @@ class SourceFile(Record):
     """True if the reader of a log did not ask for the file, which this machine has."""
 
 
-@dataclass(frozen=True, slots=True)
 class Instruction(Record):
     """One bytecode instruction: byte offset, opcode name, argument as ``dis`` prints it."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine.records.base import Record
 from engine.records.counts import breaks_of, causing_guard_failure, groups, recompiles_of
@@ -17,7 +16,6 @@ MAX_ROWS = 200
 """Maximum number of tests in a table of the report; the rest is counted."""
 
 
-@dataclass(frozen=True, slots=True)
 class CompileFacts(Record):
     """Facts about the compilations of one test.
 
@@ -37,7 +35,6 @@ class CompileFacts(Record):
         return not self.graphs and not self.breaks
 
 
-@dataclass(frozen=True, slots=True)
 class CompileBaseline(Record):
     """Facts by test id, as a file holds them."""
 

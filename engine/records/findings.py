@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Literal
 
@@ -68,7 +68,6 @@ _MARK = re.compile(r"[\w.]*mark_dynamic")
 _SIZE_OF_LOCAL = re.compile(r"([A-Za-z_]\w*)\.shape\[(\d+)\]")
 
 
-@dataclass(frozen=True, slots=True)
 class Finding(Record):
     """One problem: what happened, its cause, the user's line, fixes, and the expected gain.
 

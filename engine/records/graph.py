@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.records.base import Record
@@ -35,7 +34,6 @@ def operator_name(op: str, node: NodeRecord | None = None) -> str:
     return (_LAYERS[kind[1]] if kind else "recurrent layer") + _RECURRENT[op]
 
 
-@dataclass(frozen=True, slots=True)
 class NodeRecord(Record):
     """One node of an FX graph.
 
@@ -72,7 +70,6 @@ class NodeRecord(Record):
     """Placement of a DTensor on each dimension of its mesh: ``tp=4: S(0)``."""
 
 
-@dataclass(frozen=True, slots=True)
 class MeshRecord(Record):
     """Mesh of the devices of a graph; ``ranks`` are in row-major order.
 
@@ -87,7 +84,6 @@ class MeshRecord(Record):
     groups: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class EditRecord(Record):
     """One edit of a pass.
 
@@ -100,7 +96,6 @@ class EditRecord(Record):
     added_lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class PassRecord(Record):
     """One pass over a graph: node counts before and after, removed and added lines.
 
@@ -132,7 +127,6 @@ class PassRecord(Record):
     """Definition of the user's pass; the line at fault if it failed."""
 
 
-@dataclass(frozen=True, slots=True)
 class GraphRecord(Record):
     """A graph at one stage: "fx", "aten", "joint", "forward", "backward", "decomposed", ..."""
 

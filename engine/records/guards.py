@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from engine.records.base import Record
@@ -57,7 +56,6 @@ def entry_name(id: str) -> str:
     return f"entry {id.rpartition('/')[2]}"
 
 
-@dataclass(frozen=True, slots=True)
 class GuardRecord(Record):
     """One guard.
 
@@ -80,7 +78,6 @@ class GuardRecord(Record):
     """User stack that led to ``span``, outermost call first, if any."""
 
 
-@dataclass(frozen=True, slots=True)
 class GuardsRecord(Record):
     """Guards of one cache entry in order of evaluation, and the text of the generated check."""
 
@@ -88,7 +85,6 @@ class GuardsRecord(Record):
     check_text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class GuardResult(Record):
     """Verdict and actual value of one guard for one call."""
 
@@ -97,7 +93,6 @@ class GuardResult(Record):
     actual: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class Fix(Record):
     """A suggested fix.
 
@@ -130,7 +125,6 @@ def separate_entries(name: str, *, is_flag: bool) -> Fix:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class GuardFailure(Record):
     """Guard failure of one entry for one call: its first failing guard, and all guard results."""
 
@@ -159,7 +153,6 @@ class GuardFailure(Record):
         return self.is_expected and (count < STORM or all(fix.text.startswith(f"{NO_FIX}:") for fix in self.fixes))
 
 
-@dataclass(frozen=True, slots=True)
 class CallExplanation(Record):
     """Explanation of a call: the entry it would hit, and why others fail, in lookup order."""
 
@@ -171,7 +164,6 @@ class CallExplanation(Record):
     """Results of all guards by entry id, including the entry that is hit."""
 
 
-@dataclass(frozen=True, slots=True)
 class ObservedSymbolEvent(Record):
     """A guard or a specialization of a symbol, and the user's line that caused it.
 
@@ -183,7 +175,6 @@ class ObservedSymbolEvent(Record):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ObservedSymbolRecord(Record):
     """History of one symbol of torch.compile: source, hint, value range, events.
 

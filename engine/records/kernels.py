@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.records.base import Record
 from engine.records.bytecode import Span
 
 
-@dataclass(frozen=True, slots=True)
 class LineLink(Record):
     """Provenance of one line of a listing; lines count from 1.
 
@@ -25,7 +22,6 @@ class LineLink(Record):
     ptx_line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Listing(Record):
     """Listing of one stage for one target.
 
@@ -43,7 +39,6 @@ class Listing(Record):
     """Number of the other instructions that have a label."""
 
 
-@dataclass(frozen=True, slots=True)
 class KernelResources(Record):
     """Resource use of a kernel on a target.
 
@@ -69,7 +64,6 @@ class KernelResources(Record):
     """Number of instructions of each kind in a CPU kernel."""
 
 
-@dataclass(frozen=True, slots=True)
 class TargetRecord(Record):
     """One kernel compiled for one target: "cuda:90", or "cpu" for the recording machine.
 
@@ -85,7 +79,6 @@ class TargetRecord(Record):
     """Reason and values of smaller blocks than the launch arguments have; empty if not needed."""
 
 
-@dataclass(frozen=True, slots=True)
 class VerifyRecord(Record):
     """Verification of a kernel: its results on the call's inputs compared with ATen's.
 
@@ -100,7 +93,6 @@ class VerifyRecord(Record):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class KernelTimingRecord(Record):
     """Timing of a kernel on ``device``: median ``seconds`` of a launch.
 
@@ -115,7 +107,6 @@ class KernelTimingRecord(Record):
     """Number of launches in one call that the median is over; their sizes may differ."""
 
 
-@dataclass(frozen=True, slots=True)
 class TuningControl(Record):
     """One setting of a kernel: its name, the values that can be tried, and the default."""
 
@@ -124,7 +115,6 @@ class TuningControl(Record):
     default: int
 
 
-@dataclass(frozen=True, slots=True)
 class TuningPoint(Record):
     """Settings of a kernel that were tried, with the time.
 
@@ -145,7 +135,6 @@ class TuningPoint(Record):
         return f"{names}: {resources.registers} registers, {resources.spills} spills{occupancy}"
 
 
-@dataclass(frozen=True, slots=True)
 class TuningRecord(Record):
     """Settings of a kernel that were tried by hand; ``device`` is empty if nothing could run.
 
@@ -158,7 +147,6 @@ class TuningRecord(Record):
     chosen: dict[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class LoopOp(Record):
     """One loop-IR op: ``id`` is ``loop:0/0:k0:5``, ``origins`` are ids of ATen nodes."""
 
@@ -167,7 +155,6 @@ class LoopOp(Record):
     origins: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class LaunchRecord(Record):
     """One launch of a kernel: buffers by parameter name, ids of the ATen nodes it computes."""
 
@@ -175,7 +162,6 @@ class LaunchRecord(Record):
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class LaunchGroup(Record):
     """Launches of one kernel with equal arguments and grid, from one call of the user's code.
 
@@ -194,7 +180,6 @@ class LaunchGroup(Record):
     is_replay: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class KernelRecord(Record):
     """One generated kernel.
 

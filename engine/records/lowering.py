@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from engine.records.base import Record
@@ -10,7 +9,6 @@ from engine.records.graph import PassRecord
 from engine.records.kernels import KernelRecord
 
 
-@dataclass(frozen=True, slots=True)
 class FusionDecision(Record):
     """Decision of the scheduler to fuse two groups of nodes, or not.
 
@@ -26,7 +24,6 @@ class FusionDecision(Record):
     bytes_moved: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class ExternCall(Record):
     """An ATen call in the lowered program.
 
@@ -48,7 +45,6 @@ class ExternCall(Record):
     """Triton kernels of a ``triton_op`` whose own code for the device runs instead."""
 
 
-@dataclass(frozen=True, slots=True)
 class BufferReuse(Record):
     """A buffer that reuses the memory of ``reused``, with the reason.
 
@@ -61,7 +57,6 @@ class BufferReuse(Record):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class AutotuneChoice(Record):
     """An autotuning choice for ``nodes``: the ``chosen`` candidate, and all candidates.
 
@@ -77,7 +72,6 @@ class AutotuneChoice(Record):
     """True if an earlier process measured the times and stored them on disk."""
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryStep(Record):
     """One kernel launch or ATen call, with its nodes and the bytes live while it runs."""
 
@@ -86,7 +80,6 @@ class MemoryStep(Record):
     live_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryBlock(Record):
     """One tensor in memory, from step ``first`` to step ``last``, which count from 0.
 
@@ -106,7 +99,6 @@ class MemoryBlock(Record):
     """Its bytes as an expression of symbols that only a run gives; ``bytes`` is then 0."""
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryRecord(Record):
     """Live memory of a program, at the sizes of the compiled call.
 
@@ -134,7 +126,6 @@ class MemoryRecord(Record):
         return sorted(live, key=lambda b: -b.bytes)
 
 
-@dataclass(frozen=True, slots=True)
 class CpuProgramRecord(Record):
     """Programs of a compilation's graphs that ran on the CPU of the recording machine.
 
@@ -156,7 +147,6 @@ class CpuProgramRecord(Record):
     """Reason why calls (or those after the first backward) run as traced; or empty."""
 
 
-@dataclass(frozen=True, slots=True)
 class LoweringRecord(Record):
     """Lowering of one graph.
 

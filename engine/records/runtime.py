@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from engine.records.base import Record
 from engine.records.bytecode import Span
 from engine.records.guards import GuardFailure
 
 
-@dataclass(frozen=True, slots=True)
 class Timing(Record):
     """One stage of one compilation.
 
@@ -24,7 +22,6 @@ class Timing(Record):
     parent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class CallRecord(Record):
     """One call of a compiled frame.
 
@@ -51,7 +48,6 @@ class CallRecord(Record):
     """
 
 
-@dataclass(frozen=True, slots=True)
 class SkippedRecord(Record):
     """Something that was not compiled although a user may expect it, and the reason."""
 
@@ -62,7 +58,6 @@ class SkippedRecord(Record):
     """The function runs as Python (training, generators), and what it calls is compiled."""
 
 
-@dataclass(frozen=True, slots=True)
 class StageFailure(Record):
     """Internal error of a stage; the user's code still ran.
 
@@ -75,7 +70,6 @@ class StageFailure(Record):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class DiskCacheRecord(Record):
     """Lookup in a compiler's disk cache: "hit", "miss", or "bypass" (reason in ``note``)."""
 
@@ -85,7 +79,6 @@ class DiskCacheRecord(Record):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class ArtifactRecord(Record):
     """A compiler's artifact without a specific record class; shown by name as plain text."""
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.records.base import Record
 
 
-@dataclass(frozen=True, slots=True)
 class AspectComparison(Record):
     """Comparison of one aspect of two sessions ("graphs", "breaks", ...).
 
@@ -32,7 +29,6 @@ class AspectComparison(Record):
         return self.first == self.second and not self.only_first and not self.only_second
 
 
-@dataclass(frozen=True, slots=True)
 class KernelPair(Record):
     """Two kernels side by side, with the operators that each fuses; a missing one is empty."""
 
@@ -47,7 +43,6 @@ class KernelPair(Record):
         return self.first_operators == self.second_operators
 
 
-@dataclass(frozen=True, slots=True)
 class FrameComparison(Record):
     """Comparison of one function: its compilations in both sessions.
 
@@ -70,7 +65,6 @@ class FrameComparison(Record):
         return bool(self.first and self.second) and all(c.is_same or c.is_figure for c in self.aspects)
 
 
-@dataclass(frozen=True, slots=True)
 class SessionComparison(Record):
     """Comparison of two sessions: totals, and each function in the order of the first session."""
 

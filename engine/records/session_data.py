@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.records.aot import AotRecord, CallValuesRecord
 from engine.records.autograd import BackwardCall, BackwardRecord
@@ -17,7 +17,6 @@ from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, 
 from engine.records.trace import TraceRecord
 
 
-@dataclass(frozen=True, slots=True)
 class FrameRecord(Record):
     """One code object with a code cache: ``role`` is "root", "callee", "resume" or "cell".
 
@@ -36,7 +35,6 @@ class FrameRecord(Record):
     """Launches of its kernels, recorded on request."""
 
 
-@dataclass(frozen=True, slots=True)
 class CompilationRecord(Record):
     """One compilation of one frame: a new cache entry, or a fallback to Python.
 
@@ -100,7 +98,6 @@ class CompilationRecord(Record):
         return replace(self, lowering=replace(self.lowering or LoweringRecord(""), cpu=program))
 
 
-@dataclass(frozen=True, slots=True)
 class SessionData(Record):
     """All data of a saved session."""
 

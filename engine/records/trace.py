@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from engine.records.base import Record
 from engine.records.bytecode import Instruction, Span
 
 
-@dataclass(frozen=True, slots=True)
 class BreakRecord(Record):
     """A graph break, or the reason why a frame runs as Python.
 
@@ -33,7 +31,6 @@ class BreakRecord(Record):
     example_after: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class StepRecord(Record):
     """One instruction as the tracer executed it (level "steps" only).
 
@@ -65,7 +62,6 @@ class StepRecord(Record):
     """Graph nodes of the values in ``locals_changed`` that have one."""
 
 
-@dataclass(frozen=True, slots=True)
 class InlinedCall(Record):
     """A Python function that was inlined into its caller."""
 
@@ -77,7 +73,6 @@ class InlinedCall(Record):
     """Its bytecode, with the first call of the function that was inlined."""
 
 
-@dataclass(frozen=True, slots=True)
 class SymbolAssumption(Record):
     """A guard or a specialization of a symbol, and the user's line that caused it."""
 
@@ -90,7 +85,6 @@ CHANGED_SIZE = "its size changed between calls"
 """Reason why a size is a symbol."""
 
 
-@dataclass(frozen=True, slots=True)
 class TracedSymbolRecord(Record):
     """One symbol of the tracer.
 
@@ -135,7 +129,6 @@ class TracedSymbolRecord(Record):
         return f"{sentence}{at}." if self.assumptions else f"{sentence}."
 
 
-@dataclass(frozen=True, slots=True)
 class DiscardedAttempt(Record):
     """A discarded tracing attempt.
 
@@ -154,7 +147,6 @@ class DiscardedAttempt(Record):
     restored_state: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class TraceRecord(Record):
     """Result of tracing one frame."""
 

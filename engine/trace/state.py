@@ -388,7 +388,7 @@ class SideEffects:
         if key in self.global_writes and self.global_writes[key] is None:
             del self.global_writes[key]  # set after it was deleted: it comes last in the module
             self.reordered_globals.add(key)
-        has_original_value = value is not None and value.source == GlobalSource(namespace, name)
+        has_original_value = value is not None and value.source == GlobalSource(name, namespace)
         if has_original_value and key in self.global_writes and key not in self.reordered_globals:
             del self.global_writes[key]
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any, ClassVar
 
@@ -21,7 +20,6 @@ SHARED_TENSORS = "shared tensors"
 """Name under which it is noted that other sources reach one tensor than before."""
 
 
-@dataclass(frozen=True)
 class SameObject(Guard):
     """Guard that two sources reach the same object (``expect_same``) or different objects."""
 
@@ -70,7 +68,6 @@ class SameObject(Guard):
         return frozenset((-1,)) if torch.is_tensor(value) and not self.test(value, other_values) else frozenset()
 
 
-@dataclass(frozen=True)
 class NoAliasing(RelationalGuard):
     """Base of no-aliasing guards; ``are_disjoint`` is called with all their values at once."""
 
@@ -211,7 +208,6 @@ Then the addresses of the former, and where their storages start and end.
 """
 
 
-@dataclass(frozen=True)
 class DisjointStorage(NoAliasing):
     """Guard that this tensor shares no storage with the others.
 
@@ -253,7 +249,6 @@ class DisjointStorage(NoAliasing):
         return "no memory shared"
 
 
-@dataclass(frozen=True)
 class DistinctObjects(NoAliasing):
     """Guard that the first ``count`` objects differ from each other and from the rest.
 
@@ -308,7 +303,6 @@ def _storage_range(tensor: Any) -> tuple[int, int, int]:
     return start, start + (storage.nbytes() if start else 0), storage._cdata
 
 
-@dataclass(frozen=True)
 class SharedStorage(RelationalGuard):
     """Guard that tensors share one storage of at least ``min_storage_bytes`` bytes.
 

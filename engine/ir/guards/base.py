@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from engine.ir.frozen_dataclass import FrozenDataclass
 from engine.ir.introspection import describe_values
 from engine.ir.sources.base import STACK_PARAM_PREFIX, ConstName, Source
 from engine.records.bytecode import Span
@@ -83,8 +84,7 @@ class ImpliedFacts:
     """No torch-function mode is active."""
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(FrozenDataclass):
     """Base of all guard kinds. ``source`` is the guarded value.
 
     ``cause`` does not take part in equality, so deduplication retains the first guard.
@@ -235,7 +235,6 @@ class Guard:
         return frozenset()
 
 
-@dataclass(frozen=True)
 class RelationalGuard(Guard):
     """Base of guards on a relation between the value and ``others``."""
 

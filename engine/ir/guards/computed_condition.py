@@ -82,7 +82,6 @@ def run_steps(steps: tuple[ConditionOp, ...], values: list[Any]) -> Any:
     return values[-1]
 
 
-@dataclass(frozen=True)
 class ComputedCondition(RelationalGuard):
     """Guard that the operations on these values yield ``expected``."""
 

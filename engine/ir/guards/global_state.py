@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +13,6 @@ from engine.ir.sources.roots import ConstantSource
 from engine.records.guards import Fix
 
 
-@dataclass(frozen=True)
 class GlobalStateMatch(Guard):
     """Guard on one item of torch's global state.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from engine.ir.guards.base import Cause, Guard, ValueCode
@@ -40,7 +39,6 @@ _SHOWN = 4
 """Number of functions whose names the guard's text shows."""
 
 
-@dataclass(frozen=True)
 class LibraryFunctionsMatch(Guard):
     """Guard that names of builtins and modules still refer to the traced objects.
 

@@ -6,7 +6,7 @@ import builtins
 import enum
 import types
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from engine.ir.guards.base import Guard, ImpliedFacts, ValueCode
@@ -26,7 +26,6 @@ FIXED_CLASS_TYPES = (type(None), bool, types.FunctionType, types.BuiltinFunction
 """Types whose instances cannot change their ``__class__``."""
 
 
-@dataclass(frozen=True)
 class TypeMatch(Guard):
     """Guard ``type(value) is type``: exact; subclasses fail."""
 
@@ -74,7 +73,6 @@ class TypeMatch(Guard):
         return (Fix(f"Always pass {self.user_expr} with the same type, or write one function per type."),)
 
 
-@dataclass(frozen=True)
 class IdMatch(Guard):
     """Guard ``value is expected``: functions, classes, modules, None, singletons.
 
@@ -136,7 +134,6 @@ def _const_name(value: Any) -> str:
     return name.rpartition(".")[2] if name.rpartition(".")[2].isidentifier() else "held"
 
 
-@dataclass(frozen=True)
 class EqualsMatch(Guard):
     """Guard on type and value.
 
@@ -232,7 +229,6 @@ def is_numpy_number(value: Any) -> bool:
     return kind.__module__ == "numpy" and kind.__name__.startswith(("int", "uint", "float"))
 
 
-@dataclass(frozen=True)
 class LengthMatch(Guard):
     """Guard ``len(value) == length`` on a builtin container whose type is already guarded."""
 
@@ -281,7 +277,6 @@ class LengthMatch(Guard):
         )
 
 
-@dataclass(frozen=True)
 class DictKeysMatch(Guard):
     """Guard on the keys of a dict and their order.
 
@@ -336,7 +331,6 @@ def _keys_text(keys: Any) -> str:
     )
 
 
-@dataclass(frozen=True)
 class HasAttrGuard(Guard):
     """Guard that an attribute exists, or does not, on a value.
 
@@ -368,7 +362,6 @@ class HasAttrGuard(Guard):
         return (Fix(f"Set {self.user_expr}.{self.attribute} before the first call, to None if it has no value yet."),)
 
 
-@dataclass(frozen=True)
 class CodeMatch(Guard):
     """Guard that a function still has the traced code and globals.
 
@@ -419,7 +412,6 @@ class CodeMatch(Guard):
         return f"another {actual}" if actual == self.expected_text() and not self.test(value) else actual
 
 
-@dataclass(frozen=True)
 class OperatorArgsMatch(Guard):
     """Guard on the constructor arguments of an operator callable.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import sympy
@@ -24,7 +23,6 @@ MAX_FLOAT = 1e308
 """Largest magnitude of a symbolic float. Excludes infinity and NaN."""
 
 
-@dataclass(frozen=True)
 class SymbolicShapeGuard(Guard):
     """Guard on a sympy relation over sizes.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, cast
 
 import torch
@@ -65,7 +65,6 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
 _size = _tensor_property_reader("size")
 
 
-@dataclass(frozen=True)
 class TensorMatch(Guard):
     """Tensor properties that tracing used.
 
@@ -88,7 +87,6 @@ class TensorMatch(Guard):
         return expand_tensor_match(self)
 
 
-@dataclass(frozen=True)
 class TensorSubclassMatch(Guard):
     """Guard on the inner tensor names and the context of a traceable wrapper subclass.
 
@@ -153,7 +151,6 @@ def tensor_properties(guards: Iterable[Guard]) -> dict[Source, list[TensorProper
     return group_pairs((g.source, cast(TensorPropertyGuard, g)) for g in guards if g.is_tensor_property)
 
 
-@dataclass(frozen=True)
 class TensorPropertyGuard(Guard):
     """Base of guards that one tensor property has the value ``expected``.
 
@@ -199,7 +196,6 @@ class TensorPropertyGuard(Guard):
         return str(value)
 
 
-@dataclass(frozen=True)
 class DispatchKeysMatch(TensorPropertyGuard):
     """Guard on the tensor's own dispatch keys.
 
@@ -261,7 +257,6 @@ def _parse_dispatch_keys(text: str) -> int | None:
     return int(keys.raw_repr()) if str(keys) == text else None
 
 
-@dataclass(frozen=True)
 class DtypeMatch(TensorPropertyGuard):
     """Guard on the tensor's dtype."""
 
@@ -278,7 +273,6 @@ class DtypeMatch(TensorPropertyGuard):
         return self.fix_by_method(text, f"to({self.expected})")
 
 
-@dataclass(frozen=True)
 class DeviceMatch(TensorPropertyGuard):
     """Guard on the tensor's device."""
 
@@ -292,7 +286,6 @@ class DeviceMatch(TensorPropertyGuard):
         return self.fix_by_method(f"Move {self.user_expr} before the call", f"to({str(self.expected)!r})")
 
 
-@dataclass(frozen=True)
 class LayoutMatch(TensorPropertyGuard):
     """Guard on the tensor's layout."""
 
@@ -305,7 +298,6 @@ class LayoutMatch(TensorPropertyGuard):
         return str(value).removeprefix("torch.")
 
 
-@dataclass(frozen=True)
 class RequiresGradMatch(TensorPropertyGuard):
     """Guard on the tensor's ``requires_grad``."""
 
@@ -322,7 +314,6 @@ class RequiresGradMatch(TensorPropertyGuard):
         return (Fix(f"Set requires_grad of {self.user_expr} in every call", f"{self.user_expr}.requires_grad_(True)"),)
 
 
-@dataclass(frozen=True)
 class NdimMatch(TensorPropertyGuard):
     """Guard on the tensor's number of dimensions."""
 
@@ -373,7 +364,6 @@ class DimensionsGuard(TensorPropertyGuard):
         )
 
 
-@dataclass(frozen=True)
 class ShapeMatch(DimensionsGuard):
     """Guard on the tensor's static sizes."""
 
@@ -404,7 +394,6 @@ class ShapeMatch(DimensionsGuard):
         return (Fix(f"Mark {marked} as dynamic before the first call: {effect}", marks), pad)
 
 
-@dataclass(frozen=True)
 class StrideMatch(DimensionsGuard):
     """Guard on the tensor's static strides in elements."""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import keyword
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, SourceEmitter
 from engine.ir.sources.roots import cell_contents_or_missing
 
 
-@dataclass(frozen=True)
 class AttrSource(Source):
     """An attribute, read by plain attribute access; only for reads that run no user code."""
 
@@ -37,7 +35,6 @@ def is_attribute_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
-@dataclass(frozen=True)
 class ModuleMemberSource(Source):
     """A parameter, buffer or submodule, read from its table.
 
@@ -73,7 +70,6 @@ class ModuleMemberSource(Source):
         return getattr(base, self.table)[self.member_name]
 
 
-@dataclass(frozen=True)
 class CellContentsSource(Source):
     """The contents of closure cell number ``index`` of a function."""
 
@@ -95,14 +91,12 @@ class CellContentsSource(Source):
         return base.__closure__[self.index].cell_contents
 
 
-@dataclass(frozen=True)
 class TypeSource(FunctionSource):
     """The class of a value, by ``type()``."""
 
     function = staticmethod(type)
 
 
-@dataclass(frozen=True)
 class InstanceDictGetSource(Source):
     """An entry of an instance ``__dict__``, or ``MISSING``.
 
@@ -121,7 +115,6 @@ class InstanceDictGetSource(Source):
         return base.__dict__.get(self.attribute, MISSING)
 
 
-@dataclass(frozen=True)
 class OptionalCellContentsSource(Source):
     """The contents of closure cell number ``index`` of a function, or ``MISSING``."""
 
@@ -138,7 +131,6 @@ class OptionalCellContentsSource(Source):
         return cell_contents_or_missing(base.__closure__[self.index])
 
 
-@dataclass(frozen=True)
 class ModuleHooksSource(Source):
     """The first non-empty hook table of a module, or an empty table if it has no hooks.
 
@@ -166,7 +158,6 @@ class ModuleHooksSource(Source):
         return hooks
 
 
-@dataclass(frozen=True)
 class MethodResultSource(Source):
     """The result of a method without arguments, for example ``storage_offset()`` of a tensor.
 

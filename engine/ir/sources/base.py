@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from engine.ir.frozen_dataclass import FrozenDataclass
 from engine.torch_private.entries import is_available
 from engine.torch_private.fake_tensors import GuardSource, TorchSource
 
@@ -45,8 +46,7 @@ class GlobalsNamespace:
         return id(self.values)
 
 
-@dataclass(frozen=True)
-class Source(TorchSource):
+class Source(FrozenDataclass, TorchSource):
     """Base class of sources: a way to reach a value.
 
     Root sources have no ``base`` field.
@@ -194,7 +194,6 @@ def constant_code(value: object, const: ConstName) -> str:
     return repr(value) if type(value) in (int, str, bool, type(None)) else const(value, "key")
 
 
-@dataclass(frozen=True)
 class FunctionSource(Source):
     """Base class of sources that call one function.
 
@@ -221,7 +220,6 @@ class FunctionSource(Source):
         return self.function(base, *self.constants)
 
 
-@dataclass(frozen=True)
 class SourceReadByMethod(Source):
     """Base class of sources whose ``read`` is called by compiled code and guards."""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from engine.ir.introspection.python_objects import builtin_dict_keys, builtin_dict_values, digest_literals
 from engine.ir.sources.base import MISSING, ConstName, FunctionSource, Source, SourceEmitter, constant_code
 
 
-@dataclass(frozen=True)
 class GetItemSource(Source):
     """An item of a list, tuple or dict under a constant key."""
 
@@ -36,14 +34,12 @@ class GetItemSource(Source):
         return base[self.key]
 
 
-@dataclass(frozen=True)
 class LengthSource(FunctionSource):
     """The length of a builtin container."""
 
     function = staticmethod(len)
 
 
-@dataclass(frozen=True)
 class ContentsSource(FunctionSource):
     """A digest of the numbers, strings and None in a list, tuple or deque."""
 
@@ -51,14 +47,12 @@ class ContentsSource(FunctionSource):
     function = staticmethod(digest_literals)
 
 
-@dataclass(frozen=True)
 class HasItemsSource(FunctionSource):
     """True if a list, tuple or deque has items."""
 
     function = staticmethod(bool)
 
 
-@dataclass(frozen=True)
 class DictKeysSource(FunctionSource):
     """The keys of a dict in order; an item of them is a key that is no constant."""
 
@@ -66,7 +60,6 @@ class DictKeysSource(FunctionSource):
     function = staticmethod(builtin_dict_keys)
 
 
-@dataclass(frozen=True)
 class DictValuesSource(FunctionSource):
     """The values of a dict in order; an item of them is read without hashing its key."""
 
@@ -74,7 +67,6 @@ class DictValuesSource(FunctionSource):
     function = staticmethod(builtin_dict_values)
 
 
-@dataclass(frozen=True)
 class DictGetSource(Source):
     """The result of a mapping's ``get`` for a constant key, or ``MISSING``."""
 
@@ -96,7 +88,6 @@ def raw_item(container: Any, key: Any) -> Any:
     return kind.__getitem__(container, key)
 
 
-@dataclass(frozen=True)
 class RawItemSource(FunctionSource):
     """A stored item of a dict, list or tuple whose class overrides ``__getitem__``.
 
@@ -141,7 +132,6 @@ def builtin_value(value: Any, builtin_type: type) -> Any:
     return _BUILTIN_CONVERSIONS[builtin_type](value)
 
 
-@dataclass(frozen=True)
 class BuiltinValueSource(FunctionSource):
     """An instance of a builtin's subclass, converted to the builtin class itself.
 

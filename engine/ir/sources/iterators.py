@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
@@ -51,7 +50,6 @@ def iterator_item_or_missing(iterator: Any, index: int) -> Any:
     return over[at] if len(state) == 3 and 0 <= at < len(over) else MISSING
 
 
-@dataclass(frozen=True)
 class IteratorItemSource(FunctionSource):
     """Item ``index`` ahead of an iterator over a list, tuple or range, or ``MISSING``.
 
@@ -66,7 +64,6 @@ class IteratorItemSource(FunctionSource):
         return f"{self.base.expr}.__next__({f'+{self.index}' if self.index else ''})"
 
 
-@dataclass(frozen=True)
 class IteratorHasItemSource(Source):
     """True if an iterator over a list, tuple or range has more than ``index`` items left."""
 
@@ -91,7 +88,6 @@ def count_state(iterator: Any) -> tuple[int, int] | None:
     return None if numbers is None else (int(numbers[1]), int(numbers[2] or 1))
 
 
-@dataclass(frozen=True)
 class CountStateSource(FunctionSource):
     """The next number and the step of an ``itertools.count``, read without advancing it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CellType
 from typing import Any, ClassVar
 
@@ -30,7 +30,6 @@ class _CellSource(VariableSource):
         return self.index
 
 
-@dataclass(frozen=True)
 class LocalSource(VariableSource):
     """An argument of the frame."""
 
@@ -40,7 +39,6 @@ class LocalSource(VariableSource):
     is_argument_link: ClassVar[bool] = True
     tier: ClassVar[int] = 1
 
-    variable_name: str
     item_names: ItemNames = field(default_factory=dict, compare=False)
     """Of a wrapper's ``*args`` or ``**kwargs``: the wrapped function's names of the items."""
 
@@ -61,7 +59,6 @@ class LocalSource(VariableSource):
         return base.arguments[self.variable_name]
 
 
-@dataclass(frozen=True)
 class ClosureSource(_CellSource):
     """The contents of a free variable of the frame's function.
 
@@ -71,8 +68,6 @@ class ClosureSource(_CellSource):
     notation: ClassVar[str] = "C['{0.variable_name}']"
     may_be_unbound: ClassVar[bool] = True
 
-    variable_name: str
-    index: int
     referent_name: str = field(default="", compare=False)
     """If library code holds a weak reference here: the user's name of the referent."""
 
@@ -89,7 +84,6 @@ class ClosureSource(_CellSource):
         return base.cells[self.variable_name].cell_contents
 
 
-@dataclass(frozen=True)
 class GlobalSource(VariableSource):
     """A global variable of the module or notebook whose globals are ``namespace``."""
 
@@ -98,7 +92,6 @@ class GlobalSource(VariableSource):
     outlives_calls: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
-    variable_name: str
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.namespace.values, 'G')}[{self.variable_name!r}]"
@@ -110,7 +103,6 @@ class GlobalSource(VariableSource):
         return self.namespace.values[self.variable_name]
 
 
-@dataclass(frozen=True)
 class TorchFunctionModeSource(Source):
     """A torch-function mode that is active on frame entry; index 0 is the outermost."""
 
@@ -128,7 +120,6 @@ class TorchFunctionModeSource(Source):
         return get_function_stack_at(self.index)
 
 
-@dataclass(frozen=True)
 class ConstantSource(Source):
     """A constant object that the compiled code references. Compared by identity.
 
@@ -165,7 +156,6 @@ class ConstantSource(Source):
         return id(self.value)
 
 
-@dataclass(frozen=True)
 class OptionalGlobalSource(VariableSource):
     """A global variable, or ``MISSING``. A global that is set later may shadow a builtin."""
 
@@ -173,7 +163,6 @@ class OptionalGlobalSource(VariableSource):
     outlives_calls: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
-    variable_name: str
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.namespace.values, 'G')}.get({self.variable_name!r}, {const(MISSING, 'MISSING')})"
@@ -190,7 +179,6 @@ def cell_contents_or_missing(cell: CellType) -> Any:
         return MISSING
 
 
-@dataclass(frozen=True)
 class OptionalClosureSource(_CellSource):
     """The contents of a free variable of the frame's function, or ``MISSING``.
 
@@ -198,9 +186,6 @@ class OptionalClosureSource(_CellSource):
     """
 
     notation: ClassVar[str] = "C.get({0.variable_name!r})"
-
-    variable_name: str
-    index: int
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(cell_contents_or_missing, 'contents')}(__cells__[{self.index}])"

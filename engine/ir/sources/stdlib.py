@@ -20,7 +20,6 @@ def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:
         return MISSING
 
 
-@dataclass(frozen=True)
 class ContextVarSource(SourceReadByMethod):
     """The value of a context variable, or ``MISSING``.
 
@@ -38,7 +37,6 @@ class ContextVarSource(SourceReadByMethod):
         return contextvars.Context().run(_context_var_default, base) if self.with_default else base.get(MISSING)
 
 
-@dataclass(frozen=True)
 class WeakRefCallSource(Source):
     """The referent of a weak reference, or None if it is dead."""
 
@@ -54,7 +52,6 @@ class WeakRefCallSource(Source):
         return base()
 
 
-@dataclass(frozen=True)
 class RandomDrawSource(SourceReadByMethod):
     """Random number ``index`` that a call takes from a generator, as a tensor.
 
@@ -73,7 +70,6 @@ class RandomDrawSource(SourceReadByMethod):
         return torch.tensor(getattr(base, self.method)(*self.args, **dict(self.kwargs)), device="cpu", dtype=self.dtype)
 
 
-@dataclass(frozen=True)
 class RandomStateSource(Source):
     """A hash of the long state of a ``random.Random``."""
 
@@ -88,7 +84,6 @@ class RandomStateSource(Source):
         return hash(base.getstate())
 
 
-@dataclass(frozen=True)
 class ArgumentsSource(Source):
     """Some of the frame's arguments, as a tuple."""
 
@@ -132,7 +127,6 @@ class ArgumentPath:
         return value
 
 
-@dataclass(frozen=True)
 class ComputedNumberSource(SourceReadByMethod):
     """Result of a pure function of numbers, computed before the graph runs.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +12,6 @@ from engine.ir.sources.base import ConstName, FunctionSource, Source
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 
 
-@dataclass(frozen=True)
 class TensorMemberSource(Source):
     """An attribute of a tensor, or the result of a method; runs no override of a subclass.
 
@@ -56,7 +54,6 @@ def tensor_from_array(array: Any) -> Any:
         return None
 
 
-@dataclass(frozen=True)
 class NumpyTensorSource(FunctionSource):
     """The tensor that shares the memory of a NumPy array."""
 
@@ -64,7 +61,6 @@ class NumpyTensorSource(FunctionSource):
     function = staticmethod(tensor_from_array)
 
 
-@dataclass(frozen=True)
 class TensorItemSource(FunctionSource):
     """The integer in a one-element CPU tensor; a bool is read as 0 or 1."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.records.base import Record
 from engine.records.bytecode import Span
 
@@ -24,7 +22,6 @@ For example, a guard on the rank's own number.
 """
 
 
-@dataclass(frozen=True, slots=True)
 class RankGroup(Record):
     """Ranks that are equal in all aspects, and the name of the one file that is read for them."""
 
@@ -32,7 +29,6 @@ class RankGroup(Record):
     file: str
 
 
-@dataclass(frozen=True, slots=True)
 class AspectGroups(Record):
     """Ranks grouped by one aspect alone, the largest group first."""
 
@@ -40,7 +36,6 @@ class AspectGroups(Record):
     groups: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
 class RankDivergence(Record):
     """First difference of a group of ranks from the largest group, whose ranks are ``others``.
 
@@ -59,7 +54,6 @@ class RankDivergence(Record):
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class RankArrivals(Record):
     """Times at which each rank could run a program, in the order of ``RankGroups.ranks``.
 
@@ -76,7 +70,6 @@ class RankArrivals(Record):
     arrivals: tuple[float | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class RankGroups(Record):
     """Ranks of one program in groups of equals, the largest group first."""
 

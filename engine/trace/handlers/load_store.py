@@ -164,16 +164,16 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
         real = namespace.values[name]
         if frame.is_trusted and not isinstance(real, (list, dict, set, torch.Tensor, bool)):  # a bool may change
             return ConstantVariable(real) if is_literal(real) else tx.wrap_static(real, name)
-        return tx.make_lazy(real, GlobalSource(namespace, name))
+        return tx.make_lazy(real, GlobalSource(name, namespace))
     builtin_names = frame.builtins
     if name not in builtin_names:
         if not is_deleted:
             why = f"there was no global variable {name}"
-            tx.guard(IdMatch, OptionalGlobalSource(namespace, name), MISSING, why=why)
+            tx.guard(IdMatch, OptionalGlobalSource(name, namespace), MISSING, why=why)
         return tx.raise_error(NameError, f"name '{name}' is not defined")
     if not frame.is_trusted and not is_deleted:
         why = f"the builtin {name} was used, which a global of that name would hide"
-        tx.guard(IdMatch, OptionalGlobalSource(namespace, name), MISSING, why=why)
+        tx.guard(IdMatch, OptionalGlobalSource(name, namespace), MISSING, why=why)
     real = builtin_names[name]
     if is_literal(real):
         return ConstantVariable(real)
@@ -194,7 +194,11 @@ def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         read_global(tx, frame, op.argval)
         tx.raise_error(NameError, f"name '{op.argval}' is not defined")
     if is_real and key not in tx.side_effects.global_writes:
-        tx.guard_type(frame.globals.values[op.argval], OptionalGlobalSource(*key), "the global variable is deleted")
+        tx.guard_type(
+            frame.globals.values[op.argval],
+            OptionalGlobalSource(op.argval, frame.globals),
+            "the global variable is deleted",
+        )
     tx.side_effects.record_global_write(frame.globals, op.argval, None)
     if not is_real:
         del tx.side_effects.global_writes[key]  # set and deleted during the call: no side effect

@@ -93,7 +93,7 @@ def test_constant_dicts_are_measured_without_a_python_call() -> None:
 def test_globals_are_read_from_their_own_module() -> None:
     """A global is looked up when the check runs."""
     space = {"n": 1}
-    check = compile_check((EqualsMatch(GlobalSource(GlobalsNamespace(space, "m"), "n"), 1),), ("x",)).check
+    check = compile_check((EqualsMatch(GlobalSource("n", GlobalsNamespace(space, "m")), 1),), ("x",)).check
     assert check((), 0)
     space["n"] = 2
     assert not check((), 0)

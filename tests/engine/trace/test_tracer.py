@@ -61,7 +61,7 @@ def test_global_set_to_its_original_value_is_no_side_effect():
 
     effects = _tracer().side_effects
     namespace = GlobalsNamespace({}, "module")
-    original = ListVariable([], GlobalSource(namespace, "name"))
+    original = ListVariable([], GlobalSource("name", namespace))
     effects.record_global_write(namespace, "name", ConstantVariable(1))
     assert effects.global_writes
     effects.record_global_write(namespace, "name", original)
@@ -76,7 +76,7 @@ def test_global_set_after_deletion_is_written():
 
     effects = _tracer().side_effects
     namespace = GlobalsNamespace({}, "module")
-    original = ListVariable([], GlobalSource(namespace, "name"))
+    original = ListVariable([], GlobalSource("name", namespace))
     effects.record_global_write(namespace, "name", None)
     effects.record_global_write(namespace, "name", original)
     assert effects.global_writes == {(namespace, "name"): original}

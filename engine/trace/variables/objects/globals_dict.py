@@ -34,9 +34,9 @@ class GlobalsDictVariable(Variable):
         if global_key in tx.side_effects.global_writes:
             return tx.side_effects.global_writes[global_key]
         if name in self.namespace.values:
-            return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(self.namespace, name)))
+            return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(name, self.namespace)))
         why = f"there was no global variable {name}"
-        tx.guard(IdMatch, OptionalGlobalSource(self.namespace, name), MISSING, why=why)
+        tx.guard(IdMatch, OptionalGlobalSource(name, self.namespace), MISSING, why=why)
         return None
 
     def contains(self, tx: Tracer, item: Variable) -> bool:

@@ -57,7 +57,7 @@ class PythonModuleVariable(FixedObjectVariable):
         if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.side_effects.global_writes:
             owner = class_source(type(real)) if self.source is None else self.source
             return tx.wrap(real, AttrSource(owner, name))
-        return tx.wrap(real, GlobalSource(self._namespace(), name))
+        return tx.wrap(real, GlobalSource(name, self._namespace()))
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         """Record a write to a module attribute, which is a global of the module's code."""
