@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import Variable
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import _current_graph_task_id as current_graph_task_id
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, grad mode cannot be switched (COMPILATION):
     function torch._C:_set_grad_enabled (mode) -- Switches grad mode; also a node of traced graphs.
 If missing, functions made in traced code break the graph:
@@ -78,9 +78,6 @@ If missing, autocast in traced code breaks the graph (COMPILATION):
 If missing, forward-mode differentiation would be missed (COMPILATION):
     module torch.autograd:forward_ad members=_current_level -- Level of forward-mode differentiation.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)
 
 
 def execution_engine() -> Any:

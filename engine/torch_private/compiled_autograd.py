@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     capture_protocol: Any
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, backwards run in torch's engine (COMPILED_AUTOGRAD):
     module torch._C._dynamo:compiled_autograd alias=capture_protocol
         -- Calls the engine's capture instead of running a backward.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch.cuda import _sleep as gpu_sleep
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, CUDA graphs are not used (CUDA_GRAPHS):
     function torch._C:_cuda_beginAllocateCurrentThreadToPool (a, b) alias=allocate_to_pool build=cuda
         -- Allocates results of a CUDA graph outside the pool that it shares.
@@ -32,6 +32,3 @@ If missing, kernels cannot be launched (COMPILATION):
 If missing, kernels are not timed:
     function torch.cuda:_sleep (a) alias=gpu_sleep -- Keeps the GPU busy before kernels are timed.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

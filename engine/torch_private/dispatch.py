@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import DispatchKey, DispatchKeySet
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
     from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, guards on dispatch keys cannot be written (COMPILATION):
     class torch._C:DispatchKey -- Names of dispatch keys in guards and facts of operators.
     function torch._C:_dispatch_key_parse (a) -- Finds a dispatch key by name.
@@ -68,6 +68,3 @@ If missing, backwards are not captured (COMPILED_AUTOGRAD):
 If missing, real values cannot be read while tracing (COMPILATION):
     function torch.utils._python_dispatch:_disable_current_modes () -- Computes on real tensors while a graph is traced.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

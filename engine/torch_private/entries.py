@@ -171,23 +171,37 @@ class Faults:
 FAULTS = Faults()
 
 
-def load(namespace: dict[str, Any], entries: tuple[Entry, ...]) -> None:
-    """Bind the entries of a module in its namespace."""
-    for entry in entries:
-        namespace[entry.name] = load_entry(entry)
+def load_into(namespace: dict[str, Any]) -> Callable[[str], tuple[Entry, ...]]:
+    """Return a function that binds the entries of a table in the namespace, and returns them."""
+
+    def load(table: str) -> tuple[Entry, ...]:
+        entries = read_entries(table)
+        namespace.update({entry.name: load_entry(entry) for entry in entries})
+        return entries
+
+    return load
 
 
-def load_lazily(namespace: dict[str, Any], entries: tuple[Entry, ...]) -> None:
-    """Bind each entry at its first use: importing its module takes long."""
-    by_name = {entry.name: entry for entry in entries}
+def load_lazily_into(namespace: dict[str, Any]) -> Callable[[str], tuple[Entry, ...]]:
+    """Return a function like ``load_into`` that binds each entry at its first use.
 
-    def read(name: str) -> Any:
-        if name not in by_name:
-            raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-        namespace[name] = load_entry(by_name[name])
-        return namespace[name]
+    For entries whose modules take long to import.
+    """
 
-    namespace["__getattr__"] = read
+    def load(table: str) -> tuple[Entry, ...]:
+        entries = read_entries(table)
+        by_name = {entry.name: entry for entry in entries}
+
+        def read(name: str) -> Any:
+            if name not in by_name:
+                raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+            namespace[name] = load_entry(by_name[name])
+            return namespace[name]
+
+        namespace["__getattr__"] = read
+        return entries
+
+    return load
 
 
 def load_entry(entry: Entry) -> Any:

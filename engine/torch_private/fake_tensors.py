@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._guards import GuardSource, TracingContext, detect_fake_mode, tracing
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     unset_fake_temporarily: Any
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, nothing can be traced (COMPILATION):
     class torch._subclasses.fake_tensor:FakeTensor (a, b, c) members=fake_mode -- Stands for a tensor while tracing.
     class torch._subclasses.fake_tensor:FakeTensorMode (shape_env=) members=cache,cache_clear
@@ -46,6 +46,3 @@ If missing, symbols cannot be named (COMPILATION):
     class torch._guards:GuardSource -- Kind of source that ShapeEnv reads.
     class torch._guards:Source alias=TorchSource -- Base class of sources, for ShapeEnv.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

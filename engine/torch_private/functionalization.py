@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
     class torch._subclasses.functional_tensor:FunctionalTensor -- A tensor whose mutations are recorded.
     class torch._subclasses.functional_tensor:FunctionalTensorMode () -- Makes functional tensors of operators' results.
@@ -23,6 +23,3 @@ If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
 If missing, arguments are not understood (COMPILATION):
     function torch:_is_functional_tensor (a) -- Recognizes functional tensors among arguments.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         push_dynamic_layer_stack,
     )
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, a compiled function could run inside a transform that it was not traced for (COMPILATION):
     function torch._C:_are_functorch_transforms_active () -- Asks if a transform is active, at calls.
 If missing, arguments under a transform are not understood (COMPILATION):
@@ -31,6 +31,3 @@ If missing, the tracer's own calls would be transformed (COMPILATION):
     function torch._C._functorch:pop_dynamic_layer_stack () -- Takes a transform off the stack while tracing.
     function torch._C._functorch:push_dynamic_layer_stack (a) -- Puts a transform back on the stack.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

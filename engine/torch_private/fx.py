@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch.fx._lazy_graph_module import _use_lazy_graph_module as use_lazy_graph_module
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     )
     from torch.fx.graph_module import _loader as graph_sources
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, graphs are not functionalized (FUNCTIONAL_GRAPHS):
     function torch.fx.experimental.proxy_tensor:make_fx (a, decomposition_table=, tracing_mode=) (a, tracing_mode=) (a,
          tracing_mode=, _error_on_data_dependent_ops=) (a, tracing_mode=, record_module_stack=)
@@ -32,6 +32,3 @@ If missing, the sources of graph modules stay in memory (SOURCE_LIMIT):
     value torch.fx.graph_module:_loader alias=graph_sources members=eval_cache,next_id
         -- Stores the source of each graph module.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

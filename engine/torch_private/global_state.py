@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import _get_cudnn_sdp_enabled as get_cudnn_sdp_enabled
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, traced code that calls it breaks the graph:
     function torch.jit:_unwrap_optional -- Traced check for None of TorchScript.
     function torch._C:_get_deterministic_algorithms_warn_only -- Traced query of global state.
@@ -75,9 +75,6 @@ If missing, TORCH_LOGS prints nothing of the engine:
 If missing, traced code that calls them breaks the graph:
     module torch.fx:_symbolic_trace alias=symbolic_trace_queries -- Module with the queries of fx tracing.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)
 
 
 DYNAMO_MODULES = frozenset(

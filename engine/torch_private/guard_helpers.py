@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, global state is compared item by item (GUARD_HELPERS):
     class torch._C._dynamo.guards:GlobalStateGuard -- Compares plain global state in one call.
 If missing, dicts are compared item by item (GUARD_HELPERS):
@@ -20,6 +20,3 @@ If missing, dicts are compared item by item (GUARD_HELPERS):
 If missing, tensors are compared one by one (GUARD_HELPERS):
     class torch._C._dynamo.guards:TensorGuards -- Compares many tensors in one call.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

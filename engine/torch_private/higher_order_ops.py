@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._higher_order_ops.associative_scan import associative_scan_op
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch._higher_order_ops.while_loop import while_loop_op
     from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, traced code that calls it breaks the graph:
     value torch._higher_order_ops.associative_scan:associative_scan_op -- Operator of ``associative_scan``.
     value torch._higher_order_ops.cond:cond_op -- Operator of ``torch.cond``.
@@ -45,6 +45,3 @@ If missing, traced code that calls ``flex_attention`` breaks the graph:
     value torch._higher_order_ops.flex_attention:sdpa_dense alias=dense_flex_attention
         -- What ``flex_attention`` computes in eager, as ordinary operators.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load_lazily, read_entries
+from engine.torch_private.entries import load_lazily_into
 
 if TYPE_CHECKING:
     from torch._inductor import config as inductor_config
     from torch._inductor import list_mode_options, list_options
     from torch._inductor.compile_fx import compile_fx
 
-ENTRIES = read_entries("""
+ENTRIES = load_lazily_into(globals())("""
 If missing, the backend of that name runs eagerly:
     function torch._inductor.compile_fx:compile_fx (a, b, config_patches=) -- Compiles a graph with Inductor.
     function torch._inductor:list_mode_options (mode) -- Settings of Inductor for a mode.
@@ -18,6 +18,3 @@ If missing, options of Inductor raise an error:
 If missing, sessions of torch.compile have less detail (OBSERVATION):
     value torch._inductor:config alias=inductor_config -- Settings of Inductor.
 """)
-
-if not TYPE_CHECKING:
-    load_lazily(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load_lazily, read_entries
+from engine.torch_private.entries import load_lazily_into
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup, Work
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_lazily_into(globals())("""
 If missing, traced code that calls it breaks the graph:
     module torch.distributed.tensor.experimental:_func_map alias=local_map_module members=local_map,_local_map_wrapped
         -- Module of ``local_map``.
@@ -52,6 +52,3 @@ If missing, a part of a mesh is drawn alone:
     class torch.distributed.device_mesh:DeviceMesh members=_get_root_mesh
         -- Mesh of ranks; the whole one of a part is drawn.
 """)
-
-if not TYPE_CHECKING:
-    load_lazily(globals(), ENTRIES)

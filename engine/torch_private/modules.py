@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch.nn.modules import module as module_hooks
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, compiled modules are not recognized in calls (COMPILATION):
     function torch.nn:Module._call_impl -- Method that runs hooks around a forward.
 If missing, recurrent layers break the graph:
@@ -28,6 +28,3 @@ If missing, such forwards break the graph:
     function torch.nn.parallel:DistributedDataParallel._inside_ddp_forward alias=inside_ddp_forward
         -- Marks the forward of a parallel module.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

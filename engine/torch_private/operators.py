@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, nothing can be traced (COMPILATION):
     class torch._ops:OpOverload -- One overload of an operator.
     class torch._ops:OpOverloadPacket -- All overloads of an operator.
@@ -85,6 +85,3 @@ If missing, attention that is differentiated breaks the graph:
 If missing, views with the negative bit are not rebuilt (FUNCTIONAL_GRAPHS):
     function torch:_neg_view -- Rebuilds a view with the negative bit.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch.utils._pytree import (
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         tree_unflatten,
     )
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, such containers break the graph:
     table torch.utils._pytree:SUPPORTED_NODES -- Container types that the user registered.
 If missing, structures cannot be stored (COMPILATION):
@@ -32,6 +32,3 @@ If missing, nothing can be traced (COMPILATION):
     function torch.utils._pytree:tree_map_only -- Maps the leaves of a type.
     function torch.utils._pytree:tree_unflatten (a, b) -- Builds a container from leaves and structure.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import _advise_is_bounded as advise_is_bounded
     from torch.fx.experimental.symbolic_shapes import _advise_is_size as advise_is_size
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, no symbols can be made (COMPILATION):
     class torch.fx.experimental.symbolic_shapes:DimDynamic members=DYNAMIC,STATIC
         -- Says which dimensions become symbols.
@@ -68,6 +68,3 @@ If missing, conditions on symbols are not decided (COMPILATION):
     function torch.fx.experimental.symbolic_shapes:statically_known_true (a)
         -- Asks if a condition on symbols always holds.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch.utils._sympy import functions as sympy_functions
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.utils._sympy.symbol import SymT, symbol_is_type
     from torch.utils._sympy.value_ranges import ValueRanges
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, graphs with symbols are not stored on disk (DISK_CACHE):
     module torch.utils._sympy:functions alias=sympy_functions -- Functions of symbols, by name in stored graphs.
 If missing, guards on symbols cannot be written (COMPILATION):
@@ -36,6 +36,3 @@ If missing, unbacked symbols are not recognized (COMPILATION):
 If missing, bounds of marked sizes are unknown (COMPILATION):
     class torch.utils._sympy.value_ranges:ValueRanges (a, b) -- Range of a symbol that the user marked.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import TensorBase
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     def __getattr__(name: str) -> Any: ...
 
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, methods of tensors are not recognized (COMPILATION):
     class torch._C:TensorBase -- Base class of tensors, in C.
 If missing, traced code that calls it breaks the graph:
@@ -37,6 +37,3 @@ If missing, views are made by as_strided (FAST_ALLOCATION):
 If missing, such tensors are not recognized (COMPILATION):
     class torch.nested._internal.nested_tensor:NestedTensor -- Tensors with a ragged dimension.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)

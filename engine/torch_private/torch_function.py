@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.torch_private.entries import load, read_entries
+from engine.torch_private.entries import load_into
 
 if TYPE_CHECKING:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     device_context_module: Any
 
-ENTRIES = read_entries("""
+ENTRIES = load_into(globals())("""
 If missing, guards would run user code (COMPILATION):
     class torch._C:DisableTorchFunction () -- Reads tensors in guards without running the user's modes.
 If missing, reading an argument would run user code (COMPILATION):
@@ -48,6 +48,3 @@ If missing, a default device is taken for a mode of the user (COMPILATION):
 If missing, a change of the default device would be missed (COMPILATION):
     module torch.utils:_device alias=device_context_module members=CURRENT_DEVICE -- Module with the default device.
 """)
-
-if not TYPE_CHECKING:
-    load(globals(), ENTRIES)
