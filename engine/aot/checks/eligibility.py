@@ -25,34 +25,13 @@ from engine.aot.checks.unsupported_ops import check_unsupported_ops
 from engine.aot.checks.untracked_writes import check_untracked_writes
 from engine.ir.fallback import Fallback
 
-CHECKS: tuple[Check, ...] = (
-    check_anomaly_mode,
-    check_inter_output_grads,
-    check_unsupported_inputs,
-    check_unsupported_ops,
-    check_overlapping_writes,
-    check_dtype_errors,
-    check_out_dtypes,
-    check_untracked_writes,
-    check_no_grad_views,
-    check_as_strided_bounds,
-    check_bool_alias_writes,
-    check_inference_tensor_views,
-    check_inference_tensor_writes,
-    check_unsafe_views,
-    check_python_callables,
-    check_missing_kernels,
-)
-"""All checks, in order; the first that finds a reason decides.
-
-``check_missing_kernels`` runs kernels, so it comes last.
-"""
-
-
-_PRECONDITIONS: Mapping[Check, Callable[[CheckedCall], Any]] = {
+CHECKS: Mapping[Check, Callable[[CheckedCall], Any]] = {
     check_anomaly_mode: attrgetter("trains"),
     check_inter_output_grads: attrgetter("autograd_use"),
+    check_unsupported_inputs: bool,
+    check_unsupported_ops: bool,
     check_overlapping_writes: attrgetter("writes"),
+    check_dtype_errors: bool,
     check_out_dtypes: attrgetter("writes"),
     check_untracked_writes: attrgetter("tracks_gradients"),
     check_no_grad_views: attrgetter("writes"),
@@ -62,15 +41,18 @@ _PRECONDITIONS: Mapping[Check, Callable[[CheckedCall], Any]] = {
     check_inference_tensor_writes: attrgetter("has_inference_inputs"),
     check_unsafe_views: attrgetter("hides_aliases"),
     check_python_callables: attrgetter("changes_objects"),
+    check_missing_kernels: bool,
 }
-"""Property that a call must have for a check to find anything; others run on every call."""
+"""All checks, each with the property of a call without which it finds nothing.
+
+``bool`` stands for every call. The first check that finds a reason decides.
+``check_missing_kernels`` runs kernels, so it comes last.
+"""
 
 
 def why_not_functional(call: CheckedCall) -> Fallback | None:
     """Return why this call must run as traced; None if it can be functionalized."""
-    for check in CHECKS:
-        precondition = _PRECONDITIONS.get(check)
-        applies = precondition is None or precondition(call)
-        if applies and (fallback := check(call)) is not None:
+    for check, applies in CHECKS.items():
+        if applies(call) and (fallback := check(call)) is not None:
             return fallback
     return None
