@@ -166,9 +166,7 @@ def _kernels(graph: AotGraph, work: Compilation) -> Run | None:
             lowering.run_nodes_in_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             continue
-        run = _mark_kernel_gain(
-            with_recorded_fallback(executor, graph, executor), estimate_kernel_gain(program, graph.module)
-        )
+        run = _mark_kernel_gain(with_recorded_fallback(executor, graph), estimate_kernel_gain(program, graph.module))
         return record_cpu_program(run, program, graph, work)
 
 

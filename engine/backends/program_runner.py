@@ -15,7 +15,7 @@ from engine.lowering.graph_lowering import cpu_nodes
 from engine.options import Options
 from engine.records.runtime import StageFailure
 from engine.runtime.aten_executor import aten_executor
-from engine.runtime.aten_fallback import NEVER_REPLACED, ReplaceableRun, with_aten_fallback
+from engine.runtime.aten_fallback import with_aten_fallback
 from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
 from engine.runtime.graph_pools import output_memory
 from engine.runtime.program_executor import ProgramExecutor
@@ -61,10 +61,10 @@ def _computes_inputs_on_cpu(graph: AotGraph) -> bool:
     return any(not on_cpu.isdisjoint(placeholder.users) for placeholder in nodes.find_nodes(op="placeholder"))
 
 
-def with_recorded_fallback(run: Run, graph: AotGraph, runs: ReplaceableRun = NEVER_REPLACED) -> Run:
+def with_recorded_fallback(run: Run, graph: AotGraph) -> Run:
     """Return ``run`` with ATen as its fallback; the current session gets each failure."""
     fallback = functools.partial(aten_executor, graph)
-    return with_aten_fallback(run, fallback, _record_fallback, is_boxed=graph.is_boxed, runs=runs)
+    return with_aten_fallback(run, fallback, _record_fallback, is_boxed=graph.is_boxed)
 
 
 def _record_fallback(error: BaseException, sentence: str, action: str) -> None:

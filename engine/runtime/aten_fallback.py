@@ -24,14 +24,14 @@ class OutOfBounds(IndexError):
     """A CPU kernel found an index out of bounds or a division by zero."""
 
 
-class ReplaceableRun:
-    """A run whose function may change between calls."""
+class GeneratedRun:
+    """A run of generated Python, which a call may enter without a call of the run itself."""
 
-    current: Run | None = None
-    """The function that a call needs; None if the run itself finds it."""
+    function: Run | None = None
+    """The generated function; None if the next call of the run generates it."""
 
 
-NEVER_REPLACED = ReplaceableRun()
+_NOT_GENERATED = GeneratedRun()
 
 
 OnFallback = Callable[[BaseException, str, str], None]
@@ -50,22 +50,15 @@ THIS_CALL_NOTE = "ATen runs this call, operator by operator"
 EVERY_CALL_NOTE = "ATen runs this graph from now on, operator by operator"
 
 
-def with_aten_fallback(
-    run: Run,
-    make_fallback: Callable[[], Run],
-    on_fallback: OnFallback,
-    *,
-    is_boxed: bool,
-    runs: ReplaceableRun = NEVER_REPLACED,
-) -> Run:
+def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: OnFallback, *, is_boxed: bool) -> Run:
     """Return ``run`` with a fallback to the run that ``make_fallback`` returns.
 
     Out of memory and unexpected sizes fall back for this call; a failed launch falls back for good. Other errors are
     raised. A boxed program empties its input list, so it has no fallback: its errors are reported and raised.
-    ``runs`` is ``run`` if its function may be called directly.
     """
     has_failed = False
     fallback = functools.cache(make_fallback)
+    generated = run if isinstance(run, GeneratedRun) else _NOT_GENERATED
 
     def call(*inputs: Any) -> Any:
         nonlocal has_failed
@@ -73,7 +66,7 @@ def with_aten_fallback(
             return fallback()(*inputs)
         sentence = ""
         try:
-            return (runs.current or run)(*inputs)
+            return (generated.function or run)(*inputs)
         except torch.OutOfMemoryError as error:
             is_final = is_boxed or WRITTEN_MARK in error.__dict__
             on_fallback(error, describe_oom(error), "" if is_final else THIS_CALL_NOTE)

@@ -13,7 +13,7 @@ from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import tensors_by_position, tensors_in
-from engine.runtime.aten_fallback import ReplaceableRun
+from engine.runtime.aten_fallback import GeneratedRun
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.runtime.program_text import OutputMemory, ProgramWriter
 from engine.runtime.record_launches import LaunchReporter, add_program, is_recording_launches
@@ -24,7 +24,7 @@ BUILD_THREADS = 4
 """Threads that load the kernels of one program."""
 
 
-class ProgramExecutor(ReplaceableRun):
+class ProgramExecutor(GeneratedRun):
     """``run(*inputs) -> tuple``, which runs a program on the inputs' device.
 
     ``text`` is the generated Python, after the first call.
@@ -61,11 +61,11 @@ class ProgramExecutor(ReplaceableRun):
 
     def forget_generated_code(self) -> None:
         """Generate the Python again at the next call; the kernels stay bound."""
-        self.current = None
+        self.function = None
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the program; return its outputs."""
-        return (self.current or self._compile_for_devices(self._input_values(inputs)))(*inputs)
+        return (self.function or self._compile_for_devices(self._input_values(inputs)))(*inputs)
 
     def _input_values(self, inputs: tuple[Any, ...]) -> Sequence[Any]:
         return inputs[0] if self._is_boxed else inputs
@@ -127,13 +127,13 @@ class ProgramExecutor(ReplaceableRun):
         writer = ProgramWriter(self._program, device, scalars, self._is_boxed, report, self._output_memory)
         self.text = writer.text()
         if device.type != "cuda":
-            self.current = self._load(writer, self._launchers_for(frozenset()))
-            return self.current
+            self.function = self._load(writer, self._launchers_for(frozenset()))
+            return self.function
         if device.index != torch.cuda.current_device():
             self._launchers.clear()
         with torch.cuda.device(device):
-            self.current = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), device)
-        return self.current
+            self.function = self._with_device_guard(self._load(writer, self._launchers_for(frozenset())), device)
+        return self.function
 
     def _with_device_guard(self, run: Run, device: torch.device) -> Run:
         """Return ``run`` under a device guard, which does nothing if the device is current."""

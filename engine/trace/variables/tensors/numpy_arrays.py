@@ -320,8 +320,8 @@ def call_numpy(
     if constant is not None:
         return constant
     leaves = [_Leaf(value, value.is_numpy_array) for value in values]
-    models = [_probe_array(tx, leaf) for leaf in leaves]
-    probe_args, probe_kwargs = unflatten_python(tree, iter(models))
+    probes = [_probe_array(tx, leaf) for leaf in leaves]
+    probe_args, probe_kwargs = unflatten_python(tree, iter(probes))
     on_error: Any = "ignore" if any(leaf.is_tensor for leaf in leaves) else "raise"
     try:
         with np.errstate(divide=on_error, over=on_error, invalid=on_error, under="ignore"):
@@ -335,16 +335,16 @@ def call_numpy(
     torch_function = torch_function or function
     if name in _COMPARISONS and not probe_kwargs:
         torch_function = _compare_like_numpy(torch_function, probe_args)
-    tried = _candidate_runners(torch_function, tree, leaves, models)
-    for runner in tried:
+    runners = _candidate_runners(torch_function, tree, leaves, probes)
+    for runner in runners:
         target = GraphCallable(f"numpy.{name}", runner)
         with BreakGraph("numpy-function", f"{_call_text(tx, name)} does not run on fake tensors", SkipFrame):
             result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
-            return _wrap_result(tx, realize(tx, result), expected, leaves, models)
+            return _wrap_result(tx, realize(tx, result), expected, leaves, probes)
         except _ResultMismatch:
             for node in tx.graph.graph.find_nodes(op="call_function", target=target):
-                if runner is not tried[-1] and not node.users:  # it would run, and may raise
+                if runner is not runners[-1] and not node.users:  # it would run, and may raise
                     tx.graph.erase_last_node(node)
     raise Unsupported(
         "numpy-function", f"{_call_text(tx, name)} returns another dtype, shape or aliasing than torch._numpy"
@@ -487,13 +487,13 @@ def _arrays_to_tensors(result: Any) -> Any:
     return getattr(result, "tensor", result)
 
 
-def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf], models: list[Any]) -> Variable:
+def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf], probes: list[Any]) -> Variable:
     """Wrap a result, if its metadata and aliasing match those of numpy's result."""
     if isinstance(expected, (tuple, list)):
         parts = result.argument_items()
         if len(parts) != len(expected):
             raise _ResultMismatch
-        items = [_wrap_result(tx, realize(tx, r), w, leaves, models) for r, w in zip(parts, expected, strict=True)]
+        items = [_wrap_result(tx, realize(tx, r), w, leaves, probes) for r, w in zip(parts, expected, strict=True)]
         return ListVariable(items) if type(expected) is list else TupleVariable(items, type(expected))
     if not isinstance(expected, (np.ndarray, np.generic)):
         constant = NotImplemented if result.fake is not None else result.as_python_object()
@@ -516,12 +516,12 @@ def _wrap_result(tx: Tracer, result: Variable, expected: Any, leaves: list[_Leaf
         if not expected.flags.c_contiguous:
             raise _ResultMismatch
         array = realize(tx, array.call_method(tx, "contiguous", [], {}))
-    for leaf, model in zip(leaves, models, strict=True):
+    for leaf, probe in zip(leaves, probes, strict=True):
         if not leaf.is_tensor:
             continue
-        if leaf.is_array and leaf.operand is result and expected is model:
+        if leaf.is_array and leaf.operand is result and expected is probe:
             return leaf.value  # type: ignore[no-any-return]
-        numpy_shares = not is_scalar and np.shares_memory(expected, np.asarray(model))
+        numpy_shares = not is_scalar and np.shares_memory(expected, np.asarray(probe))
         torch_shares = array.fake.untyped_storage()._cdata == leaf.operand.fake.untyped_storage()._cdata
         if numpy_shares != torch_shares and not is_scalar:
             if numpy_shares:
