@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.bytecode.opcodes import opcode_family
 from engine.ir.register_once import register_once
-from engine.trace.annotations import DecodedInstruction, Frame, Tracer
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer, Variable
 
 OpcodeHandler = Callable[["Tracer", "Frame", "DecodedInstruction"], Any]
 """Handler of an opcode.
@@ -33,3 +33,15 @@ def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
         if opcode_family(name) is None:
             raise ValueError(f"{name} is not an opcode that a family traces")
     return register_once(HANDLERS, names, "a handler")
+
+
+def handle_by_value(opnames: str, pops: int | None, compute: Callable[..., Variable]) -> None:
+    """Register a handler that pops ``pops`` variables and pushes ``compute(tx, op, *popped)``.
+
+    ``pops`` is None for opcodes that pop as many as their argument says.
+    """
+
+    def handler(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+        frame.push(compute(tx, op, *frame.popn(op.arg if pops is None else pops)))
+
+    handles(*opnames.split())(handler)

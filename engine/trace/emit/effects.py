@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,19 +28,11 @@ def emit_effect(tx: Tracer, target: Any, args: Sequence[Any] = ()) -> torch.fx.N
     return node
 
 
-class _Undo:
-    """Calls a function when tracing ends."""
-
-    def __init__(self, undo: Callable[[], Any]) -> None:
-        self._undo = undo
-
-    def __exit__(self, *_: object) -> None:
-        self._undo()
-
-
 def undo_after_tracing(tx: Tracer, undo: Callable[[], Any]) -> None:
     """Call ``undo`` when tracing ends."""
-    tx.torch_state.contexts_to_exit.append(_Undo(undo))
+    at_end = contextlib.ExitStack()
+    at_end.callback(undo)
+    tx.torch_state.contexts_to_exit.append(at_end)
 
 
 def switch_state(tx: Tracer, name: str, switch: Callable[[], Any], undo: Callable[[], Any]) -> Variable:

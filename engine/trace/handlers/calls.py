@@ -7,7 +7,7 @@ from typing import cast
 
 from engine.bytecode.opcodes import RULES
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
-from engine.trace.opcode_registry import handles
+from engine.trace.opcode_registry import handle_by_value, handles
 from engine.trace.variables.base import NULL, Kwargs, Variable, realize
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
@@ -60,9 +60,7 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(callee.call(tx, args, kwargs))
 
 
-@handles("LOAD_BUILD_CLASS")
-def _load_build_class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(tx.wrap_static(builtins.__build_class__))
+handle_by_value("LOAD_BUILD_CLASS", 0, lambda tx, op: tx.wrap_static(builtins.__build_class__))
 
 
 @handles("MAKE_FUNCTION")

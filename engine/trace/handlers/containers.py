@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
-from engine.trace.opcode_registry import handles
+from engine.trace.opcode_registry import handle_by_value, handles
 from engine.trace.variables.base import NONE, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
 from engine.trace.variables.containers.method_table import realize_stored
@@ -13,20 +13,11 @@ from engine.trace.variables.containers.ranges_and_slices import SliceVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SetVariable
 
-
-@handles("BUILD_TUPLE")
-def _tuple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(TupleVariable(frame.popn(op.arg)))
-
-
-@handles("BUILD_LIST")
-def _list(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(ListVariable(frame.popn(op.arg)))
-
-
-@handles("BUILD_SET")
-def _set(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(SetVariable.from_items(tx, frame.popn(op.arg)))
+handle_by_value("BUILD_TUPLE", None, lambda tx, op, *items: TupleVariable(list(items)))
+handle_by_value("BUILD_LIST", None, lambda tx, op, *items: ListVariable(list(items)))
+handle_by_value("BUILD_SET", None, lambda tx, op, *items: SetVariable.from_items(tx, list(items)))
+handle_by_value("BUILD_SLICE", None, lambda tx, op, *bounds: SliceVariable([*bounds, *[NONE] * (3 - len(bounds))]))
+handle_by_value("LIST_TO_TUPLE", 1, lambda tx, op, items: TupleVariable(list(sequence_items(tx, items))))
 
 
 @handles("BUILD_MAP")
@@ -48,12 +39,6 @@ def _build_dict(tx: Tracer, keys: list[Variable], values: list[Variable]) -> Var
     return mapping
 
 
-@handles("BUILD_SLICE")
-def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    bounds = frame.popn(op.arg)
-    frame.push(SliceVariable([*bounds, *[NONE] * (3 - len(bounds))]))
-
-
 @handles("LIST_APPEND")
 def _append(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = frame.stack.pop()
@@ -70,11 +55,6 @@ def _extend(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.stack.pop()
     tx.side_effects.record_mutation(target)
     target.items.extend(items)
-
-
-@handles("LIST_TO_TUPLE")
-def _to_tuple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(TupleVariable(list(sequence_items(tx, frame.stack.pop()))))
 
 
 @handles("SET_ADD", "SET_UPDATE")

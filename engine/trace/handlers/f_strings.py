@@ -6,7 +6,7 @@ import torch
 
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.opcode_registry import handles
+from engine.trace.opcode_registry import handle_by_value, handles
 from engine.trace.variables.base import (
     ConstantVariable,
     FormatPart,
@@ -82,12 +82,9 @@ def _format_simple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         frame.push(format_f_string_part(tx, frame.stack.pop(), 0, ""))
 
 
-@handles("FORMAT_WITH_SPEC")
-def _format_spec(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    spec = str(realize(tx, frame.stack.pop()).as_python_constant(tx))
-    frame.push(format_f_string_part(tx, frame.stack.pop(), 0, spec))
+def _format_with_spec(tx: Tracer, op: DecodedInstruction, value: Variable, spec: Variable) -> Variable:
+    return format_f_string_part(tx, value, 0, str(realize(tx, spec).as_python_constant(tx)))
 
 
-@handles("CONVERT_VALUE")
-def _convert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(format_f_string_part(tx, frame.stack.pop(), op.arg, ""))
+handle_by_value("FORMAT_WITH_SPEC", 2, _format_with_spec)
+handle_by_value("CONVERT_VALUE", 1, lambda tx, op, value: format_f_string_part(tx, value, op.arg, ""))

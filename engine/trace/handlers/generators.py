@@ -7,14 +7,11 @@ from typing import Any
 from engine.bytecode.opcodes import RULES
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import UserException
-from engine.trace.opcode_registry import YIELD, handles
+from engine.trace.opcode_registry import YIELD, handle_by_value, handles
 from engine.trace.variables.base import NONE, Variable, is_none, realize
 from engine.trace.variables.callables.generators import GeneratorVariable
 
-
-@handles("RETURN_GENERATOR")
-def _return_generator(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(NONE)
+handle_by_value("RETURN_GENERATOR", 0, lambda tx, op: NONE)
 
 
 @handles("YIELD_VALUE")

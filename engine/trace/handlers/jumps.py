@@ -7,7 +7,7 @@ from engine.ir.node_values import tensors_in
 from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.opcode_registry import handles
+from engine.trace.opcode_registry import handle_by_value, handles
 from engine.trace.state import LoopPasses
 from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -104,9 +104,7 @@ def _jump_or_pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         frame.stack.pop()
 
 
-@handles("GET_ITER", "GET_YIELD_FROM_ITER")
-def _get_iter(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(realize(tx, realize(tx, frame.stack.pop()).get_iterator(tx)))
+handle_by_value("GET_ITER GET_YIELD_FROM_ITER", 1, lambda tx, op, of: realize(tx, realize(tx, of).get_iterator(tx)))
 
 
 @handles("FOR_ITER")

@@ -15,7 +15,7 @@ from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported, UserException
-from engine.trace.opcode_registry import RETURN, handles
+from engine.trace.opcode_registry import RETURN, handle_by_value, handles
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.cells import CellVariable
@@ -134,12 +134,8 @@ def _load_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     push_loaded(frame, read_global(tx, frame, op.argval), with_null=bool(op.arg & 1))
 
 
-class _LoadedGlobals:
-    """Globals and builtins that one trace has read and not written."""
-
-    def __init__(self) -> None:
-        self.variables: dict[tuple[int, str], Variable] = {}
-        """Variables by the id of the namespace and the name."""
+class _LoadedGlobals(dict[tuple[int, str], "Variable"]):
+    """Globals and builtins that one trace has read and not written, by namespace id and name."""
 
 
 def read_global(tx: Tracer, frame: Frame, name: str) -> Variable:
@@ -147,7 +143,7 @@ def read_global(tx: Tracer, frame: Frame, name: str) -> Variable:
     key = (id(frame.globals.values), name)
     if (frame.globals, name) in tx.side_effects.global_writes:
         return _find_global(tx, frame, name)
-    loaded = tx.state_of(_LoadedGlobals).variables
+    loaded = tx.state_of(_LoadedGlobals)
     if key not in loaded:
         loaded[key] = _find_global(tx, frame, name)
     return loaded[key]
@@ -250,14 +246,9 @@ def _delete_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     _cell(frame, op.argval).set_content(tx, None)
 
 
-@handles("LOAD_COMMON_CONSTANT")
-def _load_common_constant(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(tx.wrap_static(COMMON_CONSTANTS[op.arg]))
-
-
-@handles("LOAD_ASSERTION_ERROR")
-def _load_assertion_error(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(tx.wrap_static(AssertionError))
+handle_by_value("LOAD_COMMON_CONSTANT", 0, lambda tx, op: tx.wrap_static(COMMON_CONSTANTS[op.arg]))
+handle_by_value("LOAD_ASSERTION_ERROR", 0, lambda tx, op: tx.wrap_static(AssertionError))
+handle_by_value("PUSH_NULL", 0, lambda tx, op: NULL)
 
 
 @handles("NOP", "NOT_TAKEN", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")
@@ -268,11 +259,6 @@ def _no_effect(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("POP_TOP", "END_FOR", "POP_ITER")
 def _pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.stack.pop()
-
-
-@handles("PUSH_NULL")
-def _push_null(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(NULL)
 
 
 @handles("COPY")

@@ -6,9 +6,9 @@ from engine.bytecode.opcodes import BINARY_OPERATORS
 from engine.ir.introspection.python_operators import COMPARE
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.opcode_registry import handles
+from engine.trace.opcode_registry import handle_by_value, handles
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.containers.method_table import realize_stored
 from engine.trace.variables.containers.ranges_and_slices import SliceVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
@@ -44,55 +44,43 @@ def _delete_subscript(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     realize(tx, frame.stack.pop()).del_item(tx, key)
 
 
-@handles("BINARY_SLICE")
-def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    start, stop = frame.popn(2)
-    frame.push(realize(tx, frame.stack.pop()).get_item(tx, SliceVariable([start, stop, NONE])))
-
-
 @handles("STORE_SLICE")
 def _store_slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value, of, start, stop = frame.popn(4)
     realize(tx, of).set_item(tx, SliceVariable([start, stop, NONE]), value)
 
 
-@handles("COMPARE_OP")
-def _compare(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    right = frame.stack.pop()
-    left = frame.stack.pop()
-    symbol = op.argval if op.argval in COMPARE else op.argrepr
-    frame.push(arithmetic.compare_op(tx, symbol, left, right))
+def _slice(tx: Tracer, op: DecodedInstruction, of: Variable, start: Variable, stop: Variable) -> Variable:
+    return realize(tx, of).get_item(tx, SliceVariable([start, stop, NONE]))
 
 
-@handles("IS_OP")
-def _is(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    right = frame.stack.pop()
-    left = frame.stack.pop()
-    frame.push(ConstantVariable(arithmetic.is_same_object(tx, left, right) != bool(op.arg)))
+def _compare(tx: Tracer, op: DecodedInstruction, left: Variable, right: Variable) -> Variable:
+    return arithmetic.compare_op(tx, op.argval if op.argval in COMPARE else op.argrepr, left, right)
 
 
-@handles("CONTAINS_OP")
-def _contains(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    of = realize(tx, frame.stack.pop())
-    item = realize(tx, frame.stack.pop())
-    frame.push(ConstantVariable(of.contains(tx, item) != bool(op.arg)))
+def _is(tx: Tracer, op: DecodedInstruction, left: Variable, right: Variable) -> Variable:
+    return ConstantVariable(arithmetic.is_same_object(tx, left, right) != bool(op.arg))
 
 
-_UNARY_SYMBOLS = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~"}
+def _contains(tx: Tracer, op: DecodedInstruction, item: Variable, of: Variable) -> Variable:
+    return ConstantVariable(realize(tx, of).contains(tx, realize(tx, item)) != bool(op.arg))
 
 
-@handles(*_UNARY_SYMBOLS)
-def _unary(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(arithmetic.unary_op(tx, _UNARY_SYMBOLS[op.opname], frame.stack.pop()))
-
-
-@handles("UNARY_NOT")
-def _not(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = realize(tx, frame.stack.pop())
+def _not(tx: Tracer, op: DecodedInstruction, operand: Variable) -> Variable:
+    value = realize(tx, operand)
     if value.is_symbolic and value.python_type() is bool:
-        frame.push(arithmetic.compare_op(tx, "==", value, ConstantVariable(False)))
-    else:
-        frame.push(ConstantVariable(not value.is_truthy(tx)))
+        return arithmetic.compare_op(tx, "==", value, ConstantVariable(False))
+    return ConstantVariable(not value.is_truthy(tx))
+
+
+handle_by_value("BINARY_SLICE", 3, _slice)
+handle_by_value("COMPARE_OP", 2, _compare)
+handle_by_value("IS_OP", 2, _is)
+handle_by_value("CONTAINS_OP", 2, _contains)
+handle_by_value("UNARY_NOT", 1, _not)
+handle_by_value("UNARY_NEGATIVE", 1, lambda tx, op, operand: arithmetic.unary_op(tx, "-", operand))
+handle_by_value("UNARY_POSITIVE", 1, lambda tx, op, operand: arithmetic.unary_op(tx, "+", operand))
+handle_by_value("UNARY_INVERT", 1, lambda tx, op, operand: arithmetic.unary_op(tx, "~", operand))
 
 
 _INTRINSICS = {3: "stop-iteration", 5: "+", 6: "tuple"}

@@ -23,12 +23,11 @@ from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.objects.attribute_binding import AttributeRead, binds, call_user_descriptor
 
 
-class _ReprsInProgress:
-    """Calls of functions under ``recursive_repr`` in one trace that have not returned."""
+class _ReprsInProgress(set[tuple[int, int]]):
+    """Calls of functions under ``recursive_repr`` in one trace that have not returned.
 
-    def __init__(self) -> None:
-        self.keys: set[tuple[int, int]] = set()
-        """Pairs of the ids of the function's code and of the object's variable."""
+    Each is a pair: the ids of the function's code and of the object's variable.
+    """
 
 
 def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
@@ -36,7 +35,7 @@ def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kw
     cells = dict(zip(of.code.co_freevars, of.cells(tx), strict=True))
     fill_value = cells["fillvalue"].content if "fillvalue" in cells else None
     call_key = (id(of.code), id(realize(tx, args[0])))
-    in_progress = tx.state_of(_ReprsInProgress).keys
+    in_progress = tx.state_of(_ReprsInProgress)
     if call_key in in_progress:
         return fill_value or ConstantVariable("...")
     function = cells["user_function"].content

@@ -35,11 +35,8 @@ class _CacheUse:
         self.results: dict[Any, Variable] = {}
 
 
-class _CacheUses:
-    """Uses of external caching functions in one trace."""
-
-    def __init__(self) -> None:
-        self.by_cache_id: dict[int, _CacheUse] = {}
+class _CacheUses(dict[int, _CacheUse]):
+    """Uses of external caching functions in one trace, by the id of the cache."""
 
 
 class ExternalLruCacheVariable(BuiltinVariable):
@@ -65,7 +62,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
         if is_opaque_cache(self.real_object):
             description = "a cache whose statistics are read or whose attributes are set"
             raise Unsupported("function-cache", f"{self.describe()} is called, {description}")
-        used: _CacheUse = tx.state_of(_CacheUses).by_cache_id.setdefault(
+        used: _CacheUse = tx.state_of(_CacheUses).setdefault(
             id(self.real_object), _CacheUse(tx.instruction_counter.root_instruction_number)
         )
         memo = used.results
@@ -98,7 +95,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
         first_use: _CacheUse | None = None
         if name != "cache_parameters":
             mark_cache_opaque(self.real_object)
-            first_use = tx.state_of(_CacheUses).by_cache_id.get(id(self.real_object))
+            first_use = tx.state_of(_CacheUses).get(id(self.real_object))
         created_at = 0 if first_use is None else first_use.created_at
         raise Unsupported("function-cache", f"{name}() of {self.describe()} is called", created_at=created_at)
 

@@ -51,11 +51,8 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 from engine.trace.variables.stdlib.string_format import format_proxy
 
 
-class _ReprsInProgress:
-    """Objects of one trace whose ``repr`` has not returned."""
-
-    def __init__(self) -> None:
-        self.variable_ids: set[int] = set()
+class _ReprsInProgress(set[int]):
+    """Ids of the variables of one trace whose ``repr`` has not returned."""
 
 
 SCALARS: tuple[type, ...] = (int, float, complex, str, bytes)
@@ -138,7 +135,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 
     def _repr(self, tx: Tracer) -> str:
         """Return the ``repr``, with ``...`` for an object inside its own repr."""
-        in_progress = tx.state_of(_ReprsInProgress).variable_ids
+        in_progress = tx.state_of(_ReprsInProgress)
         if id(self) in in_progress:
             return self.recursive_repr()
         in_progress.add(id(self))

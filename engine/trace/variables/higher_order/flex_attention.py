@@ -9,6 +9,7 @@ import torch
 from engine.ir.node_values import tensors_in
 from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.trace.annotations import Tracer
+from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
@@ -45,8 +46,7 @@ def _flex_attention(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     score_node = tx.graph.add_subgraph("score_mod", modules[0], tx.node_provenance())
     mask_node = tx.graph.add_subgraph("mask_mod", modules[1], tx.node_provenance())
     node_args = (*(p[0] for p in pairs), score_node, (*blocks_node, mask_node), *(r[0] for r in options), *others)
-    node = tx.graph.create_node("call_function", flex_attention_op, node_args, {}, tx.node_provenance())
-    tx.fallback.update_op_in_try_block()
+    node = emit_effect(tx, flex_attention_op, node_args)
     buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
     fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in options), *buffers]
     if any(t.requires_grad for t in tensors_in(buffers[1])):  # eager raises

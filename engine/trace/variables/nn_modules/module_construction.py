@@ -12,6 +12,7 @@ from engine.frame_code.codegen_runtime.objects import new_object
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import (
@@ -238,10 +239,7 @@ def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Va
         return fake.detach().requires_grad_(requires_grad)
 
     fake = evaluate_on_fakes(tx, "call_function", _NEW_PARAMETER, [data.fake, requires_grad], {}, over_fakes)
-    node = tx.graph.create_node(
-        "call_function", _NEW_PARAMETER, (data.node(tx), requires_grad), {}, tx.node_provenance()
-    )
-    tx.fallback.update_op_in_try_block()
+    node = emit_effect(tx, _NEW_PARAMETER, (data.node(tx), requires_grad))
     node.meta["example_value"] = fake
     node.meta["version"] = 0 if fake.is_inference() else fake._version
     return NewParameterVariable(node, fake)

@@ -18,25 +18,22 @@ _READERS = frozenset((pad_packed, torch.lstm, torch.gru, torch.rnn_tanh, torch.r
 """Targets of nodes that only read the values or sizes of their arguments."""
 
 
-class _KnownItems:
+class _KnownItems(dict[Any, Variable]):
     """Numbers that are items of tensors, by the tensor's node and the index."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[torch.fx.Node, int], Variable] = {}
 
 
 def remember_item(tx: Tracer, item: Any, number: Variable) -> Variable:
     """Remember the number that an item of a tensor is; ``item`` is the tensor ``t[n]``."""
     node = item.node(tx)
     if _is_item(node):
-        tx.state_of(_KnownItems).numbers[node.args] = number
+        tx.state_of(_KnownItems)[node.args] = number
     return number
 
 
 def known_item(tx: Tracer, item: Any) -> Variable | None:
     """Return the number of an item, or None if it is unknown or may have been written."""
     node = item.node(tx)
-    number = tx.state_of(_KnownItems).numbers.get(node.args) if _is_item(node) else None
+    number = tx.state_of(_KnownItems).get(node.args) if _is_item(node) else None
     return number if number is not None and _is_only_read(tx, node.args[0]) else None
 
 

@@ -19,17 +19,13 @@ from engine.trace.emit.effects import switch_state
 from engine.trace.variables.base import ConstantVariable, Variable
 
 
-class _BackendFlagWrites:
-    """torch backend flags that the traced code set."""
-
-    def __init__(self) -> None:
-        self.flags: set[tuple[Any, str]] = set()
-        """Pairs of module and name."""
+class _BackendFlagWrites(set[tuple[Any, str]]):
+    """torch backend flags that the traced code set: pairs of module and name."""
 
 
 def read_flag(tx: Tracer, holder: Any, name: str, flag_value: Any) -> Variable:
     """Return the current value of a flag, guarded unless the traced code wrote it."""
-    if (holder, name) not in tx.state_of(_BackendFlagWrites).flags:
+    if (holder, name) not in tx.state_of(_BackendFlagWrites):
         of = ConstantSource(holder, getattr(holder, "__name__", "torch.backends.cuda.matmul"))
         source = AttrSource(of, name)
         tx.guard(EqualsMatch, source, flag_value, why="a backend flag of torch decided what was traced")
@@ -50,7 +46,7 @@ def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
     put = functools.partial(setattr, holder, name, *tx.as_python_constants([value]))
     read_flag(tx, holder, name, getattr(holder, name))
     switch_state(tx, f"set_{name}", put, functools.partial(setattr, holder, name, getattr(holder, name)))
-    tx.state_of(_BackendFlagWrites).flags.add((holder, name))
+    tx.state_of(_BackendFlagWrites).add((holder, name))
 
 
 def guard_all_flags(tx: Tracer, holder: Any) -> None:
@@ -58,7 +54,7 @@ def guard_all_flags(tx: Tracer, holder: Any) -> None:
 
     Values set afterwards need no guard.
     """
-    written = tx.state_of(_BackendFlagWrites).flags
+    written = tx.state_of(_BackendFlagWrites)
     for name in vars(type(holder)):
         if is_flag(holder, name) and (holder, name) not in written:
             with contextlib.suppress(RuntimeError, AttributeError):  # torch may be built without that library
