@@ -5,6 +5,7 @@ Each module of variables registers its builders here (``VariableBuilder`` and ``
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,25 +24,41 @@ _CONDITIONAL_BUILDERS: list[tuple[int, Callable[[Any], bool], VariableBuilder]] 
 _SOURCELESS_BUILDERS: dict[type, Callable[[Any, Any], Variable]] = {}
 
 
-def register_builder(*types: type) -> Callable[[VariableBuilder], VariableBuilder]:
-    """Register the builder for objects of exactly these types."""
-    return register_once(_BUILDERS_BY_TYPE, types, "a builder")
+def _guard_type_and_build(why: str, builder: VariableBuilder, tx: Tracer, real: Any, source: Source) -> Variable:
+    if why:
+        tx.guard_type(real, source, why)
+    return builder(tx, real, source)
 
 
-def register_builder_if(order: int, predicate: Callable[[Any], bool]) -> Callable[[VariableBuilder], VariableBuilder]:
+def register_builder(*types: type, why: str = "") -> Callable[[VariableBuilder], VariableBuilder]:
+    """Register the builder for objects of exactly these types.
+
+    ``why`` is the reason of a guard on the type, which is added first; without it, the builder adds all guards.
+    """
+
+    def register(builder: VariableBuilder) -> VariableBuilder:
+        register_once(_BUILDERS_BY_TYPE, types, "a builder")(functools.partial(_guard_type_and_build, why, builder))
+        return builder
+
+    return register
+
+
+def register_builder_if(
+    order: int, predicate: Callable[[Any], bool], *, why: str = ""
+) -> Callable[[VariableBuilder], VariableBuilder]:
     """Register a builder for objects without an exact-type builder. Low ``order`` runs first."""
 
     def register(builder: VariableBuilder) -> VariableBuilder:
-        _CONDITIONAL_BUILDERS.append((order, predicate, builder))
+        _CONDITIONAL_BUILDERS.append((order, predicate, functools.partial(_guard_type_and_build, why, builder)))
         _CONDITIONAL_BUILDERS.sort(key=lambda p: p[0])
         return builder
 
     return register
 
 
-def register_subclass_builder(order: int, *bases: type) -> Callable[[VariableBuilder], VariableBuilder]:
+def register_subclass_builder(order: int, *bases: type, why: str = "") -> Callable[[VariableBuilder], VariableBuilder]:
     """Register the builder for instances of these classes and of their subclasses."""
-    return register_builder_if(order, lambda real: isinstance(real, bases))
+    return register_builder_if(order, lambda real: isinstance(real, bases), why=why)
 
 
 def guarded_builder(make: Callable[[Any, Source], Variable], why: str, *, by_type: bool = False) -> VariableBuilder:

@@ -498,7 +498,6 @@ def _is_autograd_ctx(real: object) -> bool:
     )
 
 
-@register_builder_if(54, _is_autograd_ctx)
+@register_builder_if(54, _is_autograd_ctx, why="it is the context of an autograd.Function")
 def _build_autograd_ctx(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is the context of an autograd.Function")
     return RealAutogradContextVariable(type(real), source, real)

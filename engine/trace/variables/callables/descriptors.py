@@ -93,9 +93,8 @@ def _descriptor(tx: Tracer, real: Any, source: Source) -> Variable:
     return DescriptorVariable(real, source)
 
 
-@register_subclass_builder(55, property)
+@register_subclass_builder(55, property, why="its accessors were used")
 def _property_of_subclass(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "its accessors were used")
     return UserDefinedObjectVariable(type(real), source, real)
 
 

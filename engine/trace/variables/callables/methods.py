@@ -171,8 +171,7 @@ class ConstantMethodVariable(Variable):
         cg.body.attribute(self.name)
 
 
-@register_builder(types.MethodType)
+@register_builder(types.MethodType, why="it was called")
 def _method(tx: Tracer, real: types.MethodType, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was called")
     of = tx.make_lazy(real.__self__, AttrSource(source, "__self__"))
     return BoundMethodVariable(of, tx.wrap(real.__func__, AttrSource(source, "__func__")), source)

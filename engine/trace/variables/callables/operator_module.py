@@ -127,9 +127,8 @@ for _cls in _GETTERS:
     C_CLASS_CONSTRUCTORS[_cls] = _construct_getter
 
 
-@register_builder(*_GETTERS)
+@register_builder(*_GETTERS, why="it was called")
 def _getter(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was called")
     args, pairs = parts = python_objects.operator_callable_args(real)
     keywords = dict(pairs)
     if all(type(a) in (int, str, bool, type(None)) for a in (*args, *keywords.values())):

@@ -123,9 +123,8 @@ def _construct_partial(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return make_partial(inner, list(args[1:]), kwargs)
 
 
-@register_builder(functools.partial)
+@register_builder(functools.partial, why="it was called")
 def _partial(tx: Tracer, real: functools.partial[Any], source: Source) -> Variable:
-    tx.guard_type(real, source, "it was called")
     args: Any = tx.wrap(real.args, AttrSource(source, "args"))
     if PLACEHOLDER_TYPES:  # an argument that is never used is not guarded otherwise
         for n, arg in enumerate(real.args):

@@ -512,9 +512,8 @@ _VIEW_TYPES: dict[type, tuple[type, str]] = {
 }
 
 
-@register_builder(*_VIEW_TYPES)
+@register_builder(*_VIEW_TYPES, why="the dict view was read")
 def _view(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "the dict view was read")
     tx.objects.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     cls, kind = _VIEW_TYPES[type(real)]
     of = build_dict(tx, real.mapping, AttrSource(source, "mapping"))

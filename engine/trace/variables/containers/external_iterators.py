@@ -203,9 +203,8 @@ def _is_iterator(real: Any) -> bool:
     return hasattr(cls, "__next__") and not hasattr(cls, "forward") and cls.__module__ in ("builtins", "itertools")
 
 
-@register_builder_if(20, _is_iterator)
+@register_builder_if(20, _is_iterator, why="it is iterated")
 def _iterator(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is iterated")
     if type(real) is GeneratorType:
         return build_suspended_generator(tx, real, source) or OpaqueIteratorVariable(real, source)
     # A loop with a graph break in each iteration needs a cache entry per item, unless the items are symbols. From half
@@ -255,10 +254,9 @@ def _build_from_state(tx: Tracer, real: Any, source: Source) -> Variable:
     return ExternalIteratorVariable(real, source, inner)
 
 
-@register_builder(itertools.count)
+@register_builder(itertools.count, why="it is iterated")
 def _build_count(tx: Tracer, real: Any, source: Source) -> Variable:
     """Build a count, whose next number becomes a symbol when it differs between calls."""
-    tx.guard_type(real, source, "it is iterated")
     state = count_state(real)
     if state is None or tx.request.entry_index >= config.recompile_limit // 2:
         return OpaqueIteratorVariable(real, source)

@@ -111,17 +111,15 @@ class SliceVariable(Variable):
         cg.build("BUILD_SLICE", self.bounds)
 
 
-@register_builder(range)
+@register_builder(range, why="it was iterated")
 def _range(tx: Tracer, real: range, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was iterated")
     for name in ("start", "stop", "step"):
         tx.guard(EqualsMatch, AttrSource(source, name), getattr(real, name), why="it was iterated")
     return RangeVariable.of(real, source)
 
 
-@register_builder(slice)
+@register_builder(slice, why="it was used as an index")
 def _slice(tx: Tracer, real: slice, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was used as an index")
     return SliceVariable(
         [tx.make_lazy(getattr(real, n), AttrSource(source, n)) for n in ("start", "stop", "step")], source
     )

@@ -700,15 +700,13 @@ def read_items(tx: Tracer, real: Any, source: Source) -> list[Variable]:
     return [tx.make_lazy(item, item_source(real, source, n)) for n, item in enumerate(plainly.__iter__(real))]
 
 
-@register_builder(list)
+@register_builder(list, why="it was used as a list")
 def _list(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was used as a list")
     return ListVariable([], source, load_items=lambda: read_items(tx, real, source), external=real)
 
 
-@register_builder(collections.deque)
+@register_builder(collections.deque, why="it was used as a deque")
 def _deque(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was used as a deque")
     tx.guard(EqualsMatch, AttrSource(source, "maxlen"), real.maxlen, why="its maxlen decides which items remain")
     kind = collections.deque
     if real.maxlen == 0:
@@ -716,9 +714,8 @@ def _deque(tx: Tracer, real: Any, source: Source) -> Variable:
     return ListVariable([], source, kind, real.maxlen, load_items=lambda: read_items(tx, real, source), external=real)
 
 
-@register_builder(tuple)
+@register_builder(tuple, why="it was used as a tuple")
 def _tuple(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was used as a tuple")
     return TupleVariable([], tuple, source, load_items=lambda: read_items(tx, real, source), external=real)
 
 

@@ -443,9 +443,8 @@ for _, _cls in inspect.getmembers(builtins, inspect.isclass):
         register_rule(_cls.__new__)(_exception_new)
 
 
-@register_subclass_builder(15, BaseException)
+@register_subclass_builder(15, BaseException, why="it was read")
 def _real_exception(tx: Tracer, real: BaseException, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was read")
     args = read_items(tx, real.args, AttrSource(source, "args"))
     exception = ExceptionVariable(type(real), args, real)
     exception.source = source

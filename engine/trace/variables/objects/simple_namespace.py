@@ -56,9 +56,8 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
         cg.defer_fill(self)
 
 
-@register_builder(SimpleNamespace)
+@register_builder(SimpleNamespace, why="its attributes were used")
 def _namespace(tx: Tracer, real: SimpleNamespace, source: Source) -> Variable:
-    tx.guard_type(real, source, "its attributes were used")
     namespace = SimpleNamespaceVariable(SimpleNamespace, source, real)
     register_instance_dict(tx, namespace)
     return namespace

@@ -307,9 +307,8 @@ class OpaqueObjectVariable(RealObjectVariable):
         return self.real_object
 
 
-@register_builder_if(90, lambda real: is_plain_class(type(real)))
+@register_builder_if(90, lambda real: is_plain_class(type(real)), why="its attributes or methods were used")
 def _object(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "its attributes or methods were used")
     variable = UserDefinedObjectVariable(type(real), source, real)
     register_instance_dict(tx, variable)
     return variable

@@ -88,9 +88,8 @@ def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
     return any(v.resolved is of for v in variables)
 
 
-@register_builder(weakref.ref, weakref.KeyedRef)
+@register_builder(weakref.ref, weakref.KeyedRef, why="the object behind the weak reference was used")
 def _reference(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "the object behind the weak reference was used")
     referent = real()
     referent_source = WeakRefCallSource(source)
     if referent is None:

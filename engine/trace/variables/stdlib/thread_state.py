@@ -55,9 +55,8 @@ class ThreadLocalVariable(UserDefinedObjectVariable):
         self.fill_or_defer(cg)
 
 
-@register_subclass_builder(60, threading.local)
+@register_subclass_builder(60, threading.local, why="its attributes or methods were used")
 def _local(tx: Tracer, real: threading.local, source: Source) -> Variable:
-    tx.guard_type(real, source, "its attributes or methods were used")
     return ThreadLocalVariable(type(real), source, real)
 
 

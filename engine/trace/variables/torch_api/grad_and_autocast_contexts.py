@@ -91,15 +91,13 @@ def set_grad_mode(tx: Tracer, mode: bool) -> None:
 _GRAD_MODES: dict[Any, bool] = {torch.no_grad: False, torch.enable_grad: True}
 
 
-@register_builder(*_GRAD_MODES)
+@register_builder(*_GRAD_MODES, why="it is entered")
 def _grad_context(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is entered")
     return _with_previous_mode(tx, GradModeVariable(type(real), _GRAD_MODES[type(real)]), real, source)
 
 
-@register_builder(torch.set_grad_enabled)
+@register_builder(torch.set_grad_enabled, why="it is entered")
 def _grad_enabled_context(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is entered")
     tx.guard(EqualsMatch, AttrSource(source, "mode"), real.mode, why="grad mode is set to it")
     return _with_previous_mode(tx, SetGradEnabledVariable(torch.set_grad_enabled, real.mode), real, source)
 
@@ -198,10 +196,9 @@ def _device_autocast(make: Any, device: str, tx: Tracer, args: Args, kwargs: Kwa
     return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **options})
 
 
-@register_builder(torch.autocast)
+@register_builder(torch.autocast, why="it is entered")
 def _autocast_context(tx: Tracer, real: Any, source: Source) -> Variable:
     """Build the variable of an existing autocast instance, of a decorator or reused."""
-    tx.guard_type(real, source, "it is entered")
     fields = {"device_type": "device", "dtype": "fast_dtype", "enabled": "_enabled", "cache_enabled": "_cache_enabled"}
     options: dict[str, Any] = {}
     for name, field in fields.items():

@@ -57,9 +57,8 @@ def _inference_mode(tx: Tracer, mode: Variable = TRUE) -> Variable:
     return GraphContextVariable(torch.inference_mode, {"mode": mode.as_python_object()})
 
 
-@register_builder(torch.inference_mode)
+@register_builder(torch.inference_mode, why="it is entered")
 def _inference_context(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is entered")
     tx.guard(EqualsMatch, AttrSource(source, "mode"), real.mode, why="inference mode is set to it")
     if getattr(real, "_inference_mode_context", None) is not None:
         raise Unsupported("context-manager", "an inference mode context that was entered outside the function")
@@ -177,9 +176,8 @@ class ErrorOnGraphBreakVariable(ContextVariable):
         load_context(cg, self.make, bool(self.active), {"error_on_graph_break": self.raises})
 
 
-@register_builder_if(1, is_error_on_graph_break_context)
+@register_builder_if(1, is_error_on_graph_break_context, why="it decides what a graph break does")
 def _break_policy(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it decides what a graph break does")
     raises = AttrSource(source, "error_on_graph_break")
     tx.guard(EqualsMatch, raises, real.error_on_graph_break, why="it decides what a graph break does")
     policy = ErrorOnGraphBreakVariable(type(real), real.error_on_graph_break)
@@ -226,7 +224,6 @@ _recreate = contextlib._GeneratorContextManager._recreate_cm.__code__
 RULES_BY_CODE[id(_recreate)] = (_recreate, _recreate_context)
 
 
-@register_builder(torch.profiler.record_function)
+@register_builder(torch.profiler.record_function, why="it is entered")
 def _build_null_context(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is entered")
     return NullContextVariable(source)
