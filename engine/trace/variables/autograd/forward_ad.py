@@ -31,9 +31,7 @@ class DualLevelVariable(GraphContextVariable):
         super().reconstruct(cg)
 
 
-@register_rule(forward_ad.dual_level)
-def _dual_level(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return DualLevelVariable(forward_ad.dual_level, {})
+register_rule(forward_ad.dual_level)(lambda tx, args, kwargs: DualLevelVariable(forward_ad.dual_level, {}))
 
 
 def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:

@@ -70,9 +70,7 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     return make_partial(BoundMethodVariable(read.instance, inner), list(args), keywords)
 
 
-@register_rule(types.MethodType)
-def _method(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return BoundMethodVariable(args[1], realize(tx, args[0]))
+register_rule(types.MethodType)(lambda tx, args, kwargs: BoundMethodVariable(args[1], realize(tx, args[0])))
 
 
 def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:

@@ -71,9 +71,7 @@ for _function, _operation in _OPERATIONS.items():
     register_rule(_function)(_operation_rule(_operation))
 
 
-@register_rule(operator.call)
-def _call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return realize(tx, args[0]).call(tx, list(args[1:]), kwargs)
+register_rule(operator.call)(lambda tx, args, kwargs: realize(tx, args[0]).call(tx, list(args[1:]), kwargs))
 
 
 class OperatorGetterVariable(Variable):

@@ -55,9 +55,7 @@ def _tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return TupleVariable(list(sequence_items(tx, args[0])) if args else [])
 
 
-@register_rule(set)
-def _set(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return _new_set(tx, args, set)
+register_rule(set)(lambda tx, args, kwargs: _new_set(tx, args, set))
 
 
 def _new_set(tx: Tracer, args: Args, kind: type) -> Variable:
@@ -115,9 +113,7 @@ def _new_dict(tx: Tracer, cls: type, args: Args, kwargs: Kwargs, factory: Variab
     return new_dict
 
 
-@register_rule(dict)
-def _dict(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return _new_dict(tx, dict, args, kwargs)
+register_rule(dict)(lambda tx, args, kwargs: _new_dict(tx, dict, args, kwargs))
 
 
 @register_rule_by_name(("dict", "fromkeys"))
@@ -143,9 +139,7 @@ def _ordered_fromkeys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return subclass_fromkeys(tx, collections.OrderedDict, args, kwargs)
 
 
-@register_rule(collections.OrderedDict)
-def _ordered(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return _new_dict(tx, collections.OrderedDict, args, kwargs)
+register_rule(collections.OrderedDict)(lambda tx, args, kwargs: _new_dict(tx, collections.OrderedDict, args, kwargs))
 
 
 @register_rule(collections.defaultdict)

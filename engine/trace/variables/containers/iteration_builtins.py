@@ -40,10 +40,7 @@ from engine.trace.variables.containers.sequences import ListVariable, TupleVaria
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
-
-@register_bound_rule(len)
-def _len(tx: Tracer, of: Variable) -> Variable:
-    return of.length(tx)
+register_bound_rule(len)(lambda tx, of: of.length(tx))
 
 
 @register_rule(operator.length_hint)

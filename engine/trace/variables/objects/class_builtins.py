@@ -96,9 +96,7 @@ def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
     return realize(tx, check.call(tx, [tx.wrap_static(cls), of], {})).is_truthy(tx)
 
 
-@register_rule(issubclass)
-def _issubclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return tx.fold_constant(issubclass, *tx.as_python_constants(args))
+register_rule(issubclass)(lambda tx, args, kwargs: tx.fold_constant(issubclass, *tx.as_python_constants(args)))
 
 
 @register_bound_rule(callable)

@@ -18,7 +18,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.shared_inputs import SharedInputs
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_bound_rule, register_break, register_rule
 from engine.trace.variables.containers.builtin_subclasses import (
     BuiltinSubclassVariable,
@@ -321,9 +321,7 @@ class _ShallowCopier(_Copier):
         return copied or self.rebuild(of, reduce_object(self.tx, of))
 
 
-@register_rule(copy.copy)
-def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return _ShallowCopier(tx).copy(realize(tx, args[0]))
+register_rule(copy.copy)(lambda tx, args, kwargs: _ShallowCopier(tx).copy(realize(tx, args[0])))
 
 
 class _DeepCopier(_Copier):

@@ -137,9 +137,7 @@ def _default_nowrap_functions(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
     return tx.wrap_static(torch.overrides.get_default_nowrap_functions())
 
 
-@register_rule(sys.getrecursionlimit)
-def _recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(tx.call_stack.recursion_limit)
+register_rule(sys.getrecursionlimit)(lambda tx, args, kwargs: ConstantVariable(tx.call_stack.recursion_limit))
 
 
 @register_rule(sys.get_int_max_str_digits)

@@ -35,9 +35,7 @@ def _unsupported_attribute(name: str, tx: Tracer, tensor: TensorVariable) -> Var
     raise tensor.unsupported_attribute("reading", name)
 
 
-@register_tensor_attribute("__class__")
-def _class(tx: Tracer, tensor: TensorVariable) -> Variable:
-    return tx.wrap_static(tensor.python_type())
+register_tensor_attribute("__class__")(lambda tx, tensor: tx.wrap_static(tensor.python_type()))
 
 
 @register_tensor_attribute("is_leaf")

@@ -51,9 +51,7 @@ from engine.trace.variables.torch_api.torch_contexts import ErrorOnGraphBreakVar
 # Operators that other compilers represent as a node around a body: here the body is inlined.
 
 
-@register_rule(wrap)
-def _wrap(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return realize(tx, args[0]).call(tx, args[1:], kwargs)
+register_rule(wrap)(lambda tx, args, kwargs: realize(tx, args[0]).call(tx, args[1:], kwargs))
 
 
 @register_bound_rule(dynamo_bypassing_wrapper)
@@ -327,9 +325,7 @@ def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variabl
     return NestedCompileVariable(realize(tx, function), make, options)
 
 
-@register_rule(torch.compile)
-def _compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return nested_compile(tx, torch.compile, args, kwargs)
+register_rule(torch.compile)(lambda tx, args, kwargs: nested_compile(tx, torch.compile, args, kwargs))
 
 
 @register_rule_by_name(("engine.api", "compile"))

@@ -87,9 +87,7 @@ def _query_symbol(ask: Callable[[Any], Any], tx: Tracer, args: Args, kwargs: Kwa
     return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
 
 
-@register_bound_rule(symbolic_shapes.guard_size_oblivious)
-def _guard_size_oblivious(tx: Tracer, expr: Variable) -> Variable:
-    return ConstantVariable(expr.is_truthy(tx))
+register_bound_rule(symbolic_shapes.guard_size_oblivious)(lambda tx, expr: ConstantVariable(expr.is_truthy(tx)))
 
 
 @register_table(register_bound_rule, {symbolic_shapes.sym_and: "&", symbolic_shapes.sym_or: "|"})

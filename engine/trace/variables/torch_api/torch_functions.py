@@ -46,9 +46,7 @@ def _is_compiling(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
 
 
-@register_bound_rule(torch.jit.annotate)
-def _jit_annotate(tx: Tracer, the_type: Variable, the_value: Variable) -> Variable:
-    return the_value
+register_bound_rule(torch.jit.annotate)(lambda tx, the_type, the_value: the_value)
 
 
 @register_bound_rule(torch.compiler.nested_compile_region)
@@ -175,9 +173,7 @@ def _is_tensor_like(tx: Tracer, inp: Variable) -> Variable:
     return ConstantVariable(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
 
 
-@register_bound_rule(torch.is_tensor)
-def _is_tensor(tx: Tracer, obj: Variable) -> Variable:
-    return ConstantVariable(issubclass(obj.python_type(), torch.Tensor))
+register_bound_rule(torch.is_tensor)(lambda tx, obj: ConstantVariable(issubclass(obj.python_type(), torch.Tensor)))
 
 
 @register_rule(torch.finfo, torch.iinfo)
