@@ -131,12 +131,12 @@ class WaitingRun:
         """True while the process still waits for a request, or prepares for it."""
         return self._close.alive and time.monotonic() - self._started < WAIT_SECONDS
 
-    def ask(self, request: Any) -> ForkedResult:
-        """Send the only request, and return the result."""
+    def ask(self, request: Any, seconds: float | None = None) -> ForkedResult:
+        """Send the only request, and return the result; ``seconds`` is the time limit."""
         self._close.detach()
         with contextlib.suppress(BrokenPipeError), os.fdopen(self._write, "wb") as pipe:
             pipe.write(json.dumps(request).encode())
-        return self._child.result(None, None)
+        return self._child.result(seconds, None)
 
     def close(self) -> None:
         """End the process without a request."""

@@ -6,11 +6,14 @@ that the line is known after a crash or timeout. In Triton's interpreter each ad
 
 from __future__ import annotations
 
+import base64
+import faulthandler
 import functools
 import json
 import mmap
 import os
 import pathlib
+import pickle
 import re
 import signal
 import traceback
@@ -24,7 +27,7 @@ import torch
 from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, load_function
 from engine.ir.kernels.llvm_machine import initialize, llvm
 from engine.kernels.cpu.line_tables import is_instruction
-from engine.kernels.cpu.listings import compile_for_cpu
+from engine.kernels.cpu.listings import compile_to_run
 from engine.records.kernels import TargetRecord
 from engine.runtime.kernel_launchers import interpreter_kernel
 from engine.runtime.time_cpu_kernels import seconds_of
@@ -103,14 +106,34 @@ def _against(comparison: KernelComparison, reference: str) -> KernelComparison:
 
 
 def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: str) -> EditedRun:
-    """Run an edited CPU kernel with guarded arguments; time it in turns with the original."""
+    """Run an edited CPU kernel in a worker; ``notes`` is the path of the file of notes."""
     torch.set_num_threads(1)
+    with pathlib.Path(notes).open("r+b") as file:
+        return _run_cpu_kernel(trial, launch, original, mmap.mmap(file.fileno(), NOTES_BYTES))
+
+
+def prepare_cpu_run(trial: KernelTrial, launch: CpuLaunch, original: str, notes: mmap.mmap) -> Callable[[str], str]:
+    """Compile the original in a forked process; return the function that runs an edited text.
+
+    Its result is a pickled ``EditedRun`` in base64. The processes share the memory of the notes.
+    """
+    faulthandler.disable()  # a notebook would show the stack of a crash that the notes explain
+    _object(trial.name, original)
+
+    def run(text: str) -> str:
+        edited = _run_cpu_kernel(replace(trial, text=text), launch, original, notes)
+        return base64.b64encode(pickle.dumps(edited)).decode()
+
+    return run
+
+
+def _run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, memory: mmap.mmap) -> EditedRun:
+    """Run an edited CPU kernel with guarded arguments; time it in turns with the original."""
     try:
-        with pathlib.Path(notes).open("r+b") as file:
-            memory = mmap.mmap(file.fileno(), NOTES_BYTES)
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-        run = _load(trial.name, with_line_stores(trial.text, address), launch)
-        runs = [_load(trial.name, text, launch) for text in (original, trial.text)]
+        run = _load(trial.name, _object(trial.name, with_line_stores(trial.text, address)), launch)
+        code, target = compile_to_run(trial.name, trial.text)
+        runs = [_load(trial.name, c, launch) for c in (_object(trial.name, original), code)]
         trial, reference = _with_unedited_results(
             trial, lambda: compare_results(trial, lambda *v: _launch(runs[0], launch.kinds, v))
         )
@@ -125,12 +148,12 @@ def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: 
             return EditedRun(problem="A check of the kernel's indices fails.")
     except CannotCompile as error:
         return EditedRun(problem=f"{error}.")
-    seconds, target = _times(trial, launch.kinds, runs), compile_for_cpu(trial.name, trial.text)
+    seconds = _times(trial, launch.kinds, runs)
     return EditedRun(_against(comparison, reference), seconds=seconds, target=target, reference=reference)
 
 
-def _load(name: str, text: str, launch: CpuLaunch) -> Callable[..., int]:
-    return load_function(name, _object(name, text), launch.kinds, chunk=launch.chunk)
+def _load(name: str, code: bytes, launch: CpuLaunch) -> Callable[..., int]:
+    return load_function(name, code, launch.kinds, chunk=launch.chunk)
 
 
 _object = functools.lru_cache(4)(compile_object)
@@ -179,9 +202,8 @@ def _instrumented_lines(text: str, address: int) -> Iterator[str]:
         yield line
 
 
-def read_notes(notes: str, text: str) -> tuple[str, int]:
-    """Return what a CPU kernel did when its process ended, and the line."""
-    data = pathlib.Path(notes).read_bytes()
+def read_notes(data: bytes, text: str) -> tuple[str, int]:
+    """Return what a CPU kernel did when its process ended, and the line, from its notes."""
     line, address = (int.from_bytes(data[i : i + 8], "little") for i in (0, 8))
     table = data[TABLE:].partition(b"\0")[0]
     lines = text.split("\n")

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
+import mmap
 import pathlib
+import pickle
 import queue
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine import session_jobs
 from engine.editing.edit_kernels import LANGUAGES, KernelTextEdit, text_digest, text_problem
-from engine.editing.edited_kernel_worker import NOTES_BYTES, CpuLaunch, EditedRun, line_in_stack, read_notes
+from engine.editing.edited_kernel_worker import (
+    NOTES_BYTES,
+    CpuLaunch,
+    EditedRun,
+    line_in_stack,
+    prepare_cpu_run,
+    read_notes,
+)
 from engine.editing.try_edits import EditTrial
 from engine.errors import BadArgument
 from engine.find_compilation import find_compilation
+from engine.forked_run import RunEnd, WaitingRun
 from engine.interrupts.deferred_interrupts import allow_interrupts
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.kernels.compile_triton import compile_unit_of
@@ -42,8 +53,35 @@ People read and think longer than a worker of Verify waits.
 _WORKER = "engine.editing.edited_kernel_worker"
 _COMPILE_TASK = "engine.kernels.compile_kernel:compile_unit_with_sass"
 
-_Launch = tuple[GeneratedKernel, KernelTrial, str]
-"""A kernel, its launch and its target."""
+
+@dataclass
+class _Launch:
+    """A kernel, its launch and its target.
+
+    For a CPU: the process that waits for the next text, and its notes.
+    """
+
+    kernel: GeneratedKernel
+    trial: KernelTrial
+    target: str
+    waiting: WaitingRun | None = None
+    notes: mmap.mmap | None = None
+
+    @property
+    def cpu_launch(self) -> CpuLaunch:
+        return CpuLaunch(argument_kinds(self.kernel), int(self.kernel.grid[1]))
+
+    def prepare(self) -> tuple[WaitingRun, mmap.mmap]:
+        """Fork the process that runs the next text of a CPU kernel, unless it waits already.
+
+        It has torch and LLVM from the start. A worker loads them for seconds, and is then faster.
+        """
+        if self.notes is None or self.waiting is None or not self.waiting.is_ready:
+            self.notes = mmap.mmap(-1, NOTES_BYTES)
+            work = functools.partial(prepare_cpu_run, self.trial, self.cpu_launch, self.kernel.text, self.notes)
+            self.waiting = WaitingRun(work, uses_gpu=False)
+        return self.waiting, self.notes
+
 
 _pool = WorkerPool(1, {"TRITON_INTERPRET": "1", **FOREGROUND}, idle_seconds=IDLE_SECONDS)
 """Not the pool of Verify: an edit may end its process."""
@@ -64,11 +102,13 @@ def start_workers(text: str = "") -> None:
 
 
 def prepare_launch(session: Session, compilation: str, text: str) -> None:
-    """Compute the inputs of a kernel that is about to be edited, so that the trial finds them."""
+    """Compute the inputs of a kernel to be edited, and start what its trial needs."""
     with contextlib.suppress(ValueError, BadArgument):
         record = _kernel_record(session.compilation(compilation), KernelTextEdit(text))
         if record is not None:
-            _launch_of(session, compilation, record)
+            launch = _launch_of(session, compilation, record)
+            if launch.target == CPU_TARGET and not _pool.has_idle_process:
+                launch.prepare()
 
 
 def _call(task: str, arguments: tuple[Any, ...], seconds: float) -> EditedRun:
@@ -143,14 +183,17 @@ def _run(session: Session, compilation: str, record: KernelRecord, edit: KernelT
 
 
 def _run_uncached(launch: _Launch, edit: KernelTextEdit) -> EditedRun:
-    source, trial, target = launch
-    trial = replace(trial, text=edit.text)
+    trial = replace(launch.trial, text=edit.text)
+    if launch.target == CPU_TARGET and not _pool.has_idle_process:
+        forked = _run_in_fork(launch, edit.text)
+        if forked is not None:
+            return forked
     with tempfile.TemporaryDirectory(prefix="engine-edit-") as folder:
         notes = str(pathlib.Path(folder) / "notes")
         pathlib.Path(notes).write_bytes(bytes(NOTES_BYTES))
-        if target == CPU_TARGET:
-            return _run_cpu(source, trial, notes)
-        return _run_triton(source, trial, notes, target)
+        if launch.target == CPU_TARGET:
+            return _run_in_worker(launch, trial, notes)
+        return _run_triton(launch.kernel, trial, notes, launch.target)
 
 
 def _problem_of(run: EditedRun) -> str:
@@ -186,20 +229,35 @@ def _launch_of(session: Session, compilation: str, record: KernelRecord) -> _Lau
     for lowered in session_jobs.lowered_graphs_of(session).get(compilation, ()):
         if any(k.id == record.id and k.text == record.text for k in lowered.program.kernels):
             trial = kernel_trial(lowered.program, lowered.graph, lowered.inputs, record.id)
-            _prepared[session] = key, (*trial, lowered.program.target)
+            _prepared[session] = key, _Launch(*trial, lowered.program.target)
             return _prepared[session][1]
     raise ValueError("its inputs are gone, as the session was loaded from a file")
 
 
-def _run_cpu(source: GeneratedKernel, trial: KernelTrial, notes: str) -> EditedRun:
-    launch = CpuLaunch(argument_kinds(source), int(source.grid[1]))
+def _run_in_fork(launch: _Launch, text: str) -> EditedRun | None:
+    """Run a CPU kernel's text in the process that waits; None if none can be forked."""
+    waiting, notes = launch.prepare()
+    result = waiting.ask(text, SECONDS)
+    if result.ending is RunEnd.RETURNED:
+        run: EditedRun = pickle.loads(base64.b64decode(result.value))  # noqa: S301 - a fork of this process wrote it
+        return run
+    if result.ending is RunEnd.NOT_FORKED:
+        return None
+    return _run_without_result(result.ending is RunEnd.TIMED_OUT, notes[:], text, result.problem)
+
+
+def _run_in_worker(launch: _Launch, trial: KernelTrial, notes: str) -> EditedRun:
     try:
-        return _call("run_cpu_kernel", (trial, launch, source.text, notes), SECONDS)
+        return _call("run_cpu_kernel", (trial, launch.cpu_launch, launch.kernel.text, notes), SECONDS)
     except WorkerFailed as error:
-        done, line = read_notes(notes, trial.text)
-        is_late = "longer than" in str(error)
-        text = f"the kernel does not end within {SECONDS:.0f} s" if is_late else done
-        return EditedRun(problem=text or f"the kernel cannot be run: {error}", line=line)
+        data = pathlib.Path(notes).read_bytes()
+        return _run_without_result("longer than" in str(error), data, trial.text, str(error))
+
+
+def _run_without_result(is_late: bool, notes: bytes, text: str, reason: str) -> EditedRun:
+    done, line = read_notes(notes, text)
+    late = f"the kernel does not end within {SECONDS:.0f} s" if is_late else ""
+    return EditedRun(problem=late or done or f"the kernel cannot be run: {reason}", line=line)
 
 
 def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target: str) -> EditedRun:

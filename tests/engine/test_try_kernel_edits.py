@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 import runpy
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,7 @@ from engine.editing.edited_kernel_worker import EditedRun
 from engine.editing.try_edits import EditTrial
 from engine.editing.try_kernel_edits import try_kernel_edits
 from engine.records.kernels import KernelRecord
+from engine.runtime.workers.process_pool import WorkerPool
 
 
 def scaled(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -153,6 +155,29 @@ def test_an_endless_loop_ends_at_its_line(session: engine.Session, monkeypatch: 
     assert endless.line > 1
     monkeypatch.setattr(trials, "SECONDS", 30.0)
     assert "those of ATen" in edit(session, "triton", "2.0", "(0.75 + 1.25)").sentence
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks a process with threads safely")
+def test_the_first_trial_waits_for_no_worker(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork runs a CPU kernel until the worker is ready, with the same faults and limits."""
+    pool = WorkerPool(1, {})
+    monkeypatch.setattr(trials, "_pool", pool)
+    monkeypatch.setattr(trials, "_call", None)
+    trials.prepare_launch(session, session.compilations[0].id, kernel_text(session, "llvm"))
+    right = edit(session, "llvm", "ret i32 %result", "ret i32 %result ; forked")
+    assert right.sentence == "The kernel's results are those of ATen."
+    assert len(right.seconds) == 2
+    after = right.compilations(session, session.compilations[0].id)[1]
+    assert after is not None
+    assert [x.stage for x in after.cpu_kernels[0].targets[0].listings] == ["llopt", "asm"]
+    assert "in ATen" in edit(session, "llvm", "0x4000000000000000", "0x4008000000000000").difference
+    past_end = edit(session, "llvm", "ptr %sum_ptr, i64 %i0", "ptr %sum_ptr, i64 500")
+    assert "bytes past the end of sum" in past_end.problem
+    assert past_end.line > 1
+    monkeypatch.setattr(trials, "SECONDS", 1.0)
+    endless = edit(session, "llvm", "%i0.next = add i64 %i0, 1", "%i0.next = add i64 %i0, 0")
+    assert "does not end within 1 s" in endless.problem
+    assert not pool.has_idle_process
 
 
 def test_a_kept_kernel_runs_after_a_restart(session: engine.Session, tmp_path: pathlib.Path) -> None:

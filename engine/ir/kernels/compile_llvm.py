@@ -115,6 +115,19 @@ def _compile(name: str, text: str) -> bytes:
     return object_file
 
 
+def object_of_module(name: str, module: Any) -> bytes:
+    """Return the object file of a copy of an optimized module, which stays as it is.
+
+    Raises:
+        CannotCompile: the kernel calls a function that is not in this process.
+    """
+    with LOCK:
+        _add_symbols()
+        _check_functions(name, module)
+        object_file: bytes = target_machine().emit_object(llvm.parse_bitcode(module.as_bitcode()))
+    return object_file
+
+
 def _check_functions(name: str, module: Any) -> None:
     """Check that all external functions are known: LLVM ends the process at an unknown one."""
     for function in module.functions:

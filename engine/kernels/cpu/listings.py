@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.errors import error_line
+from engine.ir.kernels.compile_llvm import CannotCompile, object_of_module
 from engine.ir.kernels.host_vectors import VectorUnit
 from engine.ir.kernels.llvm_machine import (
     function_attributes,
@@ -70,11 +72,30 @@ def compile_for_cpu(name: str, text: str, machine: CpuMachine | None = None) -> 
         return TargetRecord(CPU, error=missing)
     started, machine = time.perf_counter(), machine or host_machine()
     try:
-        module, assembly = _compile(text, machine)
+        module, generator = _optimized(text, machine)
+        optimized, assembly = str(module), generator.emit_assembly(module)
     except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-        return TargetRecord(CPU, error=f"LLVM could not compile {name}: {reason}")
-    seconds = time.perf_counter() - started
+        return TargetRecord(CPU, error=f"LLVM could not compile {name}: {error_line(error)}")
+    return _record_of(text, optimized, assembly, machine, time.perf_counter() - started)
+
+
+def compile_to_run(name: str, text: str) -> tuple[bytes, TargetRecord]:
+    """Optimize a kernel's text once for this CPU; return its object file and its listings.
+
+    Raises:
+        CannotCompile: LLVM rejects the kernel, or it calls a function that is not in this process.
+    """
+    started, machine = time.perf_counter(), host_machine()
+    try:
+        module, generator = _optimized(text, machine)
+        code, optimized, assembly = object_of_module(name, module), str(module), generator.emit_assembly(module)
+    except RuntimeError as error:
+        raise CannotCompile(f"LLVM rejects {name}: {error_line(error)}") from error
+    return code, _record_of(text, optimized, assembly, machine, time.perf_counter() - started)
+
+
+def _record_of(text: str, module: str, assembly: str, machine: CpuMachine, seconds: float) -> TargetRecord:
+    """Return the record of a kernel with its listings and resources."""
     functions = function_at_line(text)
     read = aarch64_locations if machine.architecture == "AArch64" else x86_locations
     weak = frozenset(n for n, line in enumerate(text.split("\n"), 1) if line.lstrip().startswith(("br ", "define ")))
@@ -86,13 +107,13 @@ def compile_for_cpu(name: str, text: str, machine: CpuMachine | None = None) -> 
     return TargetRecord(CPU, listings, _resources(text, assembly, locations, machine), seconds)
 
 
-def _compile(text: str, machine: CpuMachine) -> tuple[str, str]:
-    """Return the optimized IR and the assembly of a kernel's text."""
+def _optimized(text: str, machine: CpuMachine) -> tuple[Any, Any]:
+    """Return the optimized module of a kernel's text, with its code generator."""
     generator = machine.code_generator()
     source = with_line_table(text, FILE) + function_attributes(machine.unit.bits)
     module = parse_module(source, machine.triple, generator)
     optimize(module, generator)
-    return str(module), generator.emit_assembly(module)
+    return module, generator
 
 
 _DEBUG_LINE = re.compile(

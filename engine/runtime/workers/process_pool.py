@@ -215,6 +215,11 @@ class WorkerPool:
             raise WorkerFailed(reason)
         return value
 
+    @property
+    def has_idle_process(self) -> bool:
+        """True if a process has finished a task and waits for the next one."""
+        return self._pid == os.getpid() and any(lane.is_idle and lane.has_process for lane in self._threads)
+
     def stop_unwanted(self, patience: float = MIN_SECONDS_BEFORE_KILL) -> None:
         """Kill processes that spent ``patience`` seconds on an unwanted task; restart on demand."""
         for lane in tuple(self._threads):
@@ -311,6 +316,12 @@ class _WorkerThread:
 
     def _is_closed(self) -> bool:
         return self._closed
+
+    @property
+    def has_process(self) -> bool:
+        """True if its process runs."""
+        process = self._process
+        return process is not None and process.is_alive
 
     def stop_unwanted(self, patience: float) -> None:
         """Kill the process if its task is no longer wanted."""
