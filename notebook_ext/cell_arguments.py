@@ -123,13 +123,16 @@ def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
     """Parse the line of the magic called ``name``.
 
     Raises:
-        UsageError: an unknown argument or an unclosed quote.
+        UsageError: an unknown argument, an option without its value, or an unclosed quote.
     """
     try:
         tokens = split_words(line)
     except ValueError:
         raise UsageError(f"A quote is not closed in the line of {name}: {line.strip()}") from None
-    options, unknown = magic.parser.parse_known_intermixed_args(tokens)
+    try:
+        options, unknown = magic.parser.parse_known_intermixed_args(tokens)
+    except UsageError as error:
+        raise UsageError(_readable_usage(str(error), name)) from None
     if unknown:
         flags = [flag for action in magic.parser._actions for flag in action.option_strings]
         near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
@@ -137,6 +140,15 @@ def parse_arguments(magic: Any, line: str, name: str) -> argparse.Namespace:
         raise UsageError(f"{name} has no option {unknown[0]!r}: {hint}")
     arguments: argparse.Namespace = options
     return arguments
+
+
+def _readable_usage(text: str, name: str) -> str:
+    """Return argparse's text on an option's value as a sentence that names the option."""
+    if missing := re.fullmatch(r"argument (\S+): expected one argument", text):
+        return f"{name} {missing[1]} needs a value after it; {name}? lists all options."
+    if number := re.fullmatch(r"argument (\S+): invalid int value: (.*)", text):
+        return f"{name} {number[1]} needs a whole number, not {number[2]}."
+    return text
 
 
 def split_words(line: str) -> list[str]:

@@ -333,6 +333,8 @@ def test_a_damaged_session_is_refused_in_one_line(
         ("--target h100", "no target 'h100'"),
         ("--nonsense", "no option '--nonsense': %%compile? lists all"),
         ("--bakend eager", "no option '--bakend': did you mean --backend?"),
+        ("--backend", "%%compile --backend needs a value after it; %%compile? lists all options."),
+        ("--world two", "%%compile --world needs a whole number, not 'two'."),
         ("nowhere", "no 'nowhere' here"),
         ("number", "'number' cannot be compiled: it is of type int"),
         ("nn.Linear", "it is a class"),
