@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from engine.ir.loop_ir.index_expr import (
-    Atom,
     IndexExpr,
     LoopVar,
     exact_quotient,
@@ -16,22 +17,18 @@ from engine.ir.loop_ir.index_expr import (
     unflatten,
     variable,
 )
+from engine.ir.loop_ir.memory_lines import Digit, digits_across, leading_variables, line_digits
 from engine.ir.static_sizes import static_size
 from engine.lowering.fusion.fusion_cost import is_negligible_size
 from engine.lowering.fusion.fusion_group import FusionGroup
 
-MIN_TILE_SIDE = 16
-"""Shorter dimensions gain nothing: few elements share a line of memory anyway."""
+T = TypeVar("T")
+
 MIN_TILED_ELEMENTS = 1 << 14
 MAX_INNER_SIZE = 4_000_000
 """Longest inner size; more would exceed the grid's second dimension (65,535 blocks of 64)."""
 LONG_ROW = 1 << 10
 """Rows of at least this length gain if values that belong to a whole row are loaded once."""
-MAX_INTERLEAVED = 32
-"""Largest step between elements that are read for neighboring written ones.
-
-With more, the values between them fill lines of memory of their own.
-"""
 
 
 @dataclass(frozen=True)
@@ -64,90 +61,63 @@ def choose_transpose_tile(group: FusionGroup) -> Tile | None:
     numel = static_product((group.numel,))
     if numel is not None and numel < MIN_TILED_ELEMENTS:
         return None
-    written = Counter(
-        v for stored, index in group.stores.items() if (v := _contiguous_var(flatten(index, stored.stride), group))
-    )
-    read: Counter[LoopVar] = Counter()
-    positions: list[IndexExpr] = []
+    written = [
+        (line_digits(flatten(index, stored.stride), group.loop_vars), stored.dtype.itemsize)
+        for stored, index in group.stores.items()
+    ]
+    inner = _most_bytes((leading_variables(digits), size) for digits, size in written)
+    length = None if inner is None else static_product(v.size for v in inner)
+    if inner is None or length is None or length > MAX_INNER_SIZE:
+        return None
+    read: list[tuple[tuple[Digit, ...], int]] = []
     beside: list[IndexExpr] = []
     for source, demands in group.reads.items():
+        positions = [flatten(demand.index, source.stride) for demand in demands]
         if is_negligible_size(product(source.shape), group.numel):
             # A small tensor, such as one number per row, is read repeatedly from the cache.
-            beside += [flatten(demand.index, source.stride) for demand in demands]
-            continue
-        for demand in demands:
-            positions.append(position := flatten(demand.index, source.stride))
-            var = _contiguous_var(position, group)
-            if var is not None:
-                read[var] += source.dtype.itemsize
-    if len(written) != 1:
-        return None
-    (inner,) = written
-    across = [v for v in read if v != inner and _is_tileable(v)]
-    length = static_size(inner.size)
-    if length is None or length > MAX_INNER_SIZE:
-        return None
-    if not across and set(read) <= {inner} and _reads_per_row_values(inner, beside):
-        return Tile(tuple(v for v in group.loop_vars if v != inner), (inner,))
-    if not _is_tileable(inner):
-        return None
-    if not across:
-        return next((t for p in positions if (t := _interleaved_tile(p, inner, group.loop_vars)) is not None), None)
-    last = max(across, key=lambda v: read[v])
-    outer = tuple(v for v in group.loop_vars if v not in (inner, last))
-    return Tile((*outer, last), (inner,))
+            beside += positions
+        else:
+            read += [(line_digits(p, group.loop_vars), source.dtype.itemsize) for p in positions]
+    rows = _most_bytes((digits_across(digits, inner), size) for digits, size in (*read, *written))
+    if rows:
+        return _tile(group.loop_vars, inner, rows)
+    reads_whole_rows = all(not digits or digits[0].var == inner[0] for digits, _ in read)
+    if len(inner) == 1 and reads_whole_rows and _reads_per_row_values(inner[0], beside):
+        return Tile(tuple(v for v in group.loop_vars if v != inner[0]), inner)
+    return None
 
 
-def _interleaved_tile(position: IndexExpr, inner: LoopVar, loop_vars: tuple[LoopVar, ...]) -> Tile | None:
-    """Return a tile that reads some neighbors per inner element; None if there are none.
+def _most_bytes(accesses: Iterable[tuple[T, int]]) -> T | None:
+    """Return what most bytes of an element have in common, without what is empty."""
+    counts: Counter[T] = Counter()
+    for key, size in accesses:
+        if key:
+            counts[key] += size
+    return max(counts, key=counts.__getitem__, default=None)
 
-    A pixel shuffle of channels last writes channels side by side, and reads them with the pixels that they
-    become between them.
-    """
-    step = static_size(position.terms.get(inner, 0)) or 0
-    outer = [v for v in loop_vars if v != inner]
-    lows: list[LoopVar] = []
+
+def _tile(loop_vars: tuple[LoopVar, ...], inner: tuple[LoopVar, ...], rows: tuple[Digit, ...]) -> Tile | None:
+    """Return a tile whose consecutive rows differ in these digits, the first one fastest."""
+    parts: dict[tuple[LoopVar, int], LoopVar] = {}
     splits: dict[LoopVar, IndexExpr] = {}
-    between = 1
-    while between < step <= MAX_INTERLEAVED:
-        var, size = next((_low_digit(atom) for atom, by in position.terms.items() if by == between), (None, 1))
-        quotient = exact_quotient(var.size, size) if var in outer else None
-        if var is None or quotient is None:
-            return None
-        high, low = LoopVar(f"{var.name}_high", quotient), LoopVar(f"{var.name}_low", size)
-        outer[outer.index(var)] = high
-        lows.insert(0, low)
-        splits[var] = variable(high) * size + variable(low)
-        between *= size
-    return Tile((*outer, *lows), (inner,), splits) if 1 < between == step else None
-
-
-def _low_digit(atom: Atom) -> tuple[LoopVar | None, int]:
-    """Return ``(v, d)`` for ``v % d``, or v itself of size d; else ``(None, 1)``."""
-    remainder = atom.as_remainder()
-    var, size = (atom.as_variable(), atom.count()) if remainder is None else remainder.divided_variable() or (None, 1)
-    static = static_size(size) if size is not None else None
-    return (None, 1) if static is None or static < 2 else (var, static)
-
-
-def _contiguous_var(position: IndexExpr, group: FusionGroup) -> LoopVar | None:
-    """Return the loop variable whose consecutive values are adjacent in memory.
-
-    It may number the channels of several samples: then they are adjacent in runs.
-    """
-    whole = next((v for v in group.loop_vars if position.terms.get(v) == 1), None)
-    if whole is not None:
-        return whole
-    runs = [r for atom, by in position.terms.items() if by == 1 and (r := atom.as_remainder()) is not None]
-    long = [r.dividend.single_atom() for r in runs if (static_size(r.divisor) or 0) >= MIN_TILE_SIDE]
-    return next((v for v in group.loop_vars if v in long), None)
+    for var in loop_vars:
+        if var in inner:
+            continue
+        cuts = sorted({1, *(cut for d in rows if d.var == var for cut in (d.low, d.high) if cut != var.size)})
+        total = IndexExpr()
+        for cut, end in zip(cuts, (*cuts[1:], var.size), strict=True):
+            size = exact_quotient(end, cut)
+            if size is None:
+                return None
+            part = parts[var, cut] = var if len(cuts) == 1 else LoopVar(f"{var.name}_{cut}", size)
+            total += variable(part) * cut
+        if len(cuts) > 1:
+            splits[var] = total
+    fastest = [parts.pop((d.var, d.low)) for d in rows]
+    return Tile((*parts.values(), *reversed(fastest)), inner[::-1], splits)
 
 
 def _reads_per_row_values(inner: LoopVar, beside: list[IndexExpr]) -> bool:
     """Return True if the kernel loads several values that belong to whole ``inner`` rows."""
     numbers = [index for index in beside if index.terms and inner not in index.variables()]
     return (static_size(inner.size) or 0) >= LONG_ROW and len(numbers) > 1
-
-
-def _is_tileable(var: LoopVar) -> bool:
-    return (static_size(var.size) or 0) >= MIN_TILE_SIDE

@@ -162,7 +162,7 @@ def test_a_kernel_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, mode: 
         return lambda x, y, z, stream, *rest: made(x, 1 << 20, z, stream, *rest)
 
     monkeypatch.setattr("engine.runtime.program_executor.gpu_launcher", too_high)
-    monkeypatch.setattr("engine.runtime.program_executor.program_executor.__defaults__", (too_high,))
+    monkeypatch.setattr("engine.runtime.program_executor.ProgramExecutor.__init__.__defaults__", (too_high,))
     x = torch.randn(1000, device="cuda")
     with engine.record() as session:
         fast = engine.compile(lambda x: x.cos() * 2, options={"mode": mode})

@@ -11,6 +11,7 @@ import sympy
 from engine.ir.kernels.compile_triton import KernelConfig
 from engine.ir.loop_ir.index_expr import Atom, IndexExpr, LoopVar, Size, exact_quotient, static_product
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
+from engine.ir.loop_ir.memory_lines import digits_across, line_digits
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.ir.static_sizes import static_size
 from engine.kernels.online_reductions import match_online_softmax
@@ -81,12 +82,12 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
             block = 2 * POINTWISE_BLOCK
         block = min(block, power_of_two(x))
         return BlockConfig(block, 0, False, 4 if block >= 512 else max(1, block // 128))
-    if kernel.is_2d_pointwise and not _contiguous_loads(kernel, X):
+    if kernel.is_2d_pointwise and not _goes_across_rows(kernel):
         block = POINTWISE_BLOCK if r is None else min(POINTWISE_BLOCK, power_of_two(r))
         return BlockConfig(1, block, False, 4, has_2d_grid=True)
     if kernel.is_2d_pointwise:
         side = 2 * TILE_SIDE if _fits_large_tiles(kernel) else TILE_SIDE
-        return BlockConfig(side, side, False, 8, has_2d_grid=True)
+        return BlockConfig(side, side if r is None else min(side, power_of_two(r)), False, 8, has_2d_grid=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)
     if is_outer_reduction(kernel):
         return _outer_reduction_blocking(kernel, x, r)
@@ -157,6 +158,13 @@ def _as_configuration(cut: BlockConfig, planned: BlockConfig) -> KernelConfig:
         return KernelConfig((("BLOCK", cut.x_block),), cut.num_warps, 1, (wider, 1))
     rows = () if planned.is_one_row_per_program else (("ROWS", cut.x_block),)
     return KernelConfig((*rows, ("COLS", cut.r_block)), cut.num_warps, 1, (wider, higher))
+
+
+def _goes_across_rows(kernel: LoopKernel) -> bool:
+    """Return True if neighbors in memory are in several rows."""
+    loops = tuple(v for v in (kernel.x, kernel.r) if v is not None)
+    indices = [op.index for op in kernel.ops if op.index is not None and op.loops >= {X, R}]
+    return any(digits_across(line_digits(index, loops), loops[1:]) for index in indices)
 
 
 def _fits_large_tiles(kernel: LoopKernel) -> bool:

@@ -678,6 +678,22 @@ def convolutions_of_shuffled_pixels(a: torch.Tensor, x: torch.Tensor, w: torch.T
     return later, *grads[:2], grad.sum((0, 2, 3))
 
 
+@case(normal(2, 64, 16, 14), normal(2, 30, 12, 14), normal(2, 56, 4, 20), dynamic=False)
+def digits_across_rows(images: torch.Tensor, triples: torch.Tensor, frames: torch.Tensor) -> Any:
+    """Neighbors in memory are numbered by a part of a dimension, or by parts of several."""
+    last = images.contiguous(memory_format=torch.channels_last)
+    shuffled = last.view(2, 32, 2, 16, 14).transpose(1, 2).reshape(2, 64, 16, 14).relu()
+    pixels = last.view(2, 16, 2, 2, 16, 14).permute(0, 1, 4, 2, 5, 3).reshape(2, 16, 32, 28).exp()
+    patches = triples.permute(0, 2, 3, 1).reshape(2, 12, 14, 5, 2, 3).permute(0, 5, 1, 3, 2, 4).reshape(2, 3, 60, 28)
+    return (
+        shuffled,
+        pixels,
+        pixels.contiguous(memory_format=torch.channels_last) * 2,
+        patches.sin(),
+        (frames.permute(0, 3, 2, 1).reshape(2, 80, 56) + 1),
+    )
+
+
 @case(normal(2, 144, 10, 12), normal(2, 64, 12, 14), normal(144), dynamic=False)
 def pixels_between_channels(triple: torch.Tensor, double: torch.Tensor, bias: torch.Tensor) -> Any:
     """What is read for neighboring written elements has other elements between it."""
