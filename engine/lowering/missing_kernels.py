@@ -89,8 +89,8 @@ def nodes_without_kernel(graph: AotGraph) -> dict[str, str]:
 def _kernel_error(node: torch.fx.Node) -> str:
     """Return the dtype error that ATen raises for a node, or ""."""
     called = called_overload(node.target)
-    operands = tensors_in([n.meta.get("val") for n in node.all_input_nodes])
-    if called is None or all(t.dtype in _HAS_KERNELS.get(t.device.type, ()) for t in operands):
+    tensors = tensors_in([n.meta.get("val") for n in (node, *node.all_input_nodes)])
+    if called is None or all(t.dtype in _HAS_KERNELS.get(t.device.type, ()) for t in tensors):
         return ""
     if not _may_be_lowered(called):
         return ""

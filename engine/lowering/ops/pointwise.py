@@ -193,7 +193,9 @@ def floor_divide(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
     floored = b.call("floor", quotient)
     over = quotient - floored > 0.5
     floored = b.where(over, floored + 1.0, floored)
-    return b.where(y.equals(0.0), x / y, floored)
+    ratio = x / y
+    floored = b.where(quotient.equals(0.0), b.call("copysign", 0.0, ratio), floored)
+    return b.where(y.equals(0.0), ratio, floored)
 
 
 def _fmod(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
@@ -236,10 +238,9 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
     is_small = float(exponent).is_integer() and abs(exponent) <= 16
     if (is_small and is_float) or (isinstance(exponent, int) and exponent >= 0 and not is_float):
         return elementwise(low, (a, exponent), lambda b, v, _: _constant_integer_power(b, v, int(exponent)))
-    if exponent == 0.5:
-        return elementwise(low, (a, exponent), lambda b, v, _: b.call("sqrt", v))
-    if exponent == -0.5:
-        return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
+    root = {0.5: "sqrt", -0.5: "rsqrt"}.get(exponent)
+    if root is not None and (a.dtype != torch.float16 or fake_result(low).device.type != "cpu"):
+        return elementwise(low, (a, exponent), lambda b, v, _: b.call(root, v))
     if not is_float:
         raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "an integer to a negative power raises an error in ATen")
     return elementwise(low, (a, exponent), _call_op("pow"))
@@ -342,13 +343,14 @@ def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, val
 
 @register_lowering(aten.clamp.default, aten.clamp.Tensor)
 def clamp(low: LoweringContext, a: LoweredTensor, min: Any = None, max: Any = None) -> LoweredTensor:
+    """Limit values; one that equals a limit stays, so that a zero keeps its sign."""
     present_limits = [v for v in (min, max) if v is not None]
 
     def compute(b: LoopBuilder, v: LoopIROp, *limits: LoopIROp) -> LoopIROp:
         rest = list(limits)
         if min is not None:
-            v = b.call("maximum", v, rest.pop(0))
-        return b.call("minimum", v, rest.pop(0)) if max is not None else v
+            v = b.call("maximum", rest.pop(0), v)
+        return b.call("minimum", rest.pop(0), v) if max is not None else v
 
     return elementwise(low, (a, *present_limits), compute)
 
@@ -416,6 +418,18 @@ def gelu(low: LoweringContext, a: LoweredTensor, approximate: str = "none") -> L
 @register_lowering(aten.leaky_relu.default)
 def leaky_relu(low: LoweringContext, a: LoweredTensor, negative_slope: float = 0.01) -> LoweredTensor:
     return elementwise(low, (a,), lambda b, v: b.where(v > 0, v, v * negative_slope))
+
+
+@register_lowering(aten.threshold.default)
+def threshold(low: LoweringContext, a: LoweredTensor, threshold: Any, value: Any) -> LoweredTensor:
+    """Replace values up to a threshold; among integers, both numbers are rounded towards zero."""
+    if not a.dtype.is_floating_point:
+        try:
+            threshold, value = int(threshold), int(value)
+        except (TypeError, ValueError, OverflowError):
+            reason = "a threshold of integers has no lowering for symbols and infinite numbers"
+            raise NotLowered(LoweringFallback.OPERATOR_MODE, reason) from None
+    return elementwise(low, (a, threshold, value), lambda b, v, limit, other: b.where(v <= limit, other, v))
 
 
 @register_lowering(aten.addcmul.default)

@@ -31,7 +31,7 @@ from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, strided_view_of
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion.fusion_cost import fusible_sources, is_negligible_size
-from engine.lowering.promotion import canonical_dim
+from engine.lowering.promotion import canonical_dim, stored_loader
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -355,7 +355,9 @@ def _sum_or_prod(
     dims = _canonical_dims(a, dim)
     if any(a.shape[d] == 0 for d in dims):
         return low.full(symbolic_shape(fake_result(low)), result, 1 if kind == "prod" else 0)
-    return reduce(low, kind, a, dims, keepdim, result, a.loader(result))
+    if result == torch.bool:
+        return _any_or_all(low, a, dim, keepdim, kind="min" if kind == "prod" else "max")
+    return reduce(low, kind, a, dims, keepdim, result, stored_loader(a, result, a.shape))
 
 
 register_lowering(aten.sum.dim_IntList, aten.sum.default)(functools.partial(_sum_or_prod, kind="sum"))

@@ -13,7 +13,7 @@ from engine.ir.static_sizes import static_size
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import aten
-from engine.lowering.promotion import canonical_dim
+from engine.lowering.promotion import canonical_dim, stored_loader
 from engine.lowering.registry import register_lowering
 
 MAX_SCAN_ELEMENTS = 1 << 17
@@ -70,7 +70,7 @@ def _cumulative(
     dim = _scan_dim(kind, a, dim)
     if not a.shape or a.shape[dim] in (0, 1):
         return low.pointwise(a.shape, result, a.loader(result))
-    return low.scan(kind, a.shape, dim, result, a.loader(result))
+    return low.scan(kind, a.shape, dim, result, stored_loader(a, result, a.shape))
 
 
 register_lowering(aten.cumsum.default)(functools.partial(_cumulative, kind="sum"))
