@@ -25,13 +25,16 @@ from tests.global_state import differences, global_state
 
 FORKS = textwrap.dedent(
     """
-    import os, signal, sys, threading, time
+    import copy, os, signal, sys, threading, time
     import torch, engine
     from tests.forked_backwards import backward_raises_in_fork
 
+    # Random numbers are drawn here only: a fork may copy their generator while a thread has locked it.
+    initial = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    x = torch.randn(3, 4)
+
     def compile_and_run(backward=True):
-        module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
-        x = torch.randn(3, 4)
+        module = copy.deepcopy(initial)
         result = engine.compile(module, backend=sys.argv[1])(x)
         if backward:
             result.sum().backward()
@@ -62,7 +65,7 @@ FORKS = textwrap.dedent(
 
 FIRST_IMPORT = textwrap.dedent(
     """
-    import os, signal, sys, threading, time
+    import copy, os, signal, sys, threading, time
     import engine
 
     def compile_and_run():

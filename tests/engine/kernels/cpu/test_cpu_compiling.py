@@ -73,8 +73,9 @@ FORKS = textwrap.dedent(
     import torch, engine
     engine.config.cpu_kernels = True
 
+    x = torch.randn(200, 300)  # drawn here only: a fork may copy the generator while a thread has locked it
+
     def compile_and_run(number):
-        x = torch.randn(200, 300)
         f = lambda x: (x * number).sin() + x
         found = engine.compile(f)(x)
         # Eager gets single rows: OpenMP's threads, which it would wait for, do not survive a fork.
