@@ -113,7 +113,7 @@ def _tile(loop_vars: tuple[LoopVar, ...], inner: tuple[LoopVar, ...], rows: tupl
             total += variable(part) * cut
         if len(cuts) > 1:
             splits[var] = total
-    fastest = [parts.pop((d.var, d.low)) for d in rows]
+    fastest = [parts.pop(key) for key in dict.fromkeys((d.var, d.low) for d in rows)]
     return Tile((*parts.values(), *reversed(fastest)), inner[::-1], splits)
 
 

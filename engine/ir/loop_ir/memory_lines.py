@@ -45,7 +45,7 @@ def line_digits(position: IndexExpr, variables: Iterable[LoopVar]) -> tuple[Digi
         atom = next((a for a, coefficient in position.terms.items() if coefficient == run), None)
         digits = [(v, atom.digits_of(v)) for v in variables] if atom is not None else []
         digit = next((Digit(v, *ends) for v, d in digits if d and (ends := static_sizes(d)) and ends[0]), None)
-        if digit is None:
+        if digit is None or digit.extent < 2:
             break
         found.append(digit)
         run *= digit.extent
