@@ -16,6 +16,7 @@ import pathlib
 import pickle
 import re
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,10 +25,11 @@ from typing import Any
 
 import torch
 
-from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, load_function
+from engine.errors import error_line
+from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, load_function, object_of_module
 from engine.ir.kernels.llvm_machine import initialize, llvm
 from engine.kernels.cpu.line_tables import is_instruction
-from engine.kernels.cpu.listings import compile_to_run
+from engine.kernels.cpu.listings import host_machine, optimized_module, record_of_module
 from engine.records.kernels import TargetRecord
 from engine.runtime.kernel_launchers import interpreter_kernel
 from engine.runtime.time_cpu_kernels import seconds_of
@@ -132,7 +134,7 @@ def _run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, memory
     try:
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
         run = _load(trial.name, _object(trial.name, with_line_stores(trial.text, address)), launch)
-        code, target = compile_to_run(trial.name, trial.text)
+        code, target = _compile_to_run(trial.name, trial.text)
         runs = [_load(trial.name, c, launch) for c in (_object(trial.name, original), code)]
         trial, reference = _with_unedited_results(
             trial, lambda: compare_results(trial, lambda *v: _launch(runs[0], launch.kinds, v))
@@ -150,6 +152,21 @@ def _run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, memory
         return EditedRun(problem=f"{error}.")
     seconds = _times(trial, launch.kinds, runs)
     return EditedRun(_against(comparison, reference), seconds=seconds, target=target, reference=reference)
+
+
+def _compile_to_run(name: str, text: str) -> tuple[bytes, TargetRecord]:
+    """Optimize a kernel's text once for this CPU; return its object file and its listings.
+
+    Raises:
+        CannotCompile: LLVM rejects the kernel, or it calls a function that is not in this process.
+    """
+    started, machine = time.perf_counter(), host_machine()
+    try:
+        module, generator = optimized_module(text, machine)
+        code, optimized, assembly = object_of_module(name, module), str(module), generator.emit_assembly(module)
+    except RuntimeError as error:
+        raise CannotCompile(f"LLVM rejects {name}: {error_line(error)}") from error
+    return code, record_of_module(text, optimized, assembly, machine, time.perf_counter() - started)
 
 
 def _load(name: str, code: bytes, launch: CpuLaunch) -> Callable[..., int]:

@@ -1,7 +1,7 @@
 """Pack the front end, and each catalog of reasons, into one file of the wheel.
 
-Comments and the texts below attributes are left out of the wheel's modules, and one space indents them: 70 kB of 2 MB.
-Lines keep their numbers.
+Comments, texts below attributes and docstrings of private names are left out of the wheel's modules, and one space
+indents them. Lines keep their numbers.
 
 Setuptools loads this file by its path, so it imports nothing of the package.
 """
@@ -36,15 +36,26 @@ def _has_only_docstring(file: pathlib.Path) -> bool:
     return all(isinstance(statement, ast.Expr) for statement in body)
 
 
-def _lines_of_attribute_texts(source: str) -> set[int]:
-    """Return the lines of strings that stand alone as statements and are no docstrings."""
-    bodies = [node.body for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.Module, ast.ClassDef))]
-    texts = [s for body in bodies for s in body[1:] if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
-    return {line for text in texts for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+def _is_private(node: ast.AST) -> bool:
+    """Return True for a function or class of its module alone."""
+    name = getattr(node, "name", "")
+    return name.startswith("_") and not name.endswith("__")
+
+
+def _lines_of_texts(source: str) -> set[int]:
+    """Return the lines of texts below attributes, and of docstrings of private names."""
+    texts: list[ast.stmt] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef)):
+            texts += node.body[1:]
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and _is_private(node):
+            texts += node.body[:1] if len(node.body) > 1 else []
+    found = [s for s in texts if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
+    return {line for text in found for line in range(text.lineno, (text.end_lineno or text.lineno) + 1)}
 
 
 def _shorten_module(file: pathlib.Path) -> None:
-    """Remove comments and texts of attributes, indent by one space; lines stay where they are."""
+    """Remove comments and texts that no user reads, indent by one space; lines stay."""
     source = file.read_text(encoding="utf-8")
     lines = source.split("\n")
     with file.open("rb") as opened:
@@ -61,7 +72,7 @@ def _shorten_module(file: pathlib.Path) -> None:
         indent = len(line) - len(code)
         if number not in in_text and indent % INDENT == 0:
             lines[number] = " " * (indent // INDENT) + code
-    for number in _lines_of_attribute_texts(source):
+    for number in _lines_of_texts(source):
         lines[number - 1] = ""
     file.write_text("\n".join(lines), encoding="utf-8")
 

@@ -77,17 +77,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def tokens_of(text: str) -> list[tuple[int, str, int]]:
-    """Return kind, text and line of each token; indentations have no width."""
+    """Return kind, text and line of each token; indentations have no width and no line."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    levels = (tokenize.INDENT, tokenize.DEDENT)
     return [
-        (t.type, "" if t.type == tokenize.INDENT else t.string, t.start[0]) for t in tokens if t.type != tokenize.NL
+        (t.type, *(("", 0) if t.type in levels else (t.string, t.start[0]))) for t in tokens if t.type != tokenize.NL
     ]
 
 
-def lines_of_attribute_texts(source: str) -> set[int]:
-    """Return the lines of strings that follow a statement of a module or class."""
+def lines_of_texts(source: str) -> set[int]:
+    """Return the lines of strings after statements of a class, and of private docstrings."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
+        name = getattr(node, "name", None) or ""
+        if name.startswith("_") and not name.startswith("__") and isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            text = node.body[0]
+            if ast.get_docstring(node) is not None and len(node.body) > 1:
+                lines.update(range(text.lineno, text.end_lineno + 1))
         if isinstance(node, (ast.Module, ast.ClassDef)):
             for before, statement in itertools.pairwise(node.body):
                 if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -124,7 +130,7 @@ def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, READ_SHARE))])
 def test_modules_of_the_wheel_are_those_of_the_sources_without_comments(part: int, built: pathlib.Path) -> None:
-    """Each module has its tokens on the same lines, but no comment or text of an attribute."""
+    """Each module has its tokens on the same lines, without what only readers need."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
         names = sorted(n for n in opened.namelist() if n.startswith("engine/") and n.endswith(".py"))
@@ -132,8 +138,8 @@ def test_modules_of_the_wheel_are_those_of_the_sources_without_comments(part: in
     assert len(modules) > 400 // READ_SHARE
     for name, text in modules.items():
         source = (ROOT / name).read_text(encoding="utf-8")
-        left_out = lines_of_attribute_texts(source)
-        assert not lines_of_attribute_texts(text), name
+        left_out = lines_of_texts(source)
+        assert not lines_of_texts(text), name
         assert tokens_of(text) == [t for t in tokens_of(source) if t[0] != tokenize.COMMENT and t[2] not in left_out], (
             name
         )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import error_line
-from engine.ir.kernels.compile_llvm import CannotCompile, object_of_module
 from engine.ir.kernels.host_vectors import VectorUnit
 from engine.ir.kernels.llvm_machine import (
     function_attributes,
@@ -72,29 +71,14 @@ def compile_for_cpu(name: str, text: str, machine: CpuMachine | None = None) -> 
         return TargetRecord(CPU, error=missing)
     started, machine = time.perf_counter(), machine or host_machine()
     try:
-        module, generator = _optimized(text, machine)
+        module, generator = optimized_module(text, machine)
         optimized, assembly = str(module), generator.emit_assembly(module)
     except RuntimeError as error:
         return TargetRecord(CPU, error=f"LLVM could not compile {name}: {error_line(error)}")
-    return _record_of(text, optimized, assembly, machine, time.perf_counter() - started)
+    return record_of_module(text, optimized, assembly, machine, time.perf_counter() - started)
 
 
-def compile_to_run(name: str, text: str) -> tuple[bytes, TargetRecord]:
-    """Optimize a kernel's text once for this CPU; return its object file and its listings.
-
-    Raises:
-        CannotCompile: LLVM rejects the kernel, or it calls a function that is not in this process.
-    """
-    started, machine = time.perf_counter(), host_machine()
-    try:
-        module, generator = _optimized(text, machine)
-        code, optimized, assembly = object_of_module(name, module), str(module), generator.emit_assembly(module)
-    except RuntimeError as error:
-        raise CannotCompile(f"LLVM rejects {name}: {error_line(error)}") from error
-    return code, _record_of(text, optimized, assembly, machine, time.perf_counter() - started)
-
-
-def _record_of(text: str, module: str, assembly: str, machine: CpuMachine, seconds: float) -> TargetRecord:
+def record_of_module(text: str, module: str, assembly: str, machine: CpuMachine, seconds: float) -> TargetRecord:
     """Return the record of a kernel with its listings and resources."""
     functions = function_at_line(text)
     read = aarch64_locations if machine.architecture == "AArch64" else x86_locations
@@ -107,7 +91,7 @@ def _record_of(text: str, module: str, assembly: str, machine: CpuMachine, secon
     return TargetRecord(CPU, listings, _resources(text, assembly, locations, machine), seconds)
 
 
-def _optimized(text: str, machine: CpuMachine) -> tuple[Any, Any]:
+def optimized_module(text: str, machine: CpuMachine) -> tuple[Any, Any]:
     """Return the optimized module of a kernel's text, with its code generator."""
     generator = machine.code_generator()
     source = with_line_table(text, FILE) + function_attributes(machine.unit.bits)

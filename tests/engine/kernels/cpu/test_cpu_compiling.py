@@ -242,7 +242,7 @@ def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.M
         def run(*inputs: torch.Tensor) -> Any:
             raise UnexpectedSize("a size is 3, and 4 was assumed")
 
-        made.current = run
+        made.function = run
         return made
 
     monkeypatch.setattr(cpu_executor, "ProgramExecutor", invalid)
