@@ -1,8 +1,8 @@
 """Lazy records: large texts are read from the log on access.
 
 A trace of a gigabyte becomes a session of a few megabytes. Each class is a subclass of its record, equal
-in fields and JSON; the text and what is parsed from it are read on each access. The type checker takes their
-slots for fields of a record, and sees properties in place of fields: hence the ignored complaints.
+in fields and JSON; the text and what is parsed from it are read on each access. What takes the
+place of a record's fields stands in a base that is no record.
 """
 
 from __future__ import annotations
@@ -54,19 +54,14 @@ class _Lazy:
         return kind.from_dict, (record.to_dict(),)
 
 
-class LazyGraph(_Lazy, GraphRecord):
-    """A graph whose nodes are parsed on access."""
+class _LazyNodes(_Lazy):
+    """Nodes that are parsed on access."""
 
-    __slots__ = ("_compilation", "_prefix", "payload")
-    _compilation: str  # type: ignore[misc]
-    _prefix: str  # type: ignore[misc]
+    __slots__ = ()
+    _compilation: str
+    _prefix: str
 
-    def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
-        _set_fields(
-            self, id=id, stage=stage, title=title, passes=(), mesh=None, digest="", payload=payload, _prefix=prefix, _compilation=compilation,
-        )  # fmt: skip
-
-    @property  # type: ignore[misc]
+    @property
     def nodes(self) -> tuple[NodeRecord, ...]:
         """The graph's nodes, as far as the text can be parsed."""
         return _nodes(self.payload, self._prefix, self._compilation)
@@ -79,30 +74,47 @@ class LazyGraph(_Lazy, GraphRecord):
             first.setdefault(match[1], match[0])
         return parse_nodes("".join(("    def forward(self):", *first.values())), self._prefix, self._compilation)
 
+
+class LazyGraph(_LazyNodes, GraphRecord):
+    """A graph whose nodes are parsed on access."""
+
+    __slots__ = ("_compilation", "_prefix", "payload")
+
+    def __init__(self, id: str, stage: str, title: str, payload: Payload, prefix: str, compilation: str) -> None:
+        _set_fields(
+            self, id=id, stage=stage, title=title, passes=(), mesh=None, digest="", payload=payload, _prefix=prefix, _compilation=compilation,
+        )  # fmt: skip
+
     def find_nodes(self, ids: Collection[str]) -> list[NodeRecord]:
         """Return the nodes with these ids; the text is parsed only if it may have some."""
         start = f"{self._prefix}:{self._compilation}:"
         return super().find_nodes(ids) if any(i.startswith(start) for i in ids) else []
 
 
-class LazyGuards(_Lazy, GuardsRecord):
-    """Guards that are parsed from the printed tree on access."""
+class _LazyTree(_Lazy):
+    """A printed guard tree that is parsed on access."""
 
-    __slots__ = ("_resolve", "payload")
-    _resolve: PathResolver  # type: ignore[misc]
+    __slots__ = ()
+    _resolve: PathResolver
 
-    def __init__(self, payload: Payload, resolve: PathResolver) -> None:
-        _set_fields(self, payload=payload, _resolve=resolve)
-
-    @property  # type: ignore[misc]
+    @property
     def check_text(self) -> str:
         """The tree as torch printed it."""
         return self.text.strip()
 
-    @property  # type: ignore[misc]
+    @property
     def guards(self) -> tuple[GuardRecord, ...]:
         """The guards in printed order."""
         return _guards(self.payload, self._resolve)
+
+
+class LazyGuards(_LazyTree, GuardsRecord):
+    """Guards that are parsed from the printed tree on access."""
+
+    __slots__ = ("_resolve", "payload")
+
+    def __init__(self, payload: Payload, resolve: PathResolver) -> None:
+        _set_fields(self, payload=payload, _resolve=resolve)
 
 
 class LazyKernel(_Lazy, KernelRecord):
@@ -116,24 +128,30 @@ class LazyKernel(_Lazy, KernelRecord):
         _set_fields(self, payload=payload)
 
 
-class LazyLowering(_Lazy, LoweringRecord):
+class _LazyWrappers(_Lazy):
+    """Wrapper programs that are read on access."""
+
+    __slots__ = ()
+    payloads: tuple[Payload, ...]
+    """The payloads with the wrapper programs."""
+    _elide_kernels: Callable[[str], str]
+
+    @property
+    def wrapper_text(self) -> str:
+        """The wrapper programs, forward before backward, with elided kernels."""
+        return "\n\n".join(self._elide_kernels(p.text()) for p in self.payloads)
+
+
+class LazyLowering(_LazyWrappers, LoweringRecord):
     """A lowering whose wrapper programs are read on access."""
 
     __slots__ = ("_elide_kernels", "payloads")
-    payloads: tuple[Payload, ...]  # type: ignore[misc]
-    """The payloads with the wrapper programs."""
-    _elide_kernels: Callable[[str], str]  # type: ignore[misc]
 
     def __init__(
         self, externs: tuple[ExternCall, ...], payloads: tuple[Payload, ...], shorten: Callable[[str], str]
     ) -> None:
         _copy_fields(self, LoweringRecord("", externs=externs), LoweringRecord, without="wrapper_text")
         _set_fields(self, payloads=payloads, _elide_kernels=shorten)
-
-    @property  # type: ignore[misc]
-    def wrapper_text(self) -> str:
-        """The wrapper programs, forward before backward, with elided kernels."""
-        return "\n\n".join(self._elide_kernels(p.text()) for p in self.payloads)
 
 
 class LazyArtifact(_Lazy, ArtifactRecord):
