@@ -37,7 +37,7 @@ OWN_PROCESS = "TEST_IN_OWN_PROCESS"
 DEPTH = sys.getrecursionlimit()
 FRAMES_OF_A_TRACED_CALL = 10
 """Python calls that are nested, at most, while one nested call is traced."""
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 50_000
 """New objects after which garbage is collected, instead of Python 3.11's 700."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -24,7 +24,7 @@ from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from tests.differential import Comparison, Loaded, Observation, beyond_rounding, observe, prepare, tolerances
 from tests.markers import slow_except_sample
-from tests.programs import all_programs
+from tests.programs import all_programs, file_of
 
 FOLDER = pathlib.Path(__file__).parent / "expected" / "programs"
 SHORTFALLS_FILE = FOLDER / "shortfalls.txt"
@@ -33,8 +33,17 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}-torch{'.'.jo
 SHORTFALLS_OF_THIS_VERSION = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
 """Shortfalls of other versions, a line each; "none" for one that is not there."""
 BACKENDS = ("eager", "aot_eager", "triton")
+KERNELS_SHARES = {
+    **dict.fromkeys(("containers", "graph_breaks", "language", "objects", "stdlib", "torch_state"), 4),
+    **dict.fromkeys(("models", "modules"), 3),
+}
+"""One program in so many of a folder has kernels outside the slow ring.
+
+The others run with backend "eager". The programs of these folders differ in what the tracer meets. The stages after it branch on operators, sizes, aliases and
+gradients, which the programs of the other folders are about and all run with "triton".
+"""
 OTHER_BACKENDS_SHARE = 32
-"""One program in so many runs with the other backends outside the slow ring.
+"""One program in so many runs with all backends outside the slow ring.
 
 Backend "triton" runs the same tracer, the same AOT stage and more. Tracing alone is compared to the last bit
 without a recording.
@@ -191,6 +200,14 @@ NEST_CALLS = (
 )
 
 
+def marks_of(name: str, backend: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Mark what the slow ring alone runs of a program."""
+    runs_kernels = not slow_except_sample(name, KERNELS_SHARES.get(file_of(name.partition(".")[0]).parent.name, 1))
+    if backend == ("triton" if runs_kernels else "eager"):
+        return ()
+    return slow_except_sample(name, OTHER_BACKENDS_SHARE)
+
+
 def cases() -> Iterator[Any]:
     """List each program and backend, with modules again without gradients for kernel backends.
 
@@ -199,7 +216,7 @@ def cases() -> Iterator[Any]:
     for name, program in all_programs().items():
         is_lowered_for_gpu = not slow_except_sample(name, GPU_KERNELS_SHARE)
         for backend in BACKENDS:
-            marks = () if backend == "triton" else slow_except_sample(name, OTHER_BACKENDS_SHARE)
+            marks = marks_of(name, backend)
             if name in NEST_CALLS:
                 marks = (*marks, pytest.mark.nests_calls)
             if backend in program.skip:

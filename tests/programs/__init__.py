@@ -76,10 +76,16 @@ def outcomes_of(*calls: Callable[[], Any]) -> list[Any]:
     return out
 
 
+@functools.cache
+def file_of(stem: str) -> pathlib.Path:
+    """Return the program file with a name; its folder says what the programs are about."""
+    (file,) = (path for folder in SEARCHED_FOLDERS for path in folder.glob(f"*/{stem}.py"))
+    return file
+
+
 def load_copy(stem: str, copy: str) -> ModuleType:
     """Execute program file ``stem`` again as a new module, so two runs share no globals."""
-    name = f"tests.programs.{stem}__{copy}"
-    (file,) = (path for folder in SEARCHED_FOLDERS for path in folder.glob(f"*/{stem}.py"))
+    name, file = f"tests.programs.{stem}__{copy}", file_of(stem)
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
