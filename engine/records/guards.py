@@ -20,7 +20,7 @@ _ITERATOR_READS = (
     (re.compile(r"\.__reduce__\(\)\[1\]\[1\]"), " (its count)"),
     (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
     (re.compile(r"\.__next__\(\)"), f" {_NEXT_ITEM_TEXT}"),
-    (re.compile(r"\.__next__\(\+(\d+)\)"), lambda m: f" (its item {int(m[1]) + 1} from here)"),
+    (re.compile(r"\.__next__\(\+(\d+)\)"), lambda m: f" (item {int(m[1]) + 1} of those it has left)"),
     (re.compile(r"\.__length_hint__\(\) > 0\b"), f" (has {_ITEMS_LEFT_TEXT}"),
     (re.compile(r"\.__length_hint__\(\) > (\d+)"), rf" (has more than \1 {_ITEMS_LEFT_TEXT}"),
 )

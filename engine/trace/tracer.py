@@ -17,7 +17,6 @@ from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.python_values import IdMatch, TypeMatch
 from engine.ir.node_metadata import NodeProvenance
-from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.user_code_files import innermost_user_span
@@ -46,6 +45,7 @@ from engine.trace.variables.callables.methods import BoundMethodVariable, Consta
 from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+from engine.trace.variables.objects.attribute_binding import enum_attribute
 
 _State = TypeVar("_State")
 
@@ -223,11 +223,11 @@ class Tracer:
 
     def get_constant_attr(self, value: ConstantVariable, name: str) -> Variable:
         """Return an attribute of a constant: a method to fold, or a plain variable."""
+        is_enum = isinstance(value.value, enum.Enum)
+        if is_enum and (own := enum_attribute(self, value, name)) is not None:
+            return own
         with UserErrors(self, AttributeError):
             attribute = getattr(value.value, name)
-        is_enum = isinstance(value.value, enum.Enum)
-        if is_enum and value.source is not None and not name.startswith("_") and name in vars(value.value):
-            return self.wrap(attribute, AttrSource(value.source, name))
         if is_enum and isinstance(attribute, MethodType) and attribute.__self__ is value.value:
             return BoundMethodVariable(value, self.wrap_static(attribute.__func__))
         if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded

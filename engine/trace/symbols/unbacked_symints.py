@@ -121,7 +121,8 @@ def operator_break(tx: Tracer, name: str, condition: sympy.Basic | None) -> Unsu
     """Return a graph break for an operator that needs a data-dependent value or size."""
     reason = Unsupported("data-dependent", f"{name} needs the value of a tensor")
     if condition is not None and condition.free_symbols:
-        what = f"{name} needs to know if {describe_number(tx, condition)}"
+        verb = "needs to know if" if condition.is_Boolean or condition.is_Relational else "needs the value of"
+        what = f"{name} {verb} {describe_number(tx, condition)}"
         reason = Unsupported("size-branch" if _is_about_sizes(tx, condition) else "data-dependent", what)
     return data_dependent_break(tx, condition, reason)
 

@@ -658,8 +658,14 @@ class ConstantVariable(Variable):
         return tx.get_constant_attr(self, name)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        is_text = issubclass(self.python_type(), (str, bytes))
-        return tx.from_python(iter(self.value)) if is_text else super().get_iterator(tx)
+        if issubclass(self.python_type(), (str, bytes)):
+            return tx.from_python(iter(self.value))
+        method = getattr(self.python_type(), "__iter__", None)
+        if method is enum.Flag.__iter__:
+            return tx.from_python(iter(tuple(self.value)))
+        if not inspect.isfunction(method):
+            return super().get_iterator(tx)
+        return self.call_method(tx, "__iter__", [], {})
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return tx.fold_constant(lambda a, b: a[b], self.value, key.as_python_constant(tx))

@@ -95,6 +95,56 @@ class Perm(enum.Flag):
     X = 1
 
 
+class Part(enum.Enum):
+    """An enum whose members hold state, and whose methods have effects."""
+
+    HEAD = [1]
+    TAIL = [2]
+
+    def __init__(self, value):
+        self.seen = []
+
+    @classmethod
+    def pick(cls, number):
+        CALLS.append(number)
+        return cls.TAIL
+
+    @staticmethod
+    def note(number):
+        CALLS.append(-number)
+        return len(CALLS)
+
+    @property
+    def size(self):
+        CALLS.append(self.name)
+        return len(CALLS)
+
+    def __iter__(self):
+        yield from self.value
+
+
+CALLS: list[object] = []
+
+
+@program(lambda: (torch.randn(3), [Part.HEAD.value, Part.HEAD.seen, CALLS]))
+def enum_methods_with_effects(x, watched):
+    """Methods and properties of enum members run at each call; what members hold is shared."""
+    member = Part.HEAD
+    del CALLS[:], member.value[1:], member.seen[:]
+    picked = member.pick(3)
+    member.value.append(member.note(4) + member.size)
+    member.seen.append(x)
+    return x * len(CALLS), picked, list(member), [len(part) for part in watched], Part.pick(5), list(CALLS)
+
+
+@program(lambda: (torch.randn(3), Perm.R | Perm.X), lambda: (torch.randn(3), Perm.W))
+def flag_members(x, flags):
+    """Iteration over the bits of a flag."""
+    for flag in flags:
+        x = x + flag.value
+    return x, list(flags), [*(flags | Perm.W)], next(iter(flags)), list(Perm(0)), {f.name for f in flags}
+
+
 class Lvl(enum.IntEnum):
     LO = 1
     HI = 5
@@ -974,3 +1024,23 @@ class Activation(enum.Enum):
 def functions_of_enum_members(x):
     chosen = Activation("sigmoid")
     return chosen.function(x), chosen.doubled(x), [a(x, scale=0.5) for a in Activation]
+
+
+class Calls:
+    def one(self):
+        return 1
+
+    def two(self):
+        return 2
+
+
+@program(lambda: (torch.randn(3), Calls(), Calls()), lambda: (torch.randn(4), *[Calls()] * 2))
+def equal_bound_methods(x, first, second):
+    """Bound methods are equal with the same object and function; sizes hash as numbers."""
+    both = [first.one, second.two]
+    return (
+        x + (first.one == first.one),
+        (first.one == second.one, first.one != second.one, first.one == first.two, first.one == 3),
+        (second.one in both, second.two in both, both.index(second.two), Calls().one == Calls().one),
+        hash(len(x)) == hash(x.shape[0]),
+    )

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 from engine.ir.introspection.callable_arity import arity_of
 from engine.ir.introspection.literal_types import FILE_SYSTEM_METHODS
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.operators.arithmetic import fold_constant_call
+from engine.trace.operators.arithmetic import fold_constant_call, is_same_object
+from engine.trace.operators.operand import OperatorResult
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, type_name
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
@@ -56,6 +58,13 @@ class BoundMethodVariable(Variable):
 
     def hash_key(self, tx: Tracer) -> Any:
         return ("method", self.obj.hash_key(tx), self.function.hash_key(tx))
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if not op.is_equality or right.python_type() is not types.MethodType:
+            return NotImplemented
+        names = "__self__", "__func__"
+        is_equal = all(is_same_object(tx, self.get_attr(tx, name), right.get_attr(tx, name)) for name in names)
+        return ConstantVariable(is_equal == (op.symbol == "=="))
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if tx.call_stack.direct_callee is self:

@@ -16,8 +16,10 @@ from engine.ir.register_once import register_once
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
+from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.methods import BoundMethodVariable
@@ -28,6 +30,7 @@ from engine.trace.variables.objects.class_lookup import (
     find_in_class,
     find_python_method,
     guard_not_shadowed_in_mro,
+    is_data_descriptor,
     raise_missing_accessor,
 )
 
@@ -89,6 +92,20 @@ def class_attribute(
         elif name in base.__dict__:
             return bind_attribute(tx, cls, base, name, base.__dict__[name], instance)
     return None
+
+
+def enum_attribute(tx: Tracer, member: ConstantVariable, name: str) -> Variable | None:
+    """Return an attribute that an enum class of the user or its member defines, else None."""
+    cls, attributes = member.python_type(), vars(member.value)
+    entry = find_in_class(cls, name)
+    if entry is not None and not is_trusted_module(entry.owner.__module__) and name not in cls.__members__:  # type: ignore[attr-defined]
+        if name not in attributes or is_data_descriptor(entry.raw):
+            return class_attribute(tx, cls, name, member)
+    elif name == "value":
+        name = "_value_"
+    if name not in attributes or (name.startswith("_") and is_literal(attributes[name])):
+        return None
+    return tx.wrap(attributes[name], AttrSource(member.source or ConstantSource(member.value, str(member.value)), name))
 
 
 def bind_attribute(

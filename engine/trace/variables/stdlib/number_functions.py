@@ -161,7 +161,7 @@ def _hash(tx: Tracer, of: Variable) -> Variable:
         return user_hash
     if of.python_type().__hash__ is None:
         tx.raise_error(TypeError, f"unhashable type: '{type_name(of.python_type())}'", is_exact=False)
-    if of.is_constant or of.sequence_contents is of or of.python_type() is frozenset:
+    if of.is_constant or of.is_symbolic or of.sequence_contents is of or of.python_type() is frozenset:
         try:
             return tx.fold_constant(hash, of.as_python_constant(tx))
         except NotPythonConstant:
