@@ -171,12 +171,18 @@ def make_layout_check(values: Sequence[Any], guards: Sequence[Guard]) -> Callabl
 
     These have just passed the guards.
     """
-    specs = [None if hasattr(v, "__metadata_guard__") else getattr(v, "_spec", v) for v in values]
+    specs = [getattr(v, "_spec", v) if _is_compared_by_layout(type(v)) else None for v in values]
     if not all(is_dtensor_meta(getattr(spec, "tensor_meta", None)) for spec in specs):
         tests = [g.test for g in guards]
         return lambda *tensors: all(map(call, tests, tensors))
     expected = list(map(_dtensor_layout, values))
     return lambda *tensors: list(map(_dtensor_layout, tensors)) == expected
+
+
+def _is_compared_by_layout(cls: type) -> bool:
+    """Return True if no hook of a user compares layouts; that of ``DTensor`` compares the items of ``_dtensor_layout``."""
+    hook = getattr(cls, "__metadata_guard__", None)
+    return hook is None or getattr(hook, "__module__", "").startswith("torch.distributed.tensor.")
 
 
 _AUTOGRAD_KEYS = tuple(getattr(DispatchKey, name) for name in ("AutogradCPU", "AutogradCUDA"))

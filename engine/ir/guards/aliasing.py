@@ -116,7 +116,7 @@ def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
 
     The other tensors may share memory with each other.
     """
-    ranges = _memory_ranges(tensors)
+    ranges = _memory_ranges(tensors, num_mutated)
     if ranges is not None and _are_disjoint(*ranges):
         return True
     storages: dict[int, bool] = {}
@@ -139,8 +139,11 @@ def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
     return True
 
 
-def _memory_ranges(tensors: Iterable[Any]) -> tuple[list[int], list[int]] | None:
-    """Return where the storage of each tensor starts and ends; None if one has no memory."""
+def _memory_ranges(tensors: Iterable[Any], num_mutated: int) -> tuple[list[int], list[int]] | None:
+    """Return where the storages of tensors start and end; None if one has no memory.
+
+    A storage that several of the other tensors share, as gradients in one buffer do, is listed once.
+    """
     with DisableTorchFunction():
         try:
             storages = list(map(torch.Tensor.untyped_storage, tensors))
@@ -148,7 +151,11 @@ def _memory_ranges(tensors: Iterable[Any]) -> tuple[list[int], list[int]] | None
             sizes = list(map(torch.UntypedStorage.nbytes, storages))
         except (RuntimeError, TypeError):  # fake tensors and tensor specs
             return None
-    return (starts, list(map(operator.add, starts, sizes))) if all(starts) and all(sizes) else None
+    if not (all(starts) and all(sizes)):
+        return None
+    ranges = list(zip(starts, map(operator.add, starts, sizes), strict=True))
+    ranges[num_mutated:] = set(ranges[num_mutated:])
+    return [start for start, _ in ranges], [end for _, end in ranges]
 
 
 def _are_disjoint(starts: list[int], ends: list[int]) -> bool:
@@ -188,11 +195,11 @@ class MutatedStorageCheck:
             if all(compress(same, are_stable)) and list(compress(pointers, are_stable)) == addresses:
                 if len(addresses) == len(tensors):
                     return True
-                ranges = _memory_ranges(compress(tensors, are_new))
+                ranges = _memory_ranges(compress(tensors, are_new), sum(are_new[: self._num_mutated]))
                 if ranges is not None and _are_disjoint(starts + ranges[0], ends + ranges[1]):
                     return True
         is_disjoint = mutated_storages_are_disjoint(self._num_mutated, *tensors)
-        ranges = _memory_ranges(compress(tensors, same))
+        ranges = _memory_ranges(compress(tensors, same), sum(same[: self._num_mutated]))
         is_repeated = is_disjoint and stable is None and len(same) == len(tensors)
         stable = None
         if is_repeated and ranges is not None and all(pointers):  # an empty tensor has no address

@@ -281,6 +281,18 @@ def test_storages_of_tensors_that_are_new_at_each_call_are_checked() -> None:
     assert not check(x, x[1:], empty)
 
 
+def test_new_tensors_that_are_only_read_may_share_a_buffer() -> None:
+    """Gradients that are views of one buffer pass; those in the memory of a mutated tensor fail."""
+    x, y = torch.zeros(4), torch.zeros(4)
+    check = MutatedStorageCheck(2)
+    for _ in range(3):
+        assert check(x, y, *torch.zeros(4).split(2))
+    assert not check(x, y, *y.split(2))
+    for _ in range(3):
+        assert check(x, y, *torch.zeros(4).split(2))
+    assert not check(x, y, torch.zeros(4), x[2:])
+
+
 def test_one_object_in_two_places_fails() -> None:
     """DistinctObjects fails if two are one object, one of them counted, and names the two."""
     x, y = torch.zeros(4), torch.zeros(4)
