@@ -180,7 +180,10 @@ def make_layout_check(values: Sequence[Any], guards: Sequence[Guard]) -> Callabl
 
 
 def _is_compared_by_layout(cls: type) -> bool:
-    """Return True if no hook of a user compares layouts; that of ``DTensor`` compares the items of ``_dtensor_layout``."""
+    """Return True if no hook of a user compares layouts.
+
+    That of ``DTensor`` compares the items of ``_dtensor_layout``.
+    """
     hook = getattr(cls, "__metadata_guard__", None)
     return hook is None or getattr(hook, "__module__", "").startswith("torch.distributed.tensor.")
 

@@ -23,7 +23,7 @@ from engine.ir.loop_ir.index_expr import (
 )
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Body, Coordinates, ReductionBody, TensorDef
-from engine.ir.node_values import tensor_meta
+from engine.ir.node_values import tensors_in
 from engine.ir.static_sizes import static_size
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.pad_strides import pad_row_stride
@@ -214,20 +214,18 @@ class LoweringContext:
         return self.current_node.name if self.current_node is not None else "t"
 
     def _result_stride(self, shape: tuple[Size, ...], stride: Sequence[Size] | None) -> tuple[Size, ...]:
-        """Return eager's strides if the node's value has this shape and is dense, else contiguous."""
-        if stride is not None:
-            return tuple(stride)
-        value = tensor_meta(self.current_node)
-        if value is None or self.current_node is None:
-            return contiguous_strides(shape)
-        if len(shape) == len(value.shape) + 1:
-            value = as_real_meta(value)
-        if len(value.shape) != len(shape) or not all(
-            sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True)
-        ):
-            return contiguous_strides(shape)
-        dense = self.layouts.get(self.current_node) or dense_stride(value)
-        return dense if self.is_cpu else pad_row_stride(self.current_node, dense)
+        """Return eager's strides if a dense result of the node has this shape, else contiguous."""
+        if stride is not None or self.current_node is None:
+            return contiguous_strides(shape) if stride is None else tuple(stride)
+        node = self.current_node
+        for value in tensors_in(node.meta.get("val")):
+            value = as_real_meta(value) if len(shape) == len(value.shape) + 1 else value
+            if len(value.shape) == len(shape) and all(
+                sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True)
+            ):
+                dense = self.layouts.get(node) or dense_stride(value)
+                return dense if self.is_cpu else pad_row_stride(node, dense)
+        return contiguous_strides(shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import Size
+from engine.ir.node_values import tensor_meta
 from engine.ir.reachable import reachable
 from engine.ir.static_sizes import static_sizes
 
@@ -39,11 +40,10 @@ def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size,
 
     Rows that a graph output shows are not padded.
     """
-    value = node.meta["val"]
-    per_line = ALIGNMENT_BYTES // value.dtype.itemsize
-    if len(stride) < 2 or stride[-1] != 1 or static_sizes((*value.shape, *stride)) is None:
+    value = tensor_meta(node)
+    if value is None or len(stride) < 2 or stride[-1] != 1 or static_sizes((*value.shape, *stride)) is None:
         return stride
-    width = value.shape[-1]
+    per_line, width = ALIGNMENT_BYTES // value.dtype.itemsize, value.shape[-1]
     if value.dtype not in (torch.float16, torch.bfloat16) or width % per_line == 0 or value.numel() < MIN_ELEMENTS:
         return stride
     if stride[-2] != width or width < per_line or not _feeds_only_matmul(node):

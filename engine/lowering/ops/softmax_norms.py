@@ -18,7 +18,6 @@ from engine.lowering.ops.reductions import _variance, aten, reduce
 from engine.lowering.ops.views import at_least_1d, reshape
 from engine.lowering.promotion import canonical_dim
 from engine.lowering.registry import register_lowering
-from engine.lowering.result_strides import dense_stride
 
 
 @register_lowering(aten._softmax.default, aten.softmax.int, aten._safe_softmax.default)
@@ -140,9 +139,9 @@ def _with_statistics(
     low: LoweringContext, a: LoweredTensor, body: Body, *statistics: LoweredTensor
 ) -> tuple[LoweredTensor, ...]:
     """Return the normalized tensor in eager's layout, and its statistics in eager's dtype."""
-    result, first, *_ = fake_result(low)
+    first = fake_result(low)[1]
     stored = [t if t.dtype == first.dtype else low.pointwise(t.shape, first.dtype, t.load) for t in statistics]
-    return low.pointwise(a.shape, a.dtype, body, stride=dense_stride(result)), *stored
+    return low.pointwise(a.shape, a.dtype, body), *stored
 
 
 @register_lowering(aten.native_group_norm.default)

@@ -282,7 +282,7 @@ def test_storages_of_tensors_that_are_new_at_each_call_are_checked() -> None:
 
 
 def test_new_tensors_that_are_only_read_may_share_a_buffer() -> None:
-    """Gradients that are views of one buffer pass; those in the memory of a mutated tensor fail."""
+    """Gradients that are views of one buffer pass; those in a mutated tensor's memory fail."""
     x, y = torch.zeros(4), torch.zeros(4)
     check = MutatedStorageCheck(2)
     for _ in range(3):

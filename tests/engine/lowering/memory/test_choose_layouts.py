@@ -115,3 +115,19 @@ def test_a_gradient_permuted_before_a_convolution_is_channels_last() -> None:
     x, w = torch.randn(8, 64, 16, 16).contiguous(**last), torch.randn(32, 64, 3, 3).contiguous(**last)
     grad = torch.randn(32, 8, 16, 16)
     assert chosen_for(rows_first, grad, x, w) == {"mul": (1, 8192, 512, 32)}
+
+
+def test_each_of_several_results_has_eagers_layout() -> None:
+    """A pool's maxima and normalized values stay in channels last for the next convolution."""
+
+    def pooled(x: Any, w: Any) -> Any:
+        largest, at = torch.nn.functional.max_pool2d(x * 2, 3, 2, 1, return_indices=True)
+        normed = torch.nn.functional.group_norm(largest + at % 2, 4)
+        few = torch.nn.functional.adaptive_max_pool2d(normed, 4, return_indices=True)
+        return torch.conv2d(normed.relu(), w), *few
+
+    args = torch.randn(2, 64, 24, 24).contiguous(memory_format=torch.channels_last), torch.randn(8, 64, 1, 1)
+    program = lower(trace_to_aten(pooled, args), "cuda:90", print_triton)
+    images = [b for b in program.buffers.values() if len(b.shape) == 4 and b.kind in ("intermediate", "output")]
+    assert len(images) >= 5
+    assert all(b.stride[1] == 1 for b in images), [(b.name, b.stride) for b in images]
