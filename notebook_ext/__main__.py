@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from notebook_ext.commands.console import COMMANDS, run_command
+from notebook_ext.commands import console
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,9 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status of the command.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in COMMANDS:
-        return run_command(COMMANDS[words[0]], words[1:])
-    return run_command(COMMANDS["report"], words)
+    if words and words[0] in (*console.COMMANDS, *console.HELP):
+        return console.main(words)
+    return console.run_command(console.COMMANDS["report"], words)
 
 
 if __name__ == "__main__":

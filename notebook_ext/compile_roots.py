@@ -75,7 +75,7 @@ class Roots:
         self.compiled: list[str] = []
         """Names of the roots, in the order of their first call."""
         self.drivers: list[str] = []
-        self._training = TrainingCalls()
+        self._training = TrainingCalls(namespace)
         self._is_finished = False
 
     # Called by the rewritten cell.

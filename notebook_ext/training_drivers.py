@@ -37,12 +37,14 @@ IsNotebook = Callable[[FunctionType], bool]
 
 
 class TrainingCalls:
-    """Calls of losses, clipping, optimizers and schedulers by a cell: they run as Python."""
+    """Calls of losses, clipping and optimizers by a cell: they run as Python."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
         self._losses: dict[str, None] = {}
         self._clips: dict[str, None] = {}
-        self._steps: dict[str, bool] = {}
+        self._steps: dict[str, str] = {}
+        """Name in the advice by name of the step; empty if it cannot be compiled."""
         self._has_backward = False
 
     def note_function(self, function: FunctionType) -> None:
@@ -54,15 +56,22 @@ class TrainingCalls:
         elif hasattr(function, "_torchdynamo_orig_callable"):
             return  # the user compiled it
         elif function.__name__ == "step" and function.__module__.startswith("torch.optim."):
-            self._steps["optimizer.step"] = True  # the wrapped function names only a base class
+            self._note_step(function, "optimizer")  # the wrapped function names only a base class
 
     def note_method(self, method: MethodType) -> None:
         """Note a called method if it is a ``backward`` or a ``step``."""
         name, owner = getattr(method, "__name__", ""), method.__self__
         self._has_backward |= name == "backward" and isinstance(owner, torch.Tensor)
-        if name == "step" and isinstance(owner, (Optimizer, LRScheduler)):
-            is_compilable = isinstance(owner, Optimizer) and not isinstance(owner, LBFGS)  # which calls a closure
-            self._steps[f"{type(owner).__name__}.step"] = is_compilable
+        if name == "step" and isinstance(owner, Optimizer):
+            self._note_step(method, type(owner).__name__)
+
+    def _note_step(self, step: Callable[..., Any], otherwise: str) -> None:
+        """Note a step under the notebook's name of its optimizer, if it has one."""
+        owner = getattr(step, "__self__", None)
+        names = (n for n, v in self._namespace.items() if isinstance(v, Optimizer) and n[0] != "_" and step == v.step)
+        name = next(names, "")
+        is_compilable = not isinstance(owner, LBFGS)  # which calls a closure
+        self._steps[f"{name or otherwise}.step"] = f"{name or 'optimizer'}.step" if is_compilable else ""
 
     def record(self, compiler: str) -> SkippedRecord | None:
         """Return what ran as Python, and how to compile it; None if the cell does not train."""
@@ -75,12 +84,13 @@ class TrainingCalls:
             if losses
             else ""
         )
+        compilable = next(filter(None, self._steps.values()), "")
         step = (
-            f"Call {' and '.join(clips)} and optimizer.step() in one function, compile it once with {compiler}.compile(), and call the compiled function instead."
+            f"Call {' and '.join(clips)} and {compilable}() in one function, compile it once with {compiler}.compile(), and call the compiled function instead."
             if clips
-            else f"Write compiled_step = {compiler}.compile(optimizer.step) once, and call compiled_step() instead of optimizer.step()."
+            else f"Write compiled_step = {compiler}.compile({compilable}) once, and call compiled_step() instead of {compilable}()."
         )
-        hint = f"{loss} {step if any(self._steps.values()) else ''}".strip()
+        hint = f"{loss} {step if compilable else ''}".strip()
         name = f"{', '.join(names)} and {last}" if names else last
         reason = "library code called from Python; a cell compiles the notebook's functions and modules"
         return SkippedRecord(name, reason, hint, drives_training=True)

@@ -94,7 +94,10 @@ class GraphEdit:
         """Why the edit had no effect; empty if a graph was replaced."""
         if self.applied:
             return ""
-        return f"Compiled without your edit: no graph is like the {self.stage} graph {self.place} that it was printed from."
+        return (
+            f"Compiled without your edit: no graph equals the {self.stage} graph {self.place} now. Something that the "
+            "function reads, such as an attribute or a size, has changed since. Run it again, and edit the new graph."
+        )
 
     def as_pass(self) -> UserPass:
         """Return the edit as a pass that runs after the registered ones."""

@@ -31,8 +31,15 @@ _KINDS = {
 _SKIPPED = re.compile(r"Attempted to (?:call|inline) function marked as skipped.*\nmodule: (\S*), qualname: (\S*),")
 
 
-def with_catalog_title(record: BreakRecord) -> BreakRecord:
-    """Return Dynamo's break with our catalog's title, its own behind the explanation."""
+_OWN_SETTINGS = re.compile(r"torch\._dynamo\.|torch\.compiler\.")
+"""Names in a hint that our advice lacks: Dynamo's own settings and marks."""
+
+
+def with_catalog_words(record: BreakRecord) -> BreakRecord:
+    """Return Dynamo's break with our catalog's title and advice.
+
+    Dynamo's own title follows its explanation, and its hints that name its own settings follow our advice.
+    """
     reported = f"{record.title}\n{record.context}"
     kind = next((kind for pattern, kind in _KINDS.items() if re.match(pattern, reported)), "")
     if skipped := _SKIPPED.match(reported):
@@ -40,4 +47,7 @@ def with_catalog_title(record: BreakRecord) -> BreakRecord:
     if not kind:
         return record
     explanation = f'{record.explanation.rstrip(".")}. Dynamo calls it "{record.title}".'.removeprefix(". ")
-    return replace(record, title=BREAK_REASONS[kind].title, explanation=explanation)
+    page = BREAK_REASONS[kind]
+    ours = (advice for advice in page.advice if "engine." not in advice)
+    hints = (*ours, *filter(_OWN_SETTINGS.search, record.hints))
+    return replace(record, title=page.title, explanation=explanation, hints=hints)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.observe.break_words import with_catalog_title
+from engine.observe.break_words import with_catalog_words
 from engine.observe.json_values import as_list, as_number
 from engine.observe.parse_graph import SHORT_DTYPES
 from engine.records.bytecode import Span
@@ -112,7 +112,7 @@ def parse_break(text: str) -> BreakRecord:
         span=stack[-1] if stack else None,
         stack=stack,
     )
-    return with_catalog_title(graph_break)
+    return with_catalog_words(graph_break)
 
 
 UNSUPPORTED_ERROR = "torch._dynamo.exc.Unsupported: "
@@ -224,6 +224,8 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
             "Make numbers in attributes of modules symbols", "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
         )
         return (tensor, symbol) if verb == "Store" and expected.isdigit() else (tensor,)
+    if kind == "type":
+        return (Fix(f"Always pass {name} with the same type, or write one function per type."),)
     if kind == "identity":
         return (Fix(f"Create {name} once, outside the compiled function, and pass the same object to each call."),)
     if kind == "equal":

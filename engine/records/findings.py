@@ -209,7 +209,9 @@ def _graph_breaks(session: Session) -> Iterator[Finding]:
             runs = _runs_of_break(session, group.frames, record)
             often = f", which ran {_count_text(runs, 'time')}" if runs > 1 else ""
             what = "the function runs as Python" if record.skips_frame else "the graph ends there"
-            cause = _one_line(record.context) or _one_line(record.explanation)
+            # What torch calls the context names objects inside Dynamo.
+            texts = (record.context, record.explanation)[:: -1 if session.compiler == "torch" else 1]
+            cause = next(filter(None, map(_one_line, texts)), "")
             yield Finding(
                 "graph-break", "warning", f"Graph break in {group.root.name}{often}: {_one_line(record.title)}",
                 f"{cause}; {what}" if cause else what, tuple(fix for h in record.hints for fix in _hint(h)),
@@ -255,7 +257,7 @@ def _recompiles(session: Session) -> Iterator[Finding]:
         saves = 0.0 if failure and failure.needs_no_fix(len(compiled)) else sum(map(compile_seconds, saved))
         yield Finding(
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
-            f"{name} was recompiled {_count_text(len(compiled), 'time')} for one reason",
+            f"{name} was recompiled {f'{len(compiled):,} times for one reason' if len(compiled) > 1 else 'once'}",
             _one_line(failure.sentence if failure else first.cause),
             useful_fixes(session, failure, (c for c, _ in compiled), lambda s: span_text(session, s)) if failure else (),
             f"{_count_text(len(saved), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,

@@ -55,7 +55,9 @@ def demo_command(arguments: Sequence[str]) -> int:
     Returns:
         Exit status: 1 if a cell failed, 2 if a package is missing.
     """
-    parser = argparse.ArgumentParser(prog="compile-explorer demo", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="compile-explorer demo", description="Run the tour, and print the link of its page and what to look at."
+    )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report"), help="folder of the page (default: report)"
     )

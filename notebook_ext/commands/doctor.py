@@ -21,7 +21,10 @@ def doctor_command(arguments: Sequence[str]) -> int:
     Returns:
         Exit status: 1 if a finding is at least as severe as ``--fail-on``, 2 if a log cannot be read.
     """
-    parser = argparse.ArgumentParser(prog="compile-explorer doctor", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="compile-explorer doctor",
+        description="Print what logs of torch.compile and saved sessions report, ranked, with fixes.",
+    )
     parser.add_argument("logs", nargs="+", type=Path, help="TORCH_TRACE logs or folders, or saved sessions")
     parser.add_argument("--json", action="store_true", help="print JSON, one object for each log")
     parser.add_argument(

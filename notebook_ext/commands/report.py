@@ -14,7 +14,10 @@ def report_command(arguments: Sequence[str]) -> int:
     Returns:
         Exit status: 1 if a cell failed, 2 if there is nothing to show.
     """
-    parser = argparse.ArgumentParser(prog="compile-explorer report", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="compile-explorer report",
+        description="Run a notebook, or read a log of torch.compile, and write an HTML page.",
+    )
     parser.add_argument(
         "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"
     )

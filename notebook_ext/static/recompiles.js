@@ -56,7 +56,7 @@ class RecompilesView {
     const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + (l.is_root ? l.calls : 0), 0) + part.dropped;
     put(
       this.context,
-      h("b", {}, plural(part.lanes.length, "code object")), muted(`${plural(calls, "top-level call")} ·`),
+      h("b", {}, plural(part.lanes.length, "code object")), muted(plural(calls, "top-level call")),
       h("span", {}, Object.values(CELLS).slice(0, part.lanes.some((/** @type {any} */ l) => l.python) ? 4 : 3).flatMap(([sign, kind, text]) => [h("span", { class: kind, style: "margin-left:8px" }, sign), ` ${text}  `]), h("span", { class: "mut", style: "margin-left:8px" }, "·"), " not reached"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
       !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,

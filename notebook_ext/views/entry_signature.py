@@ -64,7 +64,7 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     """Return the inputs that an entry is valid for.
 
     Sizes and integers that became symbols are shown by name, followed by their conditions, as are those of floats.
-    Other inputs are those of the call that was compiled.
+    Other inputs are those of the call that was compiled. A constant that another entry expects otherwise is named.
     """
     inputs = input_texts(session, compilation)
     traced = list(_iterate_symbols(compilation))
@@ -84,10 +84,24 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     unlisted = [_unlisted_symbol_text(s) for s in symbols if s.places and s.name not in shown]
     left = len(unlisted) - _MAX_UNLISTED
     parts += unlisted[:_MAX_UNLISTED] + ([f"{left} more symbols"] if left > 1 else unlisted[_MAX_UNLISTED:])
+    parts += [text for name, text in _iterate_constants(session, compilation) if name not in inputs][:_MAX_UNLISTED]
     conditions = list(dict.fromkeys(c for s in symbols for c in s.conditions))
     cut = len(conditions) - _MAX_CONDITIONS
     more = [f"{cut} more conditions"] if cut > 1 else conditions[_MAX_CONDITIONS:]
     return ", ".join([*parts, *conditions[:_MAX_CONDITIONS], *more])
+
+
+def _iterate_constants(session: Session, compilation: CompilationRecord) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each constant that another entry expects otherwise."""
+    others = [_constants(c) for c in session.compilations if c.frame == compilation.frame and c is not compilation]
+    for name, expected in _constants(compilation).items() if others else ():
+        if any(other.get(name, expected) != expected for other in others):
+            yield name, f"{sanitize(name)} {one_line(shorten_floats(expected), 40)}"
+
+
+def _constants(compilation: CompilationRecord) -> dict[str, str]:
+    guards = compilation.guards.guards if compilation.guards else ()
+    return {source_name(g.source): g.expected for g in guards if g.kind in ("equals", "equal")}
 
 
 def _same_objects(compilation: CompilationRecord, inputs: dict[str, str]) -> dict[str, list[str]]:

@@ -119,6 +119,7 @@ def test_an_edit_is_for_its_graph_only() -> None:
     run = engine.edited(lambda x: x.cos(), {"mine": text}, backend="aot_eager")
     torch.testing.assert_close(run(x), x.cos())
     assert "Compiled without your edit" in run.unused[0]
+    assert "has changed since" in run.unused[0]
     with pytest.raises(errors.BadArgument, match="must begin with the comment"):
         engine.edited(bias_gelu, {"mine": "def graph(x):\n    return (x,)"})
 

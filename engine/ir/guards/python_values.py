@@ -202,8 +202,9 @@ class EqualsMatch(Guard):
         if self.user_expr.endswith(".training"):
             return (Fix(f"{NO_FIX}: training and evaluation need one cache entry each."),)
         if type(self.expected) in (int, float) and type(value) in (int, float):
+            verb = "Pass" if self.user_expr.isidentifier() else "Store"
             lift = Fix(
-                f"Pass {self.user_expr} as a tensor: its value is then data, not part of the code",
+                f"{verb} {self.user_expr} as a tensor: its value is then data, not part of the code",
                 f"{self.user_expr} = torch.tensor({self.user_expr})",
             )
             symbol = Fix(f"Make {self.user_expr} a symbol from the first call", "f = engine.compile(f, dynamic=True)")

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine.ir.introspection.python_objects import (
@@ -69,6 +70,8 @@ def describe(value: Any, depth: int = 0) -> str:
         return f"module {value.__dict__.get('__name__', '?')}"
     if issubclass(kind, type):
         return f"class {type_name(value)}"
+    if kind is np.ndarray:
+        return f"ndarray {value.dtype.name}[{', '.join(map(str, value.shape))}]"
     return f"{kind.__name__} object" if builtin_base(kind, (torch.nn.Module,)) is None else kind.__name__
 
 

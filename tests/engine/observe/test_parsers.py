@@ -399,7 +399,7 @@ def test_a_cell_of_a_terminal_is_a_users_file() -> None:
 
 
 def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
-    """Quoted source and its introduction are left out; so is a hint without advice."""
+    """Quoted source is left out; our advice replaces hints without a setting of Dynamo's."""
     report = (
         "Data-dependent branching\n"
         "  Explanation: Detected data-dependent branching. Dynamo does not trace it.\n\n"
@@ -408,13 +408,18 @@ def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
         "        gt = gt(sum_1, 0)\n"
         "  Hint: This graph break is fundamental - it is unlikely that it will ever be traced.\n"
         "  Hint: Use `torch.cond`.\n"
+        "  Hint: Set `torch._dynamo.config.capture_scalar_outputs = True`.\n"
     )
     found = parse_break(report)
     assert found.title == "A branch depends on a tensor's value"
     assert found.explanation == (
         'Detected data-dependent branching. Dynamo does not trace it. Dynamo calls it "Data-dependent branching".'
     )
-    assert found.hints == ("Use `torch.cond`.",)
+    assert found.hints == (
+        "Use torch.where to compute both outcomes, or torch.cond.",
+        "Move the condition out of the compiled function.",
+        "Set `torch._dynamo.config.capture_scalar_outputs = True`.",
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import torch
 
 import engine
@@ -40,6 +41,37 @@ def test_an_entry_is_labeled_with_the_sizes_it_is_valid_for() -> None:
         f"x f32[{name}, 32], by any float, {name} >= 2",
     ]
     assert [c["varying"] for c in lane["columns"]][2:] == [["x f32[16, 32]", "by 2.0"], ["x f32[4, 32]", "by 3.0"]]
+
+
+def test_entries_that_differ_in_an_attribute_are_told_apart() -> None:
+    """Only a constant that another entry expects otherwise stands in the label."""
+
+    class Gate(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mode, self.bias = "train", True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1 if self.bias else x
+            return y * 2 if self.mode == "train" else y
+
+    gate = Gate()
+    with engine.record() as session:
+        compiled = engine.compile(gate, backend="eager")
+        compiled(torch.ones(3))
+        gate.mode = "eval"
+        compiled(torch.ones(3))
+    assert [entry_signature(session, c) for c in session.compilations] == [
+        "x f32[3], self.mode 'train'",
+        "x f32[3], self.mode 'eval'",
+    ]
+
+
+def test_an_array_is_labeled_with_its_type_and_sizes() -> None:
+    """A NumPy array as an input is described as a tensor is."""
+    with engine.record() as session:
+        engine.compile(lambda a: torch.from_numpy(a) + 1, backend="eager")(np.ones((4, 2), "float32"))
+    assert entry_signature(session, session.compilations[0]) == "a ndarray float32[4, 2]"
 
 
 def test_each_call_lists_the_entries_in_the_order_they_were_checked() -> None:
