@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from engine.ir.kernels.host_vectors import VectorUnit
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, product
+from engine.ir.loop_ir.index_expr import ZERO, IndexExpr, LoopVar, Size, lower_bound, product, upper_bound
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
-from engine.ir.static_sizes import static_size
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.kernels.dependences import loop_levels
 
 MIN_PARALLEL_ITERATIONS = 64
@@ -103,7 +103,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     unrolled_var = None if scans or is_serial or nest.inner or tile_var else _choose_unrolled_var(live, nest, lane_var)
     around = [v for v in nest.outer if v not in (lane_var, tile_var, unrolled_var)]
     parallel: list[LoopVar] = []
-    while around and not is_serial and (not parallel or not _has_enough_iterations(parallel)):
+    while around and _can_share(live, around[0], parallel) and not (parallel and _has_enough_iterations(parallel)):
         parallel.append(around.pop(0))
     if tile_var is not None:
         assert lane_var is not None
@@ -125,7 +125,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         and lane_var in nest.outer
         and _is_longer(lane_var, parallel)
     ):
-        around, parallel = parallel, []
+        around, parallel = [*parallel, *around], []
     inner = tuple(v for v in nest.inner if v != lane_var)
     if lane_var in nest.inner:
         inner = (*inner, lane_var)
@@ -134,7 +134,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     if unrolled_var is not None:
         around.append(unrolled_var)
         copies = max(1, copies // (static_size(unrolled_var.size) or 1))
-    is_serial = is_serial and lane_var is None
+    is_serial = is_serial and lane_var is None and not parallel
     return LoopPlan(
         tuple(parallel),
         tuple(around),
@@ -312,6 +312,24 @@ def _writes_distinct_elements(op: LoopIROp, var: LoopVar, variables: LoopVarsOf)
     assert op.index is not None
     picks = any(var in variables[n] for n in op.index.indirect_ops())
     return lane_stride(op.index, var) == 1 and not picks
+
+
+def _can_share(live: Sequence[LoopIROp], var: LoopVar, around: Sequence[LoopVar]) -> bool:
+    """Return True if no two iterations of a loop write one element, whatever the loops inside do.
+
+    The variables ``around`` it are the same in both.
+    """
+    scattered = [op for op in live if _is_scattered(op)]
+    if len({op.buffer for op in scattered}) < len(scattered):
+        return False
+    for op in scattered:
+        assert op.index is not None
+        steps = [static_size(lane_stride(op.index, v)) for v in (*around, var)]
+        inside = op.index.replace(dict.fromkeys((*around, var), ZERO))
+        limits = static_sizes((upper_bound(inside), lower_bound(inside)))
+        if None in steps or op.index.indirect_ops() or limits is None or limits[0] - limits[1] >= abs(steps[-1] or 0):
+            return False
+    return True
 
 
 def _has_enough_iterations(loops: Sequence[LoopVar], enough: int = MIN_PARALLEL_ITERATIONS) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
@@ -16,6 +18,7 @@ from engine.ir.loop_ir.index_expr import (
     LoopVar,
     Size,
     adjacent_variables,
+    as_size,
     contiguous_strides,
     flatten,
     product,
@@ -25,7 +28,7 @@ from engine.ir.loop_ir.index_expr import (
 )
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
-from engine.ir.node_values import results_of
+from engine.ir.node_values import results_of, tensor_meta
 from engine.ir.register_once import register_each
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, strided_view_of
@@ -90,6 +93,21 @@ MIN_ROW_ELEMENTS = 64
 
 MIN_ROWS = 8
 """Fewest rows that the threads of a CPU share."""
+
+
+MIN_PART_ROWS, MAX_PART_ROWS = 16, 128
+"""Rows that a CPU adds in one part of a column sum: sums of more would show the rounding of float32."""
+
+
+PARTS_OF_ROWS = 16
+"""Parts that the threads of a CPU share, if rows are few."""
+
+
+MIN_ELEMENTS_OF_PARTS = 1 << 15
+"""Fewest elements for which it pays to add rows to parts: one more kernel adds the parts."""
+
+
+FLOATS = (torch.float32, torch.float64)
 
 
 def _split_count(outputs: Size, count: Size, *, is_columns: bool, reads_again: bool = False) -> int:
@@ -263,11 +281,14 @@ def reduce(
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     full_index, parts = _full_index(a, dims), _split_count_of(low, a, dims)
     outer = _outer_split(a, dims) if low.is_cpu and parts > 1 else 0
+    row_parts = _parts_of_rows(low, a, dims) if kind == "sum" and compute_dtype(dtype) in FLOATS else None
 
     def body(b: LoopBuilder, index: Coordinates, position: Coordinates) -> LoopIROp:
         return value(b, full_index(index, position))
 
-    if outer:
+    if row_parts is not None:
+        result = _add_rows_to_parts(low, a.shape, len(dims), row_parts, dtype, body, name)
+    elif outer:
         result = _reduce_in_two_steps(low, kind, shape, ranges[:outer], ranges[outer:], dtype, body, name)
     elif parts > 1:
         length, partial = _split_ranges(kind, ranges, parts, dtype, body)
@@ -336,6 +357,83 @@ def _reduce_in_two_steps(
     label = name or low.node_name
     first = low.reduction(kind, (*outer, *shape), inner, compute_dtype(dtype), partial, name=f"{label}_parts")
     return low.reduction(kind, shape, outer, dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
+
+
+@dataclass(frozen=True)
+class _RowParts:
+    """Parts of the rows of a column sum: ``length`` positions of dimension ``dim`` of ``rows``, with all later ones."""
+
+    rows: tuple[int, ...]
+    dim: int
+    length: int
+
+    @property
+    def height(self) -> int:
+        """The rows of one part."""
+        return self.length * math.prod(self.rows[self.dim + 1 :])
+
+
+def _parts_of_rows(low: LoweringContext, a: LoweredTensor, dims: tuple[int, ...]) -> _RowParts | None:
+    """Return the parts of a column sum if a CPU kernel reduces these rows, too.
+
+    One kernel can then do both: after a row's own reductions, it adds the row to the sums of its part.
+    """
+    shape, node = static_sizes(a.shape), low.current_node
+    if not low.is_cpu or node is None or shape is None or dims != tuple(range(len(dims))) or len(dims) == len(shape):
+        return None
+    columns = math.prod(shape[len(dims) :])
+    if math.prod(shape) < MIN_ELEMENTS_OF_PARTS or columns < MIN_ROW_ELEMENTS:
+        return None
+    count, found = math.prod(shape) // columns, (_reduced_rows(other, shape, len(dims)) for other in node.graph.nodes)
+    rows = next((rows for rows in found if rows is not None), None)
+    strides = [along[-1] for along in _strides_read(a, fusible_sources(a.definition))] if rows is not None else []
+    if rows is None or 1 not in strides or not set(strides) <= {0, 1}:
+        return None
+    lengths = ((dim, length) for dim, n in enumerate(rows) for length in range(1, n + 1) if n % length == 0)
+    parts = [_RowParts(rows, *pair) for pair in lengths]
+    heights = {part.height: part for part in parts if MIN_PART_ROWS <= part.height <= MAX_PART_ROWS}
+    wanted = max(2 * MIN_PART_ROWS, count // PARTS_OF_ROWS)
+    height = max((n for n in heights if n <= wanted), default=min(heights, default=0))
+    return heights.get(height)
+
+
+def _reduced_rows(node: torch.fx.Node, shape: tuple[int, ...], rank: int) -> tuple[int, ...] | None:
+    """Return the sizes of the rows that a node reduces, if they are those of ``shape``; else None.
+
+    ``rank``: the dimensions of ``shape`` that number its rows. The node's may be others, with as many rows.
+    """
+    value, read = tensor_meta(node), next(map(tensor_meta, node.all_input_nodes), None)
+    if value is None or read is None:
+        return None
+    own, reduced = (static_sizes(map(as_size, tensor.shape)) for tensor in (read, value))
+    count = math.prod(shape[:rank])
+    if own is None or reduced is None or math.prod(own) != math.prod(shape) or math.prod(reduced) != count:
+        return None
+    rows = (own[:n] for n in range(1, len(own)) if reduced[:n] == own[:n] and math.prod(own[:n]) == count)
+    return next(rows, None)
+
+
+def _add_rows_to_parts(
+    low: LoweringContext,
+    shape: tuple[Size, ...],
+    rank: int,
+    parts: _RowParts,
+    dtype: torch.dtype,
+    body: ReducedElementFn,
+    name: str,
+) -> LoweredTensor:
+    """Sum down columns: add each row to the sums of its part, then add the parts."""
+    rows, dim = parts.rows, parts.dim
+    kept, outer = shape[rank:], (*rows[:dim], rows[dim] // parts.length)
+
+    def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+        row, column = i[: len(rows)], i[len(rows) :]
+        position = unflatten(flatten(row, contiguous_strides(rows)), shape[:rank])
+        return (*row[:dim], row[dim].div(parts.length), *column), body(b, column, position)
+
+    label, partial = f"{name or low.node_name}_parts", (*outer, *kept)
+    sums = low.scatter(partial, (*rows, *kept), compute_dtype(dtype), 0.0, write, is_added=True, name=label)
+    return low.reduction("sum", kept, outer, dtype, lambda b, i, r: sums.load(b, (*r, *i)), name=name)
 
 
 def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
