@@ -24,14 +24,21 @@ class IrWriter:
         self._parameter_names = parameter_names
         self._names: dict[str, int] = {}
         self._indent = "  "
+        self._last_comment = ""
 
     def line(self, text: str) -> None:
         """Write an indented line, linked to the current ops."""
         self.lines.append(SourceLine(self._indent + text, list(self.ops)))
 
     def comment(self, text: str) -> None:
-        """Write a comment line."""
-        self.line(f"; {text}")
+        """Write a comment line, unless the last comment has this text."""
+        if text not in ("", self._last_comment):
+            self.line(f"; {text}")
+            self._last_comment = text
+
+    def forget_comment(self) -> None:
+        """Forget the last comment, so that the next one is written in any case."""
+        self._last_comment = ""
 
     def fresh(self, hint: str) -> str:
         """Return an unused name: the hint, and a number if it is taken."""

@@ -315,9 +315,9 @@ def _writes_distinct_elements(op: LoopIROp, var: LoopVar, variables: LoopVarsOf)
 
 
 def _can_share(live: Sequence[LoopIROp], var: LoopVar, around: Sequence[LoopVar]) -> bool:
-    """Return True if no two iterations of a loop write one element, whatever the loops inside do.
+    """Return True if no two iterations of a loop write one element.
 
-    The variables ``around`` it are the same in both.
+    The loops inside may have any positions. The variables ``around`` it are the same in both.
     """
     scattered = [op for op in live if _is_scattered(op)]
     if len({op.buffer for op in scattered}) < len(scattered):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from engine.ir.kernels.host_vectors import NEON, VectorUnit
-from engine.ir.loop_ir.index_expr import LoopVar, Size, constant
+from engine.ir.loop_ir.index_conditions import condition_in, value_at
+from engine.ir.loop_ir.index_expr import LoopVar, Size
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
-from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.addresses import Addresses, LaneContext
 from engine.kernels.cpu.arithmetic import Arithmetic, Operands
 from engine.kernels.cpu.ir_writer import IrWriter
@@ -51,6 +50,8 @@ class OpPrinter:
         """The loop whose iterations are copied: the vector loop, or the rows of a tile."""
         self.lane_masks: tuple[str, ...] = ()
         """Mask of the lanes that exist in each copy, at the end of the vector loop; empty for all."""
+        self.conditions: dict[int, bool] = {}
+        """Conditions with one value in the current piece of the vector loop, by op."""
         self.strip_start = "0"
         """First column of the current strip."""
         self.tiles: dict[int, tuple[str, Sequence[str]]] = {}
@@ -59,7 +60,6 @@ class OpPrinter:
         """Vectors of the printed iterations of the unrolled loop, by store and copy."""
         self.checks: list[LoopIROp] = []
         """The bounds checks that were printed, each by the status it sets, less one."""
-        self._commented = ""
         self.printed: set[int] = set()
         """Numbers of the ops that were printed."""
 
@@ -107,11 +107,29 @@ class OpPrinter:
             self.values.set(("all", name), known_value)
         return known_value.names[0]
 
+    @contextlib.contextmanager
+    def in_piece(self, var: LoopVar, start: int, stop: int) -> Iterator[None]:
+        """Print a piece of a loop: branches that no iteration takes are left out."""
+        known = {op.number: condition_in(op, var, start, stop) for op in self.kernel.ops if op.dtype == torch.bool}
+        self.conditions = {number: value for number, value in known.items() if value is not None}
+        yield
+        self.conditions = {}
+
+    def inputs_of(self, op: LoopIROp) -> list[LoopIROp]:
+        """Return the ops that an op needs here: not an untaken branch, nor a mask that is known."""
+        condition = op.args[0] if op.name == "where" else op.mask if op.name == "load" else None
+        known = None if condition is None else self._known_condition(condition)
+        if known is None:
+            return op.inputs(self.kernel.ops)
+        if op.name == "where":
+            return [op.args[1 if known else 2]]
+        return [a for a in op.inputs(self.kernel.ops) if a is not condition] if known else []
+
     def print_op(self, op: LoopIROp) -> None:
         """Print one op in all copies."""
         if op.name == "constant":
             return
-        self._comment(op)
+        self.writer.comment(op.node_ids[-1].rpartition(":")[2] if op.node_ids else "")
         self.printed.add(op.number)
         self.writer.ops = (op.number,)
         is_vector = self.is_vector(op)
@@ -128,12 +146,6 @@ class OpPrinter:
             self.values.set(op.number, Value(names, lanes, value_type(compute_dtype(op.dtype))))
         self.writer.ops = ()
 
-    def _comment(self, op: LoopIROp) -> None:
-        node = op.node_ids[-1].rpartition(":")[2] if op.node_ids else ""
-        if node and node != self._commented:
-            self.writer.comment(node)
-            self._commented = node
-
     def hint(self, op: LoopIROp) -> str:
         """Return the wanted name of an op's value."""
         return name_from_label(op.label or op.name)
@@ -147,6 +159,8 @@ class OpPrinter:
             return f"%{self.parameters.number_name(op)}"
         if op.name == "to" and compute_dtype(op.args[0].dtype) == op.dtype:  # the load converted it already
             return self.lane_name(op.args[0], copy, lanes)
+        if op.name == "where" and (known := self._known_condition(op.args[0])) is not None:
+            return self.lane_name(op.args[1 if known else 2], copy, lanes)
         dtype = self._common_dtype(op)
         if op.name in ("truncdiv", "rem") and not (op.args[1].name == "constant" and op.args[1].value):
             self._print_zero_check(op, copy, lanes)
@@ -219,10 +233,12 @@ class OpPrinter:
         return own or lanes_left
 
     def _known_condition(self, op: LoopIROp) -> object:
-        """Return the value of a condition in this iteration of the unrolled loop.
+        """Return the value of a condition in this piece, or this iteration of the unrolled loop.
 
         None if it is not known.
         """
+        if op.number in self.conditions:
+            return self.conditions[op.number]
         var = self.plan.unrolled_var
         if var is None or self.vars_of[op.number] != {var}:
             return None
@@ -302,26 +318,3 @@ class OpPrinter:
         before = write.assign("status", "load i32, ptr %status.slot")
         after = write.assign("status", f"select i1 {bad}, i32 {number}, i32 {before}")
         write.line(f"store i32 {after}, ptr %status.slot")
-
-    def forget_comment(self) -> None:
-        """Forget the last comment, so that the next op repeats the name of its node."""
-        self._commented = ""
-
-
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    "and": operator.and_,
-    "or": operator.or_,
-}
-
-
-def value_at(op: LoopIROp, var: LoopVar, position: int) -> Any:
-    """Return the value of an op in one iteration of a loop; None if it depends on more."""
-    if op.name == "constant":
-        return op.value
-    if op.name == "index" and op.index is not None:
-        index = op.index.replace({var: constant(position)})
-        return None if index.terms else static_size(index.const)
-    arguments = [value_at(arg, var, position) for arg in op.args]
-    evaluate = _OPERATORS.get(op.name)
-    return None if evaluate is None or None in arguments else evaluate(*arguments)

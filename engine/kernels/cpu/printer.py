@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
 from engine.ir.kernels.host_vectors import VectorUnit
+from engine.ir.loop_ir.index_conditions import MAX_OPS_IN_PIECES, pieces_of
 from engine.ir.loop_ir.index_expr import LoopVar, Size, as_size, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS
+from engine.ir.reachable import reachable
 from engine.ir.static_sizes import static_size
 from engine.kernels import dependences
 from engine.kernels.cpu.lane_values import Value
@@ -71,6 +73,8 @@ class NestPrinter:
         ]
         self.row_slots = RowSlots(self.printer, self.passes, self.shared_rows.numbers)
         inner = frozenset(self.plan.inner)
+        self._needed: set[int] | None = None
+        """Numbers of the ops that the current piece of the vector loop needs; None for all."""
         self.outer_ops = [op for op in needed if op.name != "reduce" and not self.printer.vars_of[op.number] & inner]
 
     def source(self) -> GeneratedKernel:
@@ -188,7 +192,7 @@ class NestPrinter:
             if self.plan.strip:
                 self._print_strips(var, opened, start, stop)
                 return
-            for _ in self._lane_loops(var, start, stop):
+            for _ in self._pieces(var, start, stop):
                 self._print_ready(now)
                 self._print_outer(inner_loops, now)
             return
@@ -203,6 +207,25 @@ class NestPrinter:
             self.printer.variables[var] = (name,)
             self._print_ready(now)
             self._print_outer(inner_loops, now)
+
+    def _pieces(self, var: LoopVar, start: str, stop: str | None) -> Iterator[None]:
+        """Print the vector loop in pieces, in which conditions on its variable have one value."""
+        p, plan = self.printer, self.plan
+        is_plain = not self.passes and plan.tile_var is None and plan.unrolled_var is None
+        pieces = pieces_of(self.live_ops, var, plan.lanes) if is_plain and static_size(var.size) else []
+        if len(pieces) < 2 or len(pieces) * len(self.live_ops) > MAX_OPS_IN_PIECES:
+            yield from self._lane_loops(var, start, stop)
+            return
+        for first, last in pieces:
+            begin, end = str(first), str(last)
+            if stop is not None:  # threads share the loop
+                begin = self.writer.call("piece", "llvm.smax.i64", "i64", [("i64", start), ("i64", begin)])
+                end = self.writer.call("piece.end", "llvm.smin.i64", "i64", [("i64", stop), ("i64", end)])
+            with p.in_piece(var, first, last):
+                roots = [op for op in self.outer_ops if op.name in ("check", *WRITE_OPS)]
+                self._needed = {op.number for op in reachable(roots, p.inputs_of)}
+                yield from self._lane_loops(var, begin, end)
+            self._needed = None
 
     def _print_unrolled(self, var: LoopVar, opened: frozenset[LoopVar]) -> None:
         """Print the iterations of a short loop one after the other."""
@@ -307,7 +330,9 @@ class NestPrinter:
         for op in self.outer_ops:
             if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
                 continue
-            inputs = op.inputs(self.kernel.ops)
+            if self._needed is not None and op.number not in self._needed:
+                continue
+            inputs = p.inputs_of(op)
             if self.shared_rows.load(op):
                 p.values.set(("done", op.number), _DONE)
             elif all(p.is_known(i) for i in inputs if i.name != "check"):
@@ -319,7 +344,7 @@ class NestPrinter:
         for reduction_pass in self.passes:
             if not reduction_pass.is_needed:
                 continue
-            self.printer.forget_comment()
+            self.writer.forget_comment()
             reduction_pass.print_initial_values()
             self._print_inner(reduction_pass, self.plan.inner, opened)
             reduction_pass.print_results()
@@ -390,7 +415,7 @@ class NestPrinter:
         self.printer.strip_start = start
         for _ in self._lane_loops(var, start, stop):
             strip_pass.print_initial_values()
-        self.printer.forget_comment()
+        self.writer.forget_comment()
         self._print_strip_rows(strip_pass, self.plan.inner, opened, stop)
         for _ in self._lane_loops(var, start, stop):
             strip_pass.print_results()
@@ -473,10 +498,14 @@ class NestPrinter:
         plan, p, write = replace(self.plan, copies=copies or self.plan.copies), self.printer, self.writer
         end = stop or p.addresses.size_name(var.size)
         size, whole = static_size(var.size) if stop is None else None, plan.lanes * plan.copies
+        if stop is not None and start.isdigit() and stop.isdigit():
+            size = int(stop) - int(start)
+            plan = replace(plan, copies=min(plan.copies, -(-size // plan.lanes)))
+            whole = plan.lanes * plan.copies
         if size is not None and size <= whole:
             with p.values.scope():
                 p.copies = plan.copies
-                p.variables[var] = tuple(str(c * plan.lanes) for c in range(plan.copies))
+                p.variables[var] = tuple(str(int(start) + c * plan.lanes) for c in range(plan.copies))
                 p.lane_masks = self._masks_below(size, plan.copies) if size < whole else ()
                 yield
                 p.copies, p.lane_masks = 1, ()
@@ -496,7 +525,7 @@ class NestPrinter:
             p.variables[var] = (name,)
             if size is None or size % plan.lanes:
                 p.lane_masks = (self._mask_below(name, end),)
-            p.forget_comment()
+            write.forget_comment()
             yield
             p.lane_masks = ()
 

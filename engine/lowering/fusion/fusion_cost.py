@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from engine.ir.loop_ir.builder import LoopBuilder
+from engine.ir.loop_ir.index_conditions import MAX_OPS_IN_PIECES, iterations_under, pieces_of
 from engine.ir.loop_ir.index_expr import LoopVar, Size, contiguous_strides, flatten, product, static_product, variable
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.static_sizes import static_size
@@ -31,6 +32,9 @@ MAX_WASTED_COST = 16
 It is that of a store and a load.
 """
 
+
+MIN_PIECE = 16
+"""Fewest iterations of a piece of a divided loop: the lanes of a long vector."""
 
 MIN_VECTOR_COST = 8
 """Minimum cost of an op for which a separate, vectorized kernel pays off."""
@@ -116,6 +120,25 @@ def wasted_cost(group: FusionGroup, tensor_def: TensorDef) -> float:
         iterations = static_product((*member.shape, *member.ranges))
         needed += cost_of(build_unfused(member)) * (1 if iterations is None else iterations / total)
     return cost_of(group.builder) + cost_of(build_unfused(tensor_def)) - needed
+
+
+def repeats_in_pieces(tensor_def: TensorDef, group: FusionGroup) -> float | None:
+    """Return how often a CPU kernel would compute each element that it reads under conditions.
+
+    None if it would also compute it where the conditions are false: the innermost loop is not divided by them.
+    """
+    total, own, var = static_product((group.numel,)), static_product(tensor_def.shape), group.loop_vars[-1]
+    if not total or not own or group.reduction_vars is not None or not static_size(var.size):
+        return None
+    pieces = pieces_of(group.builder.ops, var, MIN_PIECE)
+    ops = len(group.builder.ops) + len(build_unfused(tensor_def).ops)
+    masks = [op.mask for op in group.builder.ops if op.name == "load" and op.buffer == tensor_def.name]
+    if len(pieces) < 2 or len(pieces) * ops > MAX_OPS_IN_PIECES or any(mask is None for mask in masks):
+        return None
+    counts = [iterations_under(mask, var, pieces) for mask in masks if mask is not None]
+    if any(count is None for count in counts):
+        return None
+    return sum(count or 0 for count in counts) * (total // (static_size(var.size) or 1)) / own
 
 
 def cost_of(builder: LoopBuilder) -> int:

@@ -60,6 +60,7 @@ from engine.lowering.fusion.fusion_cost import (
     is_cheap_to_recompute,
     is_negligible_size,
     reads_sparsely,
+    repeats_in_pieces,
     scans_rows,
     stored_bytes,
     wasted_cost,
@@ -538,12 +539,14 @@ class Scheduler:
             return "It must also be stored, and this kernel does not visit each of its elements exactly once."
         if len(storable) == len(memory_reads) == 1:
             return None
-        if self._is_cpu and any(d.is_masked for d in memory_reads) and wasted_cost(group, tensor_def) > MAX_WASTED_COST:
+        is_masked = self._is_cpu and any(d.is_masked for d in memory_reads)
+        repeats = repeats_in_pieces(tensor_def, group) if is_masked else None
+        if is_masked and repeats is None and wasted_cost(group, tensor_def) > MAX_WASTED_COST:
             return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
         why = None if self._is_cpu else _why_stored_once(tensor_def, group)
         if why is not None and not self._reduces_operand(tensor_def, group):
             return why
-        return _why_not_recomputed(tensor_def, group, memory_reads)
+        return _why_not_recomputed(tensor_def, group, memory_reads, repeats)
 
     def _reduces_operand(self, tensor_def: TensorDef, group: FusionGroup) -> bool:
         """Return True if a kernel visits the elements of a reduction that ``tensor_def`` reads."""
@@ -733,7 +736,9 @@ def _reads_across(group: FusionGroup, row: frozenset[LoopVar]) -> bool:
     )
 
 
-def _why_not_recomputed(tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]) -> str | None:
+def _why_not_recomputed(
+    tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead], repeats: float | None = None
+) -> str | None:
     probe = build_unfused(tensor_def)
     cost = sum(op.cost for op in probe.ops)
     reads = len(probe.memory_reads)
@@ -747,7 +752,7 @@ def _why_not_recomputed(tensor_def: TensorDef, group: FusionGroup, memory_reads:
             if cost <= MAX_RECOMPUTE_COST and index_count == 1
             else "It would be recomputed for each element that reads it; the number depends on the sizes."
         )
-    factor = index_count * total / max(stored, 1)
+    factor = index_count * total / max(stored, 1) if repeats is None else repeats
     if factor <= 1:
         return None
     if (cost * factor <= MAX_REPEATED_COST and reads * factor <= MAX_REPEATED_READS) or (

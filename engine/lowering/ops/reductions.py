@@ -96,7 +96,10 @@ MIN_ROWS = 8
 
 
 MIN_PART_ROWS, MAX_PART_ROWS = 16, 128
-"""Rows that a CPU adds in one part of a column sum: sums of more would show the rounding of float32."""
+"""Rows that a CPU adds in one part of a column sum.
+
+Sums of more would show the rounding of float32.
+"""
 
 
 PARTS_OF_ROWS = 16
@@ -361,7 +364,10 @@ def _reduce_in_two_steps(
 
 @dataclass(frozen=True)
 class _RowParts:
-    """Parts of the rows of a column sum: ``length`` positions of dimension ``dim`` of ``rows``, with all later ones."""
+    """Parts of the rows of a column sum.
+
+    A part is ``length`` positions of dimension ``dim`` of ``rows``, with all positions of later ones.
+    """
 
     rows: tuple[int, ...]
     dim: int
@@ -398,7 +404,7 @@ def _parts_of_rows(low: LoweringContext, a: LoweredTensor, dims: tuple[int, ...]
 
 
 def _reduced_rows(node: torch.fx.Node, shape: tuple[int, ...], rank: int) -> tuple[int, ...] | None:
-    """Return the sizes of the rows that a node reduces, if they are those of ``shape``; else None.
+    """Return the sizes that number the rows which a node reduces; None for other rows.
 
     ``rank``: the dimensions of ``shape`` that number its rows. The node's may be others, with as many rows.
     """

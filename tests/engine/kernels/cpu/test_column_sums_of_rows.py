@@ -1,4 +1,4 @@
-"""A kernel that reduces rows also adds each row to column sums, as the backward pass of a norm does."""
+"""A kernel that reduces rows also adds each to column sums, as gradients of a norm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_sums_of_columns_are_right(name: str, shape: tuple[int, ...], unit: VectorUnit) -> None:
-    """Results are eager's for whole vectors and rests, for parts of one dimension and of several, and for primes."""
+    """Results are eager's for whole vectors and rests, one or several dimensions, and primes."""
     torch.manual_seed(0)
     args = (torch.randn(shape) / 8, torch.randn(shape[-1]))
     _, found = run_on_cpu(FUNCTIONS[name], args, unit)
@@ -62,7 +62,7 @@ def test_special_values_stay_in_their_rows_and_columns(unit: VectorUnit) -> None
     [((512, 128), (16, 128)), ((8, 256, 64), (8, 2, 64)), ((6, 7, 49, 64), (6, 7, 1, 64)), ((1009, 70), None)],
 )
 def test_one_kernel_reads_the_rows(shape: tuple[int, ...], parts: tuple[int, ...] | None) -> None:
-    """It stores no row for the column sum, and threads share its parts; a prime number of rows has no parts."""
+    """It stores no row for the sum, and threads share its parts; a prime number has no parts."""
     program, _ = run_on_cpu(_norm_backward, (torch.randn(shape), torch.randn(shape[-1])), UNITS[0])
     readers = [k for k in program.kernels if any(a.buffer == program.inputs[0] for a in k.args)]
     partial = [b.shape for b in program.buffers.values() if b.name.endswith("_parts") and len(readers) == 1]
