@@ -52,16 +52,21 @@ img { max-width: 100%; }
 
 
 def notebook_page(
-    notebook: Any, title: str, explorers: Mapping[int, str] | None = None, *, unfolded: int | None = None
+    notebook: Any,
+    title: str,
+    explorers: Mapping[int, str] | None = None,
+    *,
+    unfolded: int | None = None,
+    folder: str = "",
 ) -> str:
-    """Return the whole page of an executed notebook.
+    """Return the whole page of an executed notebook; its pictures are read from ``folder``.
 
     ``explorers`` are pages by session number; outputs have these numbers in their metadata. That of ``unfolded`` is
     open, and has ``EXPLORER_ANCHOR`` as id.
     """
     shown = explorers or {}
     policy = CONTENT_SECURITY_POLICY.format(scripts=script_policy() if shown else "'none'")
-    body = "\n".join(part for cell in notebook.cells for part in _cell_html(cell, shown))
+    body = "\n".join(part for cell in notebook.cells for part in _cell_html(cell, shown, folder))
     if unfolded is not None:
         body = body.replace(_details_tag(unfolded), _details_tag(unfolded, is_open=True), 1)
     return (
@@ -80,11 +85,14 @@ def title_of(notebook: Any, default: str) -> str:
     return default
 
 
-def _cell_html(cell: Any, explorers: Mapping[int, str]) -> Iterator[str]:
+def _cell_html(cell: Any, explorers: Mapping[int, str], folder: str) -> Iterator[str]:
     if cell.cell_type == "markdown":
-        from nbconvert.filters.markdown import markdown2html
+        from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-        yield f'<div class="cell">{markdown2html(cell.source)}</div>'
+        renderer = IPythonRenderer(
+            escape=False, embed_images=True, path=folder, attachments=cell.get("attachments", {})
+        )
+        yield f'<div class="cell">{MarkdownWithMath(renderer=renderer).render(cell.source)}</div>'
     elif cell.cell_type == "code":
         outputs = "".join(_output_html(o) + _explorer_html(o, explorers) for o in cell.outputs)
         yield f'<div class="cell"><div class="input code">{_highlight_python(cell.source)}</div>{outputs}</div>'

@@ -167,7 +167,13 @@ def write_report(
     explorers = {number: explorer_page(session) for number, session in sessions.items()}
     folder.mkdir(parents=True, exist_ok=True)
     report_path = folder / f"{path.stem}.html"
-    page = notebook_page(notebook, title_of(notebook, path.stem), explorers, unfolded=most_informative(sessions))
+    page = notebook_page(
+        notebook,
+        title_of(notebook, path.stem),
+        explorers,
+        unfolded=most_informative(sessions),
+        folder=str(path.resolve().parent),
+    )
     with replace_file(report_path) as stream:
         stream.write(page.encode(errors="replace"))
     if write and not problem:

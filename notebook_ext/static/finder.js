@@ -69,7 +69,7 @@ export class Finder {
     put(this.list, found.map((row, i) => this.#row(this.rows[row], i)));
     this.field.setAttribute("aria-activedescendant", found.length ? `${this.list.id}-${this.at}` : "");
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
-    this.count.textContent = !index ? "Loading the session's names …" : !count ? "No match." : (count > found.length ? `${found.length} of ${plural(count, "match")}: type more.` : plural(count, "match")) + (index.limit ? ` Only the first ${index.limit.toLocaleString("en")} names of this session can be found.` : "");
+    this.count.textContent = !index ? "Loading the session's names …" : !count ? "No match." : (count > found.length ? found.length + " of " : "") + plural(count, "result") + "." + (index.limit ? ` Only the first ${index.limit.toLocaleString("en")} names of this session can be found.` : "");
   }
 
   /** @param {any[]} row @param {number} i */

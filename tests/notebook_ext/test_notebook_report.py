@@ -69,6 +69,19 @@ def test_all_kinds_of_output_are_shown() -> None:
     assert "\x1b" not in made
 
 
+def test_pictures_in_text_are_in_the_page(tmp_path: pathlib.Path) -> None:
+    """A picture beside the notebook and one attached to a cell need no file."""
+    (tmp_path / "drawn.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    cell = new_markdown_cell("![A drawing](drawn.svg) ![A photo](attachment:photo.png)")
+    cell["attachments"] = {"photo.png": {"image/png": "aGk="}}
+    made = notebook_page(new_notebook(cells=[cell]), "T", folder=str(tmp_path))
+    loads = Loads()
+    loads.feed(made)
+    assert loads.found == []
+    assert 'src="data:image/svg+xml;base64,' in made
+    assert 'src="data:image/png;base64,aGk="' in made
+
+
 def test_the_page_loads_nothing() -> None:
     """No attribute points outside, and the page forbids itself to load anything."""
     made = notebook_page(
