@@ -39,8 +39,8 @@ KERNELS_SHARES = {
 }
 """One program in so many of a folder has kernels outside the slow ring.
 
-The others run with backend "eager". The programs of these folders differ in what the tracer meets. The stages after it branch on operators, sizes, aliases and
-gradients, which the programs of the other folders are about and all run with "triton".
+The others run with backend "eager". The programs of these folders differ in what the tracer meets. The stages after it
+branch on operators, sizes, aliases and gradients, which the programs of the other folders are about.
 """
 OTHER_BACKENDS_SHARE = 32
 """One program in so many runs with all backends outside the slow ring.

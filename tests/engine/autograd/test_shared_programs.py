@@ -32,6 +32,8 @@ DIFFERENTIATING = {
 """How many programs of some files have backwards that are captured, at the least."""
 SHARE = 8
 """One other file of programs in so many outside the slow ring."""
+ONLY_SLOW = ("model_zoo",)
+"""Files whose backwards are like those of ``small_models``, at many times the cost."""
 
 
 def captured(name: str) -> bool:
@@ -53,7 +55,11 @@ def captured(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "stem", [pytest.param(s, marks=() if s in DIFFERENTIATING else slow_except_sample(s, SHARE)) for s in STEMS]
+    "stem",
+    [
+        pytest.param(s, marks=() if s in DIFFERENTIATING.keys() - ONLY_SLOW else slow_except_sample(s, SHARE))
+        for s in STEMS
+    ],
 )
 def test_programs_differentiate_as_ever(stem: str) -> None:
     """Gradients, side effects, output and exceptions equal those of torch's engine, bitwise.
