@@ -21,8 +21,8 @@ _BITWISE_OPS = frozenset(
     "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor".split()
 )
 _ELEMENTWISE_OPS = _BITWISE_OPS | frozenset(
-    "abs absolute add ceil clamp clamp_max clamp_min clip floor fmod frac hypot ldexp logit mul multiply pow relu "
-    "remainder round rsub sub subtract trunc".split()
+    "abs absolute add ceil clamp clamp_max clamp_min clip floor fmod frac hardshrink hypot ldexp logit mul multiply pow "
+    "relu remainder round rsub sub subtract trunc".split()
 )
 """Elementwise operators that reject some dtypes only when they run."""
 

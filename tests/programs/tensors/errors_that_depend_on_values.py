@@ -1,5 +1,6 @@
 """Operators that raise for some values, which fake tensors do not have."""
 
+import math
 import random
 
 import torch
@@ -395,3 +396,20 @@ def item_assignment_of_another_shape(x, rows):
     y = x.clone()
     y[rows, 0] = x[:1]
     return y
+
+
+def _sized(*shape):
+    return (torch.arange(math.prod(shape)).reshape(shape),)
+
+
+@program(lambda: _sized(1, 2, 8), lambda: _sized(1, 2, 9), lambda: _sized(1, 2, 10), breaks=1)
+def pooling_of_integers(x):
+    """The kernel of ``max_pool1d`` without indices takes no integers, of any size."""
+    pooled, indices = F.max_pool1d(x + 1, 2, return_indices=True)
+    return pooled + indices, F.max_pool1d(x, 2) * 2
+
+
+@program(lambda: _sized(4), lambda: _sized(5), lambda: _sized(6), lambda: (torch.randn(5),), breaks=1)
+def hardshrink_of_integers(x):
+    """``hardshrink`` has kernels for floats only."""
+    return F.hardshrink(x, 0.25) + x.shape[0]

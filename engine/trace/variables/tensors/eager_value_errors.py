@@ -17,6 +17,7 @@ from engine.ir.register_once import register_each
 from engine.torch_private.autograd import forward_ad
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
+from engine.trace.exc import SkipFrame
 from engine.trace.operators.arithmetic import compare_op
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
@@ -100,8 +101,18 @@ def _uses_kernel_without_indices(tx: Tracer, fake: torch.Tensor) -> bool:
     return fake.device.type == "cpu" and not is_asked and not is_wrapper_subclass(fake)
 
 
-_register_contiguous_output(F.max_pool1d, _uses_kernel_without_indices)
-_register_contiguous_output(torch.max_pool1d, _uses_kernel_without_indices)
+def _check_pooled_dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> None:
+    """Leave the frame to eager, which raises: its kernel without indices takes no integers."""
+    pooled = argument(tx, args, kwargs, 0, "input")
+    if pooled is None or pooled.fake is None or pooled.fake.dtype.is_floating_point:
+        return
+    with_indices = argument(tx, args, kwargs, 6, "return_indices")
+    if _uses_kernel_without_indices(tx, pooled.fake) and (with_indices is None or not with_indices.is_truthy(tx)):
+        raise SkipFrame("raises", f"max_pool1d has no kernel for {pooled.fake.dtype}")
+
+
+_register_contiguous_output(F.max_pool1d, _uses_kernel_without_indices, _check_pooled_dtype)
+_register_contiguous_output(torch.max_pool1d, _uses_kernel_without_indices, _check_pooled_dtype)
 _register_contiguous_output(
     F.one_hot, lambda tx, fake: not is_wrapper_subclass(fake) and not tx.in_subgraph(), check_classes
 )
