@@ -241,7 +241,7 @@ def _figure_rows(session: Session) -> list[dict[str, str]]:
     calls_of_roots = sum(c.frame in roots for c in session.calls) + session.calls_dropped
     rows.append(("Calls", f"{calls_of_roots:,}", "recompiles"))
     if session.seconds:
-        rows.append(("Time", format_seconds(session.seconds), "timings"))
+        rows.append(("Total time", format_seconds(session.seconds), "timings"))
     return [{"name": n, "value": v, "target": t} for n, v, t in rows]
 
 
