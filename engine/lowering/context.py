@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.fx
@@ -254,26 +254,6 @@ class ExternNode:
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the call reads."""
         return definitions_in((self.args, self.kwargs))
-
-    def accept(self, visitor: StepVisitor) -> None:
-        """Visit this step of a schedule."""
-        visitor.visit_extern(self)
-
-
-class StepVisitor(Protocol):
-    """Visitor of the steps of a schedule."""
-
-    def visit_extern(self, step: ExternNode) -> None:
-        """Visit an ATen call."""
-
-    def visit_group(self, step: Any) -> None:
-        """Visit a fusion group."""
-
-    def visit_matmul(self, step: Any) -> None:
-        """Visit a matmul template."""
-
-    def visit_attention(self, step: Any) -> None:
-        """Visit an attention template."""
 
 
 def fake_result(low: LoweringContext) -> Any:

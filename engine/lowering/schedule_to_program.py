@@ -80,7 +80,7 @@ def schedule_to_program(
     builder = _StepBuilder(walk, buffers, printed, tuner.with_chosen_blocking, built)
     for step in schedule.steps:
         deliver_interrupts()
-        step.accept(builder)
+        builder.add(step)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
     assumes_sizes = _assumes_sizes(walk)
     written = [(position, walk.inputs[mutated_input][0]) for position, mutated_input in mutated if not assumes_sizes]
@@ -155,7 +155,7 @@ def subprogram(walk: GraphLowering, target: str, emit: PrintKernel, steps: tuple
     buffers |= inputs
     builder = _StepBuilder(walk, buffers, KernelDeduplicator(emit, target))
     for step in steps:
-        step.accept(builder)
+        builder.add(step)
     unseen = {d.name for d in builder.unused_results}
     written = tuple(
         BufferRef(name) for name, buffer in buffers.items() if buffer.kind != "input" and name not in unseen
@@ -186,18 +186,22 @@ class _StepBuilder:
         self.template_count = 0
         self.unused_results: list[TensorDef] = []
 
-    def visit_extern(self, step: ExternNode) -> None:
+    def add(self, step: Any) -> None:
+        """Add the program steps of one step of a schedule."""
+        _ADD_BY_TYPE[type(step)](self, step)
+
+    def _add_extern(self, step: ExternNode) -> None:
         """Add an ATen call."""
         self.externs.append(step)
         self.steps.append(_make_extern(step))
 
-    def visit_attention(self, step: AttentionTemplate) -> None:
+    def _add_attention(self, step: AttentionTemplate) -> None:
         """Add the kernels of one attention call."""
         self.template_count += 1
         self.unused_results += step.call.unused_results
         self.steps += _attention_steps(step, self.walk, self.printed)
 
-    def visit_group(self, step: FusionGroup) -> None:
+    def _add_group(self, step: FusionGroup) -> None:
         """Add a loop kernel."""
         if (kernel := self.loops.get(len(self.steps))) is not None:
             self.steps.append(Launch(self.printed.kernel_source(kernel)))
@@ -205,7 +209,7 @@ class _StepBuilder:
         build = build_loop_nest if self.is_cpu else build_loop_kernel
         self._add_launch(build(step, self.printed.next_id, self.walk, self.buffers))
 
-    def visit_matmul(self, step: MatmulTemplate) -> None:
+    def _add_matmul(self, step: MatmulTemplate) -> None:
         """Add a matmul template."""
         self.template_count += 1
         prefix, name_words = f"loop:{self.walk.context.compilation}", kernel_name_words(step.fused_matmul.origins)
@@ -216,6 +220,14 @@ class _StepBuilder:
         kernel = kernel if self.tune is None else self.tune(kernel)
         self.loops[len(self.steps)] = kernel
         self.steps.append(Launch(self.printed.kernel_source(kernel)))
+
+
+_ADD_BY_TYPE: dict[type, Callable[[_StepBuilder, Any], None]] = {
+    ExternNode: _StepBuilder._add_extern,
+    AttentionTemplate: _StepBuilder._add_attention,
+    FusionGroup: _StepBuilder._add_group,
+    MatmulTemplate: _StepBuilder._add_matmul,
+}
 
 
 def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: KernelDeduplicator) -> list[ProgramStep]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,15 +31,11 @@ with addresses for pointers, and returns the number of the bounds check that fai
 """
 
 
-class KernelBinder(Protocol):
-    """Creates the launcher of a kernel.
+KernelBinder = Callable[["GeneratedKernel", frozenset[str]], Launcher]
+"""Creates the launcher of a kernel.
 
-    ``misaligned`` names pointer parameters whose address may not be a multiple of 16 bytes.
-    """
-
-    def __call__(self, source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
-        """Return the launcher of one kernel."""
-        ...
+The names are of pointer parameters whose address may not be a multiple of 16 bytes.
+"""
 
 
 def gpu_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:

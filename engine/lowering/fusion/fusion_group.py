@@ -9,7 +9,6 @@ from engine.group_pairs import group_pairs
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, variable
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
-from engine.lowering.context import StepVisitor
 from engine.lowering.fusion.fusion_cost import row_major_strides
 
 
@@ -47,10 +46,6 @@ class FusionGroup:
     def output_defs(self) -> Iterable[TensorDef]:
         """Definitions that the kernel writes."""
         return self.stores
-
-    def accept(self, visitor: StepVisitor) -> None:
-        """Visit this step of a schedule."""
-        visitor.visit_group(self)
 
     def analyze(self) -> None:
         """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""

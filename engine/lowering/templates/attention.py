@@ -20,7 +20,7 @@ from engine.ir.loop_ir.index_expr import LoopVar, Size, flatten, last_offset, va
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_values import called_overload
 from engine.ir.static_sizes import are_positive_sizes, static_size, static_sizes
-from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
+from engine.lowering.context import ExternNode, LoweredTensor
 from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
 from engine.lowering.templates.matmul_configs import next_power_of_two
 
@@ -73,10 +73,6 @@ class AttentionTemplate:
         return dict.fromkeys(
             (*self.call.results.values(), *self.call.unused_results, *([] if self.delta is None else [self.delta]))
         )
-
-    def accept(self, visitor: StepVisitor) -> None:
-        """Visit this step of a schedule."""
-        visitor.visit_attention(self)
 
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the kernels read from memory."""

@@ -12,7 +12,7 @@ from engine.ir.loop_ir.index_expr import Size, concrete_size
 from engine.ir.loop_ir.loop_kernel import MatmulConfig
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.static_sizes import static_size
-from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
+from engine.lowering.context import ExternNode, LoweredTensor
 from engine.lowering.fusion.fusion_cost import bytes_saved
 from engine.lowering.fusion.fusion_group import FusionGroup
 from engine.lowering.fusion.scheduler import Schedule
@@ -45,10 +45,6 @@ class MatmulTemplate:
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the kernel reads from memory."""
         return self.fused_matmul.input_defs()
-
-    def accept(self, visitor: StepVisitor) -> None:
-        """Visit this step of a schedule."""
-        visitor.visit_matmul(self)
 
 
 ASSUMED_SIZE = 1024

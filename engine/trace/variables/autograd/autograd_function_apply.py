@@ -196,10 +196,11 @@ def _emit_apply(
         bodies.cls.__name__,
         forward.to_graph_module("Forward"),
         backward.to_graph_module("Backward"),
-        (len(bodies.graph_inputs), len(nodes)),
+        len(bodies.graph_inputs),
+        len(nodes),
         saved,
         tuple(any(t is realize(tx, f) for f in ctx.non_differentiable) for t in tensors),
-        once=once,
+        once,
     )
     differentiates = any(n.target is torch.autograd.grad for n in backward.graph.nodes)
     effect = "runs autograd inside of a backward" if differentiates else "changes torch's state"
@@ -209,45 +210,43 @@ def _emit_apply(
     return pack_outputs(tx, result, [o if o.fake is None else next(items) for o in outputs])
 
 
+@dataclass(eq=False)
 class _GraphAutogradFunction:
     """Runs two graph modules as forward and backward of an ``autograd.Function``.
 
-    ``counts`` is the number of inputs without the free tensors, and the number of outputs.
+    ``num_inputs`` does not count the free tensors.
     """
 
-    def __init__(
-        self,
-        name: str,
-        forward: torch.fx.GraphModule,
-        backward: torch.fx.GraphModule,
-        counts: tuple[int, int],
-        saved: SavedIndices,
-        fixed: Sequence[bool],
-        *,
-        once: bool,
-    ) -> None:
-        self._forward, self._backward = forward, backward
-        self._num_inputs, self._num_outputs = counts
-        self._saved, self._non_differentiable = saved, fixed
-        gradient = torch.autograd.function.once_differentiable(self._run_backward) if once else self._run_backward
+    name: str
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    num_inputs: int
+    num_outputs: int
+    saved: SavedIndices
+    non_differentiable: Sequence[bool]
+    once: bool
+
+    def __post_init__(self) -> None:
+        run = self._run_backward
+        gradient = torch.autograd.function.once_differentiable(run) if self.once else run
         methods = {"forward": staticmethod(self._run_forward), "backward": staticmethod(gradient)}
-        self._cls: Any = type(name, (torch.autograd.Function,), methods)
+        self._cls: Any = type(self.name, (torch.autograd.Function,), methods)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        free = (a.detach() if isinstance(a, torch.Tensor) else a for a in args[self._num_inputs :])
-        return tuple(self._cls.apply(*args[: self._num_inputs], *free))
+        free = (a.detach() if isinstance(a, torch.Tensor) else a for a in args[self.num_inputs :])
+        return tuple(self._cls.apply(*args[: self.num_inputs], *free))
 
     def _run_forward(self, ctx: Any, *args: Any) -> tuple[Any, ...]:
-        outputs = self._forward(*args)
-        results, saved = outputs[: self._num_outputs], outputs[self._num_outputs :]
-        ctx.save_for_backward(*(saved[k] for k in self._saved.saved_for_backward))
-        ctx.kept = [saved[k] for k in self._saved.saved_intermediates]
-        ctx.free = args[self._num_inputs :]
-        ctx.mark_non_differentiable(*(r for r, fixed in zip(results, self._non_differentiable, strict=True) if fixed))
+        outputs = self.forward(*args)
+        results, saved = outputs[: self.num_outputs], outputs[self.num_outputs :]
+        ctx.save_for_backward(*(saved[k] for k in self.saved.saved_for_backward))
+        ctx.intermediates = [saved[k] for k in self.saved.saved_intermediates]
+        ctx.free = args[self.num_inputs :]
+        ctx.mark_non_differentiable(*(r for r, fixed in zip(results, self.non_differentiable, strict=True) if fixed))
         return tuple(results)
 
     def _run_backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        saved = dict(zip(self._saved.saved_for_backward, ctx.saved_tensors, strict=True))
-        saved |= dict(zip(self._saved.saved_intermediates, ctx.kept, strict=True))
-        gradients = self._backward(*grads, *(saved[k] for k in range(len(saved))), *ctx.free)
+        saved = dict(zip(self.saved.saved_for_backward, ctx.saved_tensors, strict=True))
+        saved |= dict(zip(self.saved.saved_intermediates, ctx.intermediates, strict=True))
+        gradients = self.backward(*grads, *(saved[k] for k in range(len(saved))), *ctx.free)
         return (*gradients, *(None for _ in ctx.free))

@@ -789,23 +789,22 @@ def _compute_constant(tx: Tracer, name: str, function: _Function, tree: TreeSpec
     before = [m.base_array.copy(order="K") for m in memories]
     warned: list[str] = []
     args, keywords = unflatten_python(tree, (a.array for a in leaves))
-    try:
-        with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
-            result = function(*args, **keywords)
-        wrapped = None if warned else _wrap_constant_result(tx, result, leaves)
-    except Unsupported:
-        _restore(memories, before)
-        raise
-    except Exception as error:
-        _restore(memories, before)
-        raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
-    if warned:
-        _restore(memories, before)
-        raise Unsupported("numpy-function", f"numpy.{name} warns of a {warned[0]}")
-    changed = [m for m, old in zip(memories, before, strict=True) if m.base_array.tobytes("A") != old.tobytes("A")]
-    if wrapped is None and changed:
-        _restore(memories, before)
-        return None
+    with contextlib.ExitStack() as undo:
+        undo.callback(_restore, memories, before)
+        try:
+            with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
+                result = function(*args, **keywords)
+            wrapped = None if warned else _wrap_constant_result(tx, result, leaves)
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
+        if warned:
+            raise Unsupported("numpy-function", f"numpy.{name} warns of a {warned[0]}")
+        changed = [m for m, old in zip(memories, before, strict=True) if m.base_array.tobytes("A") != old.tobytes("A")]
+        if wrapped is None and changed:
+            return None
+        undo.pop_all()
     for memory in changed:
         tx.side_effects.record_mutation(memory)
     return wrapped

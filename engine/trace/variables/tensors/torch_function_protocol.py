@@ -278,7 +278,7 @@ def _record_torch_function_call(
                 target(*stand_ins, **keyword_stand_ins)
     except _RecordedCall as recorded:
         recorded.__traceback__ = None
-        recorded.kept = made_stand_ins  # type: ignore[attr-defined]
+        recorded.stand_ins = made_stand_ins  # type: ignore[attr-defined]
         return recorded, variables_by_id
     except Exception as error:
         raise Unsupported("tensor-subclass", f"an operation on a subclass raises {type(error).__name__}") from error
