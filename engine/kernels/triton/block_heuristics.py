@@ -23,6 +23,11 @@ MAX_PERSISTENT_SCAN = 16_384
 LOOP_BLOCK = 8_192
 MIN_SCAN_COLUMNS, MAX_SCAN_COLUMNS, SCAN_COLUMNS_ELEMENTS = 8, 32, 16_384
 """Fewest and most adjacent columns that one program scans, and its most elements."""
+MAX_ADJACENT_ROWS, ADJACENT_ROWS_ELEMENTS = 16, 8_192
+"""Most rows of a program that reads a tensor along the rows' neighbors, and its most elements.
+
+The rows share memory lines of the tensor, as of a convolution's contiguous result that is read channels last.
+"""
 SCAN_BLOCK = 2_048
 """Elements per iteration of a looped scan."""
 MAX_PERSISTENT_ONE_PASS = 8_192
@@ -55,10 +60,14 @@ LONG_COLUMN_ELEMENTS = 2_048
 """Column length from which blocks are longer."""
 VERY_LONG_COLUMN_ELEMENTS = 8_192
 """Column length from which a program has a multiprocessor to itself."""
-MIN_COLUMNS, MIN_COLUMN_PROGRAMS = 16, 64
-"""Fewest long columns that a program reduces, and programs from which on it has more."""
-COLUMN_LOAD_STAGES = 4
-"""Iterations of the loop over such a column whose loads are in flight, to hide latency."""
+MIN_COLUMNS, MAX_COLUMNS, MIN_COLUMN_PROGRAMS = 16, 64, 64
+"""Fewest and most long columns that a program reduces, and programs from which on it has more."""
+MIN_SHORT_COLUMNS, MAX_WHOLE_COLUMN = 32, 128
+"""Fewest short columns that a program reduces, and the longest ones that it loads at once."""
+COLUMN_LOAD_STAGES, SHORT_COLUMN_LOAD_STAGES = 4, 3
+"""Iterations of the loop over long and shorter columns whose loads are in flight, to hide latency."""
+MAX_SHORT_LOAD_SHARED_BYTES = 100_000
+"""Most bytes of shared memory for loads in flight of shorter columns: two programs fit on a multiprocessor."""
 MAX_LOAD_SHARED_BYTES = 160_000
 """Most bytes of shared memory for loads in flight."""
 MIN_SHARED_QUOTIENT_ROWS = 16
@@ -101,9 +110,13 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
         rows = (
             max(1, min(SHORT_ROWS_ELEMENTS // block, power_of_two(x // MIN_BUSY_PROGRAMS), 64)) if block < 1024 else 1
         )
+        goal = power_of_two(x // MIN_BUSY_PROGRAMS)
         if has_scan and _reads_columns(kernel):
-            columns_goal = min(max(MIN_SCAN_COLUMNS, power_of_two(x // MIN_BUSY_PROGRAMS)), MAX_SCAN_COLUMNS)
+            columns_goal = min(max(MIN_SCAN_COLUMNS, goal), MAX_SCAN_COLUMNS)
             rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), columns_goal))
+        elif rows < MAX_ADJACENT_ROWS and _contiguous_loads(kernel, X):
+            rows = max(rows, min(ADJACENT_ROWS_ELEMENTS // block, goal, MAX_ADJACENT_ROWS))
+            return BlockConfig(rows, block, False, min(8, _num_warps(rows * block)))
         return BlockConfig(rows, block, False, _num_warps(rows * block))
     return BlockConfig(1, SCAN_BLOCK, True, 8) if has_scan else BlockConfig(1, LOOP_BLOCK, True, 16)
 
@@ -190,18 +203,29 @@ def _reads_columns(kernel: LoopKernel) -> bool:
 
 def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:
     """Return the blocks of an outer reduction: adjacent outer elements are read together."""
-    wide = min(64, power_of_two(x))
-    while r is not None and r >= LONG_COLUMN_ELEMENTS and wide > MIN_COLUMNS and x < MIN_COLUMN_PROGRAMS * wide:
-        wide //= 2
-    rows = _rows_within(math.gcd(*row_divisors(kernel)), wide)
-    if r is not None and power_of_two(r) <= 64:
-        return BlockConfig(rows, power_of_two(r), False, 4)
-    if r is None or r < LONG_COLUMN_ELEMENTS:
-        return BlockConfig(rows, 64, True, 8)
+    if r is None:
+        return BlockConfig(_column_count(kernel, x, MAX_COLUMNS, MAX_COLUMNS), 64, True, 8)
+    if (whole := power_of_two(r)) <= MAX_WHOLE_COLUMN:
+        most = MAX_COLUMNS if whole < MAX_WHOLE_COLUMN else MIN_SHORT_COLUMNS
+        return BlockConfig(_column_count(kernel, x, most, MIN_SHORT_COLUMNS), whole, False, 4)
+    if r < LONG_COLUMN_ELEMENTS:
+        rows = _column_count(kernel, x, MAX_COLUMNS, MAX_COLUMNS)
+        ahead = BlockConfig(rows, 64, True, 4, prefetch_depth=SHORT_COLUMN_LOAD_STAGES)
+        is_small = load_shared_bytes(kernel, ahead) <= MAX_SHORT_LOAD_SHARED_BYTES
+        return ahead if is_small and _loads_whole_lines(kernel) else BlockConfig(rows, 64, True, 8)
+    rows = _column_count(kernel, x, MAX_COLUMNS, MIN_COLUMNS)
     ahead = BlockConfig(rows, 128 if r < VERY_LONG_COLUMN_ELEMENTS else 256, True, 8, prefetch_depth=COLUMN_LOAD_STAGES)
     while ahead.r_block > 64 and load_shared_bytes(kernel, ahead) > MAX_LOAD_SHARED_BYTES:
         ahead = replace(ahead, r_block=ahead.r_block // 2)
     return ahead if load_shared_bytes(kernel, ahead) <= MAX_LOAD_SHARED_BYTES else BlockConfig(rows, 128, True, 8)
+
+
+def _column_count(kernel: LoopKernel, x: int, most: int, fewest: int) -> int:
+    """Return how many adjacent columns a program reduces: fewer where they would fill few programs."""
+    columns = min(most, power_of_two(x))
+    while columns > fewest and x < MIN_COLUMN_PROGRAMS * columns:
+        columns //= 2
+    return _rows_within(math.gcd(*row_divisors(kernel)), columns)
 
 
 def _rows_within(divisor: int, rows: int) -> int:
@@ -241,6 +265,11 @@ def load_shared_bytes(kernel: LoopKernel, block: BlockConfig) -> int:
     """Return the bytes of shared memory that the loop's loads in flight take."""
     loads = {(op.buffer, op.index): op.dtype.itemsize for op in kernel.ops if op.name == "load" and R in op.loops}
     return sum(loads.values()) * block.x_block * block.r_block * block.prefetch_depth
+
+
+def _loads_whole_lines(kernel: LoopKernel) -> bool:
+    """Return True if each load in the loop is of many columns; single numbers are slow to prefetch."""
+    return all(X in op.loops for op in kernel.ops if op.name == "load" and R in op.loops)
 
 
 def _needs_one_pass(kernel: LoopKernel, online: dict[int, LoopIROp]) -> bool:
