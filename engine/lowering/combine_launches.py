@@ -194,7 +194,12 @@ class _Memory:
         return set(map(self._root, touched)), set(map(self._root, written)), len(touched)
 
     def can_run_early(self, number: int, step: ProgramStep) -> bool:
-        """Return True if a step reads unwritten inputs, and no earlier step uses its memory."""
+        """Return True if a step reads unwritten inputs, and no earlier step uses its memory.
+
+        A fraction may be computed by an earlier step.
+        """
+        if any(a.is_fraction for launch in step.launches for a in launch.kernel.args):
+            return False
         touched, written, _ = self.accesses(step)
         read = touched - written
         are_inputs = all(

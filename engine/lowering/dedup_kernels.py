@@ -24,7 +24,7 @@ class KernelDeduplicator:
         self._id_prefix = letter
         self._emit = emit
         self.target = target
-        self._printed: dict[Hashable, tuple[GeneratedKernel, tuple[str, ...]]] = {}
+        self._printed: dict[Hashable, tuple[GeneratedKernel, LoopKernel | None]] = {}
         self._name_counts: dict[str, int] = {}
 
     @property
@@ -34,13 +34,12 @@ class KernelDeduplicator:
 
     def kernel_source(self, kernel: LoopKernel) -> GeneratedKernel:
         """Return a kernel as it is launched here; kernels with equal loops share one text."""
-        roles = kernel.buffers_in_order
         key = structural_key(kernel)
-        printed = self._printed.get(key)
-        if printed is not None:
-            return _rebind_buffers(printed[0], dict(zip(printed[1], roles, strict=True)), kernel)
+        source, printed = self._printed.get(key, (None, None))
+        if source is not None and printed is not None:
+            return _rebind_args(source, printed, kernel)
         source = _set_initial_values(self._emit(replace(kernel, name=self._unique_name(kernel)), self.target), kernel)
-        self._printed[key] = (source, roles)
+        self._printed[key] = (source, kernel)
         return source
 
     def attention_source(
@@ -52,7 +51,7 @@ class KernelDeduplicator:
             generated = self._emit(
                 AttentionLaunch(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self.target
             )
-            self._printed[kernel] = (generated, ())
+            self._printed[kernel] = (generated, None)
             return generated
         source, _ = printed
         args = tuple(
@@ -85,17 +84,18 @@ def _kernel_name(kernel: LoopKernel) -> str:
 def structural_key(kernel: LoopKernel) -> Hashable:
     """Return a key of all that determines a kernel's text.
 
-    Buffers count by their position, and values by their ``repr`` (1 is not 1.0).
+    Buffers and fractions that the host computes count by their position, and values by their ``repr`` (1 is not 1.0).
     """
     roles = kernel.buffers_in_order
     numbers = {name: number for number, name in enumerate(roles)}
+    fractions = {value: number for number, value in enumerate(kernel.fractions_in_order)}
     ops = tuple(
         (
             op.name,
             tuple(a.number for a in op.args),
             op.dtype,
             op.loops,
-            repr(op.value),
+            fractions[op.value] if op.is_fraction else repr(op.value),
             op.index,
             numbers.get(op.buffer),
             None if op.mask is None else op.mask.number,
@@ -107,9 +107,9 @@ def structural_key(kernel: LoopKernel) -> Hashable:
     return ops, kernel.x, kernel.r, dtypes, kernel.uses_int64_index, *settings, kernel.nest
 
 
-def _rebind_buffers(source: GeneratedKernel, buffers: dict[str, str], kernel: LoopKernel) -> GeneratedKernel:
-    args = tuple(replace(a, buffer=buffers[a.buffer]) if a.kind == "pointer" else a for a in source.args)
-    args = _set_initial_values(replace(source, args=args), kernel).args
+def _rebind_args(source: GeneratedKernel, printed: LoopKernel, kernel: LoopKernel) -> GeneratedKernel:
+    rebound = replace(source, args=kernel.args_like(printed, source.args))
+    args = _set_initial_values(rebound, kernel).args
     ops = tuple(LoopOp(op.id, op.text, tuple(kernel.ops[_op_number(op)].node_ids)) for op in source.ops)
     return replace(source, args=args, ops=ops, nodes=kernel.nodes, bytes_moved=kernel.bytes_moved, flops=kernel.flops)
 

@@ -35,9 +35,7 @@ def cpu_launcher(
 
 def argument_kinds(source: GeneratedKernel) -> tuple[str, ...]:
     """Return the kinds of a kernel's arguments: "pointer", "float" or "size"."""
-    return tuple(
-        "pointer" if a.kind == "pointer" else "float" if a.triton_type.startswith("fp") else "size" for a in source.args
-    )
+    return tuple("pointer" if a.kind == "pointer" else "float" if a.is_fraction else "size" for a in source.args)
 
 
 @functools.lru_cache(maxsize=MAX_UNUSED_KERNELS)

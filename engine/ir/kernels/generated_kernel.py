@@ -34,6 +34,11 @@ class KernelArg:
     initial_value: str | float | None = None
 
     @property
+    def is_fraction(self) -> bool:
+        """True for a fraction that the host computes at each call."""
+        return self.kind == "size" and self.triton_type.startswith(("fp", "bf"))
+
+    @property
     def copied_buffer(self) -> str:
         """The buffer whose content is its initial value; empty for a number and without one."""
         return self.initial_value if isinstance(self.initial_value, str) else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from engine.ir.kernels.generated_kernel import KernelArg
 from engine.ir.kernels.lowered_program import Buffer
 from engine.ir.loop_ir.index_expr import LoopVar, Size
 from engine.ir.loop_ir.ops import LoopIROp
@@ -131,6 +132,24 @@ class LoopKernel:
     def buffers_in_order(self) -> tuple[str, ...]:
         """The buffers in the order of their first use."""
         return tuple(dict.fromkeys(op.buffer for op in self.ops if op.buffer))
+
+    @property
+    def fractions_in_order(self) -> tuple[Size, ...]:
+        """The fractions that the host computes at each call, in the order of their first use."""
+        return tuple(dict.fromkeys(op.value for op in self.ops if op.is_fraction))
+
+    def args_like(self, printed: LoopKernel, args: Iterable[KernelArg]) -> tuple[KernelArg, ...]:
+        """Return the arguments of an equal printed kernel, with its own buffers and fractions."""
+        buffers = dict(zip(printed.buffers_in_order, self.buffers_in_order, strict=True))
+        fractions: dict[object, Size] = dict(zip(printed.fractions_in_order, self.fractions_in_order, strict=True))
+        return tuple(
+            replace(a, buffer=buffers[a.buffer])
+            if a.kind == "pointer"
+            else replace(a, value=fractions[a.value])
+            if a.is_fraction
+            else a
+            for a in args
+        )
 
     @property
     def static_sizes(self) -> tuple[int | None, int | None]:

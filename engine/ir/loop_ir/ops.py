@@ -168,6 +168,11 @@ class LoopIROp:
         return f"{head}{self.name}({', '.join(parts)}){masked}"
 
     @property
+    def is_fraction(self) -> bool:
+        """True for a fraction that the host computes at each call."""
+        return self.name == "number" and self.dtype.is_floating_point
+
+    @property
     def cost(self) -> int:
         """Rough arithmetic cost of one evaluation."""
         return 0 if self.name in FREE_OPS else OP_COSTS.get(self.name, 1)

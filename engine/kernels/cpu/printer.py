@@ -138,7 +138,7 @@ class NestPrinter:
         for number, argument in enumerate(args[:-2]):
             address = f"getelementptr (ptr, ptr %arguments, i64 {number})"
             slot = f"%{argument.name}.slot.{number}"
-            kind = "ptr" if argument.kind == "pointer" else "double" if argument.triton_type.startswith("fp") else "i64"
+            kind = "ptr" if argument.kind == "pointer" else "double" if argument.is_fraction else "i64"
             lines.append(SourceLine(f"  {slot} = {address.replace('(', '').replace(')', '')}"))
             if argument.triton_type == "fp32":
                 lines.append(SourceLine(f"  %{argument.name}.wide = load double, ptr {slot}"))

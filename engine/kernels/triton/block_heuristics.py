@@ -24,7 +24,7 @@ LOOP_BLOCK = 8_192
 MIN_SCAN_COLUMNS, MAX_SCAN_COLUMNS, SCAN_COLUMNS_ELEMENTS = 8, 32, 16_384
 """Fewest and most adjacent columns that one program scans, and its most elements."""
 MAX_ADJACENT_ROWS, ADJACENT_ROWS_ELEMENTS = 16, 8_192
-"""Most rows of a program that reads a tensor along the rows' neighbors, and its most elements.
+"""Most rows of a program that reads a tensor across its rows, and its most elements.
 
 The rows share memory lines of the tensor, as of a convolution's contiguous result that is read channels last.
 """
@@ -61,13 +61,13 @@ LONG_COLUMN_ELEMENTS = 2_048
 VERY_LONG_COLUMN_ELEMENTS = 8_192
 """Column length from which a program has a multiprocessor to itself."""
 MIN_COLUMNS, MAX_COLUMNS, MIN_COLUMN_PROGRAMS = 16, 64, 64
-"""Fewest and most long columns that a program reduces, and programs from which on it has more."""
+"""Fewest and most long columns of a program, and programs from which on it has more."""
 MIN_SHORT_COLUMNS, MAX_WHOLE_COLUMN = 32, 128
 """Fewest short columns that a program reduces, and the longest ones that it loads at once."""
 COLUMN_LOAD_STAGES, SHORT_COLUMN_LOAD_STAGES = 4, 3
-"""Iterations of the loop over long and shorter columns whose loads are in flight, to hide latency."""
+"""Iterations whose loads are in flight, for long and for shorter columns: hides latency."""
 MAX_SHORT_LOAD_SHARED_BYTES = 100_000
-"""Most bytes of shared memory for loads in flight of shorter columns: two programs fit on a multiprocessor."""
+"""Most bytes of loads in flight, for shorter columns: a multiprocessor has two programs."""
 MAX_LOAD_SHARED_BYTES = 160_000
 """Most bytes of shared memory for loads in flight."""
 MIN_SHARED_QUOTIENT_ROWS = 16
@@ -221,7 +221,7 @@ def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> Bloc
 
 
 def _column_count(kernel: LoopKernel, x: int, most: int, fewest: int) -> int:
-    """Return how many adjacent columns a program reduces: fewer where they would fill few programs."""
+    """Return how many adjacent columns a program reduces; fewer if there are few columns."""
     columns = min(most, power_of_two(x))
     while columns > fewest and x < MIN_COLUMN_PROGRAMS * columns:
         columns //= 2
@@ -268,7 +268,10 @@ def load_shared_bytes(kernel: LoopKernel, block: BlockConfig) -> int:
 
 
 def _loads_whole_lines(kernel: LoopKernel) -> bool:
-    """Return True if each load in the loop is of many columns; single numbers are slow to prefetch."""
+    """Return True if each load in the loop is of many columns.
+
+    Single numbers are slow to prefetch.
+    """
     return all(X in op.loops for op in kernel.ops if op.name == "load" and R in op.loops)
 
 

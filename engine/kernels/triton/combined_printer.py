@@ -58,10 +58,11 @@ def combined_source(kernel: LoopKernel) -> GeneratedKernel:
     printer = _OneTensorPrinter(kernel, block)
     printer.parameters.name_pointers(printer.kernel, printer.live_ops)
     printer.print_body()
-    own = printer.parameters.pointer_args
-    shared = (*printer.parameters.size_args(), *printer.blocks.block_args())
-    pointers = [_pointers_of(member, kernel, own, number) for number, member in enumerate(members)]
-    args = (*sorted((a for row in pointers for a in row), key=lambda a: a.is_written), *shared)
+    sizes = printer.parameters.size_args()
+    own = (*printer.parameters.pointer_args, *(a for a in sizes if a.is_fraction))
+    shared = (*(a for a in sizes if not a.is_fraction), *printer.blocks.block_args())
+    of_members = [_args_of_member(member, kernel, own, number) for number, member in enumerate(members)]
+    args = (*sorted((a for row in of_members for a in row), key=lambda a: (a.is_fraction, a.is_written)), *shared)
     passed = [a.name for a in shared]
     lines = [
         *map(SourceLine, printer.head()),
@@ -70,12 +71,12 @@ def combined_source(kernel: LoopKernel) -> GeneratedKernel:
         *map(SourceLine, ("", "", "@triton.jit", _signature(kernel.name, args))),
         SourceLine("    program, end = tl.program_id(0), 0"),
     ]
-    for member, row in zip(members, pointers, strict=True):
+    for member, row in zip(members, of_members, strict=True):
         call = f"{ONE_TENSOR}({', '.join(['program - first', str(_numel(member)), *(a.name for a in row), *passed])})"
         lines.append(SourceLine(f"    first, end = end, end + tl.cdiv({_numel(member)}, BLOCK)"))
         lines.append(SourceLine("    if (program >= first) & (program < end):"))
         lines.append(SourceLine(f"        {call}"))
-    prefix, values = kernel.prefix, {a.buffer: a.name.removesuffix("_ptr") for a in own}
+    prefix, values = kernel.prefix, {a.buffer: a.name.removesuffix("_ptr") for a in printer.parameters.pointer_args}
     return GeneratedKernel(
         id=kernel.id,
         name=kernel.name,
@@ -105,10 +106,14 @@ def _numel(kernel: LoopKernel) -> int:
     return numel
 
 
-def _pointers_of(member: LoopKernel, printed: LoopKernel, own: Sequence[KernelArg], number: int) -> list[KernelArg]:
-    """Return the pointers of one of the kernels, in the order of the printed one's."""
-    buffers = dict(zip(printed.buffers_in_order, member.buffers_in_order, strict=True))
-    return [replace(a, name=f"{a.name.removesuffix('_ptr')}_{number}_ptr", buffer=buffers[a.buffer]) for a in own]
+def _args_of_member(member: LoopKernel, printed: LoopKernel, own: Sequence[KernelArg], number: int) -> list[KernelArg]:
+    """Return the pointers and fractions of one kernel, in the order of the printed one's."""
+    return [replace(a, name=_numbered(a.name, number)) for a in member.args_like(printed, own)]
+
+
+def _numbered(name: str, number: int) -> str:
+    label, pointer = name.removesuffix("_ptr"), "_ptr" * name.endswith("_ptr")
+    return f"{label}_{number}{pointer}"
 
 
 def _signature(name: str, args: Sequence[KernelArg], more: tuple[str, ...] = ()) -> str:

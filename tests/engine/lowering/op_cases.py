@@ -1459,6 +1459,13 @@ def rows_of_one_element(x: Any) -> Any:
     return y, y.sum(2)
 
 
+@case(normal(6, 5), normal(40), normal(3, 4), normal(3), dynamic=False, aten="_local_scalar_dense")
+def updates_by_numbers_of_their_own(x: Any, y: Any, z: Any, steps: Any) -> Any:
+    """Scale each tensor by a number that the host computes for it, as Adam's corrections."""
+    numbers = [2 - 0.9 ** step.item() for step in steps]
+    return [a - a.sin() * 0.5 / n + a * n for a, n in zip((x, y, z), numbers, strict=True)]
+
+
 @case(normal(5), normal(4, 6), dynamic=False, aten="_local_scalar_dense")
 def float_items(x: Any, y: Any) -> Any:
     """Numbers that are read from tensors are handed to the kernels that compute with them."""

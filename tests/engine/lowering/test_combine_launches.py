@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import AtenCall, LoweredProgram
 from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.triton.printer import print_triton
 from engine.lowering import combine_launches
@@ -48,6 +48,18 @@ def test_equal_updates_share_a_launch() -> None:
     assert len([a for a in kernel.args if a.kind == "pointer"]) == 3 * len(SHAPES)
     assert kernel.bytes_moved == sum(12 * torch.Size(s).numel() for s in SHAPES)
     assert any("one launch runs all of them" in d.reason for d in found.record.decisions)
+
+
+def test_updates_by_numbers_of_their_own_share_a_launch() -> None:
+    """Each tensor's number is an argument of the one kernel, behind the calls that read it."""
+    case = CASES["updates_by_numbers_of_their_own"]
+    found = program(case.function, *case.args())
+    *_, kernel = found.kernels
+    assert "one_tensor(" in kernel.text
+    numbers = [a.value for a in kernel.args if a.is_fraction]
+    assert len(set(numbers)) == len(numbers) >= 3
+    reads = [n for n, step in enumerate(found.steps) if isinstance(step, AtenCall)]
+    assert max(reads) < next(n for n, step in enumerate(found.steps) if kernel in [s.kernel for s in step.launches])
 
 
 def test_every_tensor_keeps_its_nodes() -> None:
@@ -171,7 +183,9 @@ def test_a_launch_has_a_limited_number_of_pointers(monkeypatch: pytest.MonkeyPat
 @pytest.mark.thorough
 @needs_triton
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
-@pytest.mark.parametrize("name", ["updates_of_many_tensors", "updates_that_depend_on_each_other"])
+@pytest.mark.parametrize(
+    "name", ["updates_of_many_tensors", "updates_that_depend_on_each_other", "updates_by_numbers_of_their_own"]
+)
 def test_compiles(name: str, target: str) -> None:
     """The combined kernels compile for each vendor."""
     case = CASES[name]
