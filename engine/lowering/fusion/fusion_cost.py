@@ -127,8 +127,10 @@ def repeats_in_pieces(tensor_def: TensorDef, group: FusionGroup) -> float | None
 
     None if it would also compute it where the conditions are false: the innermost loop is not divided by them.
     """
-    total, own, var = static_product((group.numel,)), static_product(tensor_def.shape), group.loop_vars[-1]
-    if not total or not own or group.reduction_vars is not None or not static_size(var.size):
+    total, own = static_product((group.numel,)), static_product(tensor_def.shape)
+    if not total or not own or group.reduction_vars is not None or not group.loop_vars:
+        return None
+    if not static_size((var := group.loop_vars[-1]).size):
         return None
     pieces = pieces_of(group.builder.ops, var, MIN_PIECE)
     ops = len(group.builder.ops) + len(build_unfused(tensor_def).ops)

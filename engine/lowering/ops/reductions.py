@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -111,6 +111,7 @@ MIN_ELEMENTS_OF_PARTS = 1 << 15
 
 
 FLOATS = (torch.float32, torch.float64)
+_OVER_DIMS = frozenset((aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default))
 
 
 def _split_count(outputs: Size, count: Size, *, is_columns: bool, reads_again: bool = False) -> int:
@@ -413,6 +414,8 @@ def _reduced_rows(node: torch.fx.Node, shape: tuple[int, ...], rank: int) -> tup
         return None
     own, reduced = (static_sizes(map(as_size, tensor.shape)) for tensor in (read, value))
     count = math.prod(shape[:rank])
+    if node.target in _OVER_DIMS and {0, -read.dim()} & set(cast("list[int]", node.args[1])):
+        return None  # it reduces columns: a square matrix has as many as rows
     if own is None or reduced is None or math.prod(own) != math.prod(shape) or math.prod(reduced) != count:
         return None
     rows = (own[:n] for n in range(1, len(own)) if reduced[:n] == own[:n] and math.prod(own[:n]) == count)

@@ -127,12 +127,10 @@ def test_cost_of_many_ranks(tmp_path: Path, logs: Logs, monkeypatch: pytest.Monk
 @pytest.mark.thorough
 def test_arrivals_name_the_last_rank(tmp_path: Path, logs: Logs) -> None:
     """The rank that arrives last is named, with the collectives that the others wait at."""
-    late = re.sub(
-        rb"(?m)^(V\d{4} )(\d\d)(:\d\d:\d\d\.)",
-        lambda m: b"%s%02d%s" % (m[1], (int(m[2]) + 1) % 24, m[3]),
-        logs["base"][0],
+    at_noon, an_hour_later = (
+        re.sub(rb"(?m)^(V\d{4} )\d\d(:\d\d:\d\d\.)", rb"\g<1>%d\2" % hour, logs["base"][0]) for hour in (12, 13)
     )
-    groups = engine.load_ranks(fill(tmp_path / "logs", 4, logs["base"][0], {2: late})).groups
+    groups = engine.load_ranks(fill(tmp_path / "logs", 4, at_noon, {2: an_hour_later})).groups
     forward = next(a for a in groups.arrivals if a.what == "forward")
     assert abs(forward.waited) > 3000
     assert forward.collectives == ("all_reduce('sum', '0')", "all_gather_into_tensor(2, '0')")
