@@ -414,7 +414,7 @@ def _reduced_rows(node: torch.fx.Node, shape: tuple[int, ...], rank: int) -> tup
         return None
     own, reduced = (static_sizes(map(as_size, tensor.shape)) for tensor in (read, value))
     count = math.prod(shape[:rank])
-    if node.target in _OVER_DIMS and {0, -read.dim()} & set(cast("list[int]", node.args[1])):
+    if node.target in _OVER_DIMS and {0, -read.dim()} & set(cast("list[int]", (*node.args, ())[1] or ())):
         return None  # it reduces columns: a square matrix has as many as rows
     if own is None or reduced is None or math.prod(own) != math.prod(shape) or math.prod(reduced) != count:
         return None
