@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -124,3 +125,27 @@ def test_a_step_that_stores_its_buffers_back_has_no_side_effects() -> None:
     assert session.compilations[-1].trace.side_effects == ()
     for state in optimizer.state.values():
         torch.testing.assert_close(state["momentum_buffer"], torch.full((3,), 1.9))
+
+
+def test_optimizers_of_each_call_share_code_while_earlier_ones_are_garbage() -> None:
+    """Optimizers of earlier calls that wait for the garbage collector cost no compilations."""
+
+    def fit(target: torch.Tensor) -> torch.Tensor:
+        latent = target.clone().requires_grad_()
+        optimizer = torch.optim.Adam([latent], lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (latent.sin() * target).sum().backward()
+            optimizer.step()
+        return latent.detach()
+
+    compiled, target = engine.compile(fit, backend="eager"), torch.randn(2, 3)
+    gc.disable()
+    try:
+        for _ in range(3):
+            torch.testing.assert_close(compiled(target), fit(target))
+        with engine.record() as session:
+            compiled(target)
+    finally:
+        gc.enable()
+    assert [c.cause for c in session.compilations] == []

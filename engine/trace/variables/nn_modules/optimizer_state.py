@@ -9,6 +9,7 @@ The creation is traced all the same if the optimizer of the frame's first cache 
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import weakref
 from collections.abc import Iterator
@@ -53,7 +54,9 @@ def _outlives_call(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
     code, weak = tx.request.function.__code__, weakref.ref(optimizer)
     if tx.request.entry_index == 0:
         _FIRST_OPTIMIZERS[code] = weak
-    return _FIRST_OPTIMIZERS.setdefault(code, weak)() is not None
+    if _FIRST_OPTIMIZERS.setdefault(code, weak)() not in (None, optimizer):
+        gc.collect()  # an optimizer is part of a cycle of references
+    return _FIRST_OPTIMIZERS[code]() is not None
 
 
 def _call_init_group(tx: Tracer, function: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
