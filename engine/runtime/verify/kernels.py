@@ -41,8 +41,6 @@ INTERPRETER_NAME = "Triton's interpreter"
 CPU_NAME = "this CPU"
 TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
-FLOAT_PARAMETER_TYPES = ("fp32", "fp64")
-"""Types of scalar parameters that are not integers."""
 MAX_ELEMENTS = 1 << 28
 """Maximum number of elements in one kernel's buffers; more would take hours to interpret."""
 
@@ -348,7 +346,7 @@ class _Verification:
         if argument.kind == "pointer":
             return self._pointer(argument)
         value: Any = argument.value
-        if argument.triton_type in FLOAT_PARAMETER_TYPES:
+        if argument.is_fraction:
             return self.sizes.float_value(value)
         return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.concrete(value)
 
