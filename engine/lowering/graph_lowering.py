@@ -262,7 +262,7 @@ class GraphLowering:
         ):
             return Fallback(
                 LoweringFallback.DATA_DEPENDENT_NUMBER,
-                "One of its arguments is a data-dependent number of unknown sign and width.",
+                "One of its arguments is an integer that each call reads from a tensor: its sign and width are unknown.",
             )
         try:
             self._check_devices(node)
