@@ -63,14 +63,19 @@ def pieces_of(ops: Iterable[LoopIROp], var: LoopVar, least: int) -> list[tuple[i
     cuts = {size}
     for op in ops:
         if _is_monotonic(op, var):
-            first = value_at(op, var, 0)
-            cuts.add(bisect_left(range(size), True, key=lambda n, op=op, first=first: value_at(op, var, n) != first))  # type: ignore[misc]
+            cuts.add(_first_change(op, var, size))
     pieces, start = list[tuple[int, int]](), 0
     for cut in sorted(cuts):
         if cut > start:
             pieces.append((start, min(max(cut, start + least), size)))
             start = pieces[-1][1]
     return pieces
+
+
+def _first_change(op: LoopIROp, var: LoopVar, size: int) -> int:
+    """Return the first iteration in which a condition differs from that in the first one."""
+    first = value_at(op, var, 0)
+    return bisect_left(range(size), True, key=lambda n: value_at(op, var, n) != first)
 
 
 def iterations_under(op: LoopIROp, var: LoopVar, pieces: Iterable[tuple[int, int]]) -> int | None:

@@ -96,9 +96,10 @@ def class_attribute(
 
 def enum_attribute(tx: Tracer, member: ConstantVariable, name: str) -> Variable | None:
     """Return an attribute that an enum class of the user or its member defines, else None."""
-    cls, attributes = member.python_type(), vars(member.value)
+    cls: Any = member.python_type()
+    attributes = vars(member.value)
     entry = find_in_class(cls, name)
-    if entry is not None and not is_trusted_module(entry.owner.__module__) and name not in cls.__members__:  # type: ignore[attr-defined]
+    if entry is not None and not is_trusted_module(entry.owner.__module__) and name not in cls.__members__:
         if name not in attributes or is_data_descriptor(entry.raw):
             return class_attribute(tx, cls, name, member)
     elif name == "value":
