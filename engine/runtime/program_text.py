@@ -574,14 +574,14 @@ def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
 
 
 def _has_padded_rows(buffer: Buffer) -> bool:
-    """Return True if the buffer holds row-major matrices (one or more) with padded rows."""
+    """Return True if the buffer holds row-major matrices, or one, with several padded rows."""
     rank = len(buffer.shape)
     numbers = [n for n in map(static_size, (*buffer.shape, *buffer.stride)) if n is not None]
     if rank < 2 or len(numbers) < 2 * rank:
         return False
     shape, stride = numbers[:rank], numbers[rank:]
     is_row_major = all(stride[n] == shape[n + 1] * stride[n + 1] for n in range(rank - 2))
-    return is_row_major and stride[-1] == 1 and stride[-2] > shape[-1]
+    return is_row_major and math.prod(shape[:-1]) > 1 and stride[-1] == 1 and stride[-2] > shape[-1]
 
 
 def _is_row_major(buffer: Buffer) -> bool:

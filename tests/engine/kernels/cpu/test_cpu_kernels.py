@@ -858,3 +858,12 @@ def test_inference_without_kernels_runs_the_traced_graph() -> None:
     assert view._base is square
     reasons = [c.cpu_program.later_calls for c in session.compilations]
     assert [bool(r) for r in reasons] == [True, False]
+
+
+def test_one_row_whose_stride_counts_elements_beside_it_is_no_view() -> None:
+    """A copy of one row of a wider tensor has memory for that row."""
+    row = torch.randn(1, 4).hsplit(2)[1].requires_grad_()
+    copied = engine.compile(lambda x: x.to(torch.float64).to(torch.float32))(row)
+    torch.testing.assert_close(copied, row)
+    assert not copied._is_view()
+    assert copied.untyped_storage().nbytes() == 8
