@@ -114,9 +114,9 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
         if has_scan and _reads_columns(kernel):
             columns_goal = min(max(MIN_SCAN_COLUMNS, goal), MAX_SCAN_COLUMNS)
             rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), columns_goal))
-        elif rows < MAX_ADJACENT_ROWS and _contiguous_loads(kernel, X):
-            rows = max(rows, min(ADJACENT_ROWS_ELEMENTS // block, goal, MAX_ADJACENT_ROWS))
-            return BlockConfig(rows, block, False, min(8, _num_warps(rows * block)))
+        adjacent = min(ADJACENT_ROWS_ELEMENTS // block, goal, MAX_ADJACENT_ROWS)
+        if adjacent > rows and _contiguous_loads(kernel, X):
+            return BlockConfig(adjacent, block, False, min(8, _num_warps(adjacent * block)))
         return BlockConfig(rows, block, False, _num_warps(rows * block))
     return BlockConfig(1, SCAN_BLOCK, True, 8) if has_scan else BlockConfig(1, LOOP_BLOCK, True, 16)
 

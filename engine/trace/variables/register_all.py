@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pathlib
 
-_NEED_NUMPY = frozenset(("numpy_arrays", "constant_numpy_arrays", "tensor_construction"))
-"""Modules that are left out where numpy is not installed."""
 _TRACE = pathlib.Path(__file__).parents[1]
 
 
 def _import_modules(folder: str) -> None:
     """Import the modules in a folder of the tracer and in the folders in it."""
-    has_numpy = importlib.util.find_spec("numpy") is not None
     for file in sorted((_TRACE / folder).rglob("*.py")):
-        if file.stem != "__init__" and (has_numpy or file.stem not in _NEED_NUMPY):
+        if file.stem != "__init__":
             importlib.import_module(".".join(("engine.trace", *file.relative_to(_TRACE).with_suffix("").parts)))
 
 

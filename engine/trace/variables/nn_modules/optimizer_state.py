@@ -54,9 +54,10 @@ def _outlives_call(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
     code, weak = tx.request.function.__code__, weakref.ref(optimizer)
     if tx.request.entry_index == 0:
         _FIRST_OPTIMIZERS[code] = weak
-    if _FIRST_OPTIMIZERS.setdefault(code, weak)() not in (None, optimizer):
+    first = _FIRST_OPTIMIZERS.setdefault(code, weak)
+    if first() is not None and first() is not optimizer:
         gc.collect()  # an optimizer is part of a cycle of references
-    return _FIRST_OPTIMIZERS[code]() is not None
+    return first() is not None
 
 
 def _call_init_group(tx: Tracer, function: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:

@@ -794,13 +794,11 @@ def _compute_constant(tx: Tracer, name: str, function: _Function, tree: TreeSpec
         try:
             with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
                 result = function(*args, **keywords)
-            wrapped = None if warned else _wrap_constant_result(tx, result, leaves)
-        except Unsupported:
-            raise
-        except Exception as error:
+        except Exception as error:  # eager raises it, too, where the code runs as Python
             raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
         if warned:
             raise Unsupported("numpy-function", f"numpy.{name} warns of a {warned[0]}")
+        wrapped = _wrap_constant_result(tx, result, leaves)
         changed = [m for m, old in zip(memories, before, strict=True) if m.base_array.tobytes("A") != old.tobytes("A")]
         if wrapped is None and changed:
             return None

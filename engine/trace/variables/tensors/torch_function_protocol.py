@@ -177,6 +177,9 @@ def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, sou
 class _RecordedCall(Exception):
     """Carries, as its arguments, those that torch passed to ``__torch_function__``."""
 
+    stand_ins: list[Any]
+    """Objects passed for the traced variables; they live while their ids are looked up."""
+
 
 class _RecordingTensor(torch.Tensor):
     """A tensor that records the ``__torch_function__`` call of an operation."""
@@ -278,7 +281,7 @@ def _record_torch_function_call(
                 target(*stand_ins, **keyword_stand_ins)
     except _RecordedCall as recorded:
         recorded.__traceback__ = None
-        recorded.stand_ins = made_stand_ins  # type: ignore[attr-defined]
+        recorded.stand_ins = made_stand_ins
         return recorded, variables_by_id
     except Exception as error:
         raise Unsupported("tensor-subclass", f"an operation on a subclass raises {type(error).__name__}") from error
